@@ -213,7 +213,7 @@ func (x *exchange) Answer(r replycache.Reply) {
 	for _, it := range r.Items {
 		x.wire.addItem(it.At, it.Data, nil)
 	}
-	x.core.stats.replayed.Add(1)
+	inc(&x.core.stats.Replayed)
 	if e := x.event; e != nil {
 		e.Replayed = true
 	}

@@ -389,7 +389,8 @@ func (g *Group) Info() ConnInfo {
 func (g *Group) Stats() Stats {
 	var sum Stats
 	for _, m := range g.list() {
-		sum = sum.plus(m.cl.Stats())
+		s := m.cl.Stats()
+		sum.Add(&s)
 	}
 	sum.Resent += g.moved.Load()
 	return sum

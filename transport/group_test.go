@@ -862,10 +862,21 @@ func TestStatsSum(t *testing.T) {
 	for i := range v.NumField() {
 		v.Field(i).SetUint(uint64(i + 1))
 	}
-	sum = sum.plus(one).plus(one)
+	sum.Add(&one)
+	sum.Add(&one)
 	for i := range v.NumField() {
 		if n := reflect.ValueOf(sum).Field(i).Uint(); n != 2*uint64(i+1) {
 			t.Errorf("%s is %d, want %d", v.Type().Field(i).Name, n, 2*(i+1))
 		}
+	}
+	snapshot := (&counters{Stats: sum}).snapshot()
+	n := 0
+	for c, value := range snapshot.Counters() {
+		if n++; value != 2*uint64(n) || c.Name == "" || c.Help == "" {
+			t.Errorf("counter %d is %+v, and %d in a snapshot", n, c, value)
+		}
+	}
+	if n != v.NumField() {
+		t.Errorf("%d of %d fields have a Counter", n, v.NumField())
 	}
 }

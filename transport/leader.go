@@ -380,7 +380,7 @@ func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 		case reply:
 			l.malformed(h.XID, "it is not a reply to the call")
 		case !c.serves():
-			c.stats.dropped.Add(1)
+			inc(&c.stats.Dropped)
 		case !ok:
 			// Too short to tell its direction: a server's peer sends calls.
 			l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk, errNoRPC)
@@ -405,7 +405,7 @@ func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 		if c.cfg.RFC5666 != nil && c.role == roleServer {
 			l.doneReceived(h.XID)
 		} else {
-			c.stats.dropped.Add(1)
+			inc(&c.stats.Dropped)
 		}
 	}
 	l.receiveDone(rb)
@@ -437,7 +437,7 @@ func (l *leader) badHeader(rb *recvBuf, err error) {
 	he, ok := err.(*rpcrdma.HeaderError)
 	switch {
 	case !ok || !he.HaveXID || he.Code == 0:
-		l.c.stats.dropped.Add(1)
+		inc(&l.c.stats.Dropped)
 		l.c.public.refused(0, err)
 	case !l.c.serves() || l.c.knows(he.XID):
 		l.malformed(he.XID, he.Error())

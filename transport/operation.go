@@ -164,7 +164,7 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 	own := h.OptType == rpcrdma.OptProperties
 	switch {
 	case own && lateProperties(h.OptInfo), o != nil && o.IsAnswer(h.OptInfo):
-		c.stats.dropped.Add(1) // nobody waits for it any more
+		inc(&c.stats.Dropped) // nobody waits for it any more
 		return false
 	case !own && (o == nil || o.Handle == nil):
 		l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrInvalOption, errBadOption)
@@ -173,14 +173,14 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 		l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrBadHeader, errBadOption)
 		return true
 	case l.stop:
-		c.stats.dropped.Add(1)
+		inc(&c.stats.Dropped)
 		return false
 	}
 	x := l.takeExchange(rb)
 	if x == nil {
 		return true
 	}
-	c.stats.optional.Add(1)
+	inc(&c.stats.Optional)
 	x.hdr, *h = *h, x.hdr
 	l.keepUp(x.hdr.Credit)
 	x.state = exchExecuting

@@ -84,11 +84,11 @@ func (x *exch) send(rpc, results []byte) {
 	}
 	for i := range x.wrs {
 		for _, s := range x.wrs[i].SGL {
-			c.stats.writeBytes.Add(uint64(len(s.Buf)))
+			count(&c.stats.WriteBytes, len(s.Buf))
 		}
 	}
 	x.finishList(msg)
-	c.stats.replies.Add(1)
+	inc(&c.stats.Replies)
 	c.replySent()
 	x.settle(false)
 	x.post()
@@ -128,7 +128,7 @@ func (x *exch) form(rpc, results []byte) (msg []byte, err error) {
 			err = x.tooLong("the message for the reply chunk", size, x.hdr.Reply.Length())
 		} else {
 			h.Proc = rpcrdma.ProcNomsg
-			c.stats.replyChunk.Add(1)
+			inc(&c.stats.ReplyChunk)
 			return rpcrdma.AppendHeader(x.out.Bytes[:0], h), nil
 		}
 	default:
@@ -188,7 +188,7 @@ func (x *exch) writeItems(n int) int {
 		}
 	}
 	if n > 0 {
-		x.c.stats.writeChunk.Add(1)
+		inc(&x.c.stats.WriteChunk)
 	}
 	return n
 }
@@ -217,7 +217,7 @@ func (x *exch) finishList(msg []byte) {
 	}
 	if key, ok := x.invalidates(); ok && x.rh.Proc != rpcrdma.ProcError {
 		wr.Op, wr.RKey = fabric.OpSendInv, key
-		x.c.stats.remoteInv.Add(1)
+		inc(&x.c.stats.Invalidated)
 	}
 	x.wrs = append(x.wrs, wr)
 }
@@ -413,9 +413,9 @@ func (x *exch) sendError(code rpcrdma.ErrCode, vers uint32) {
 	if code == rpcrdma.ErrVers {
 		r := c.cfg.Limits.Versions
 		h.VersLow, h.VersHigh = r.Low, r.High
-		c.stats.errVers.Add(1)
+		inc(&c.stats.ErrVers)
 	} else {
-		c.stats.errChunk.Add(1)
+		inc(&c.stats.ErrChunk)
 	}
 	// Nothing of it has been posted.
 	x.lending.loan.End()

@@ -116,16 +116,16 @@ func (s *slot) launch(follow bool) (follows bool, err error) {
 func (s *slot) leaves() {
 	c, call := s.c, s.call
 	if call.sent {
-		c.stats.resent.Add(1)
+		inc(&c.stats.Resent)
 	}
 	if e := call.event; e != nil {
 		e.left(&c.public, s.xid, call.sent, s.request())
 	}
 	call.xid, call.sent = s.xid, true
 	if call.op != nil {
-		c.stats.optional.Add(1)
+		inc(&c.stats.Optional)
 	} else {
-		c.stats.calls.Add(1)
+		inc(&c.stats.Calls)
 		c.countCall(&s.hdr)
 	}
 }
@@ -241,7 +241,7 @@ func (s *slot) cancel() bool {
 	s.fences = len(s.wrs)
 	st.wary = waryLeads
 	c.state.Unlock()
-	c.stats.cancelled.Add(1)
+	inc(&c.stats.Cancelled)
 	if len(s.wrs) > 0 {
 		c.sends.post(s.wrs, false)
 		s.awaitFence()
@@ -315,7 +315,7 @@ func (l *leader) answered(xid uint32) *slot {
 		st.answers++
 		s.late = true
 	}
-	l.c.stats.dropped.Add(1)
+	inc(&l.c.stats.Dropped)
 	return nil
 }
 
@@ -332,13 +332,13 @@ func (l *leader) replyReceived(h *rpcrdma.Header, payload []byte, wc *fabric.WC)
 		}
 		return
 	}
-	c.stats.replies.Add(1)
+	inc(&c.stats.Replies)
 	l.streak++
 	if wc.WithInv {
 		if !s.lent.Invalidated(wc.InvalidatedKey) {
 			l.fail(errInvalidate)
 		}
-		c.stats.remoteInv.Add(1)
+		inc(&c.stats.Invalidated)
 	}
 	s.err = l.acceptReply(s, h, payload)
 	if len(h.Reads) == 0 || !c.readReplies() {
@@ -416,7 +416,7 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 		placed = placed || w.Chunked
 	}
 	if placed {
-		c.stats.writeChunk.Add(1)
+		inc(&c.stats.WriteChunk)
 	}
 	n := 0
 	if h.HasReply {
@@ -439,7 +439,7 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 		if n > len(s.reply) {
 			return bad("it is longer than the reply chunk")
 		}
-		c.stats.replyChunk.Add(1)
+		inc(&c.stats.ReplyChunk)
 	}
 	s.msg = n
 	if e := call.event; e != nil {
@@ -452,9 +452,9 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 // nothing (RFC 5666 section 6.1: only a valid reply opens the window).
 func (l *leader) errorReceived(h *rpcrdma.Header) {
 	if h.Err == rpcrdma.ErrVers {
-		l.c.stats.errVers.Add(1)
+		inc(&l.c.stats.ErrVers)
 	} else {
-		l.c.stats.errChunk.Add(1)
+		inc(&l.c.stats.ErrChunk)
 	}
 	if s := l.answered(h.XID); s != nil {
 		s.call.replied = h.Vers

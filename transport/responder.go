@@ -152,7 +152,7 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 	c := l.c
 	l.streak = 0
 	if l.stop {
-		c.stats.dropped.Add(1)
+		inc(&c.stats.Dropped)
 		l.receiveDone(rb)
 		return
 	}
@@ -168,7 +168,7 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 		result = l.plan(x, payload)
 	}
 	if result != planBad {
-		c.stats.calls.Add(1)
+		inc(&c.stats.Calls)
 		c.countCall(&x.hdr)
 		if !c.called.Load() {
 			c.called.Store(true)
@@ -188,11 +188,11 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 func (c *conn) countCall(h *rpcrdma.Header) {
 	switch st := c.stats; {
 	case h.Proc == rpcrdma.ProcNomsg:
-		st.longCall.Add(1)
+		inc(&st.LongCall)
 	case len(h.Reads) > 0:
-		st.readChunk.Add(1)
+		inc(&st.ReadChunk)
 	case len(h.Writes) == 0 && !h.HasReply:
-		st.inline.Add(1)
+		inc(&st.Inline)
 	}
 }
 

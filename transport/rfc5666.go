@@ -106,7 +106,7 @@ func (l *leader) sayDone(s *slot) {
 	// The reply has come, so the call has left the buffer.
 	s.sge[0] = fabric.SGE{Buf: rpcrdma.AppendHeader(s.send.Bytes[:0], &h), LKey: s.send.LKey}
 	s.wrs = append(s.wrs[:0], fabric.SendWR{ID: wrID(wrDone, s.idx), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: s.sge[:]})
-	c.stats.done.Add(1)
+	inc(&c.stats.Done)
 	c.state.Lock()
 	s.state = slotAccepted
 	c.state.Unlock()
@@ -220,7 +220,7 @@ func (l *leader) doneReceived(xid uint32) {
 		}
 		return
 	}
-	l.c.stats.dropped.Add(1)
+	inc(&l.c.stats.Dropped)
 }
 
 // takeLoanBack closes the memory of a reply's read chunks.

@@ -51,7 +51,7 @@ func (q *sendQueue) add(wrs []fabric.SendWR) {
 
 // PostRead is add for an RDMA Read.
 func (q *sendQueue) PostRead(wrs []fabric.SendWR) {
-	q.c.stats.readBytes.Add(uint64(len(wrs[0].SGL[0].Buf)))
+	count(&q.c.stats.ReadBytes, len(wrs[0].SGL[0].Buf))
 	q.mu.Lock()
 	q.pending = append(q.pending, wrs...)
 	q.readsAwaited++

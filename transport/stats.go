@@ -1,8 +1,11 @@
 package transport
 
 import (
+	"iter"
 	"net"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -53,61 +56,97 @@ type ConnInfo struct {
 
 // Stats are counters of a connection, or of all connections of a client or server. Calls
 // and replies are counted where they are made, as well as where they arrive.
+//
+// A field is all that there is to say of a counter: [Stats.Counters] has its name, help and kind for logs,
+// status pages and metrics.
 type Stats struct {
-	Calls   uint64 // calls sent, or received and valid
-	Replies uint64 // replies received, or sent
+	Calls   uint64 `json:"calls" kind:"event" help:"Calls sent, or received and valid."`
+	Replies uint64 `json:"replies" kind:"event" help:"Replies received, or sent."`
 
-	Inline      uint64 // calls with no chunk in either direction
-	ReadChunk   uint64 // calls with arguments in read chunks
-	LongCall    uint64 // calls as a whole in a position-zero read chunk
-	WriteChunk  uint64 // calls with results placed in write chunks
-	ReplyChunk  uint64 // calls with a reply placed in a reply chunk
-	Optional    uint64 // optional operations of version 2
-	Done        uint64 // RDMA_DONE messages sent, see Config.RFC5666
-	Invalidated uint64 // replies that came or went with remote invalidation
+	Inline      uint64 `json:"inline" kind:"way" help:"Calls with no chunk in either direction."`
+	ReadChunk   uint64 `json:"read_chunk" kind:"way" help:"Calls with arguments in read chunks."`
+	LongCall    uint64 `json:"long_call" kind:"way" help:"Calls as a whole in a position-zero read chunk."`
+	WriteChunk  uint64 `json:"write_chunk" kind:"way" help:"Calls with results placed in write chunks."`
+	ReplyChunk  uint64 `json:"reply_chunk" kind:"way" help:"Calls with a reply placed in a reply chunk."`
+	Optional    uint64 `json:"optional" help:"Optional operations of version 2."`
+	Done        uint64 `json:"done" help:"RDMA_DONE messages sent (RFC 5666)."`
+	Invalidated uint64 `json:"invalidated" help:"Replies that came or went with remote invalidation."`
 
-	ReadBytes  uint64 // moved by RDMA Read for calls, in bytes
-	WriteBytes uint64 // moved by RDMA Write for replies, in bytes
+	ReadBytes  uint64 `json:"read_bytes" help:"Bytes moved by RDMA Read for calls."`
+	WriteBytes uint64 `json:"write_bytes" help:"Bytes moved by RDMA Write for replies."`
 
-	ErrVers   uint64 // RDMA_ERROR messages with ERR_VERS, sent or received
-	ErrChunk  uint64 // RDMA_ERROR messages with another code
-	Dropped   uint64 // messages ignored: short, late, unexpected, RDMA_DONE
-	Cancelled uint64 // calls given up before their reply
+	ErrVers   uint64 `json:"err_vers" help:"RDMA_ERROR messages with ERR_VERS, sent or received."`
+	ErrChunk  uint64 `json:"err_chunk" help:"RDMA_ERROR messages with another code, sent or received."`
+	Dropped   uint64 `json:"dropped" help:"Messages ignored: short, late or unexpected."`
+	Cancelled uint64 `json:"cancelled" help:"Calls given up before their reply."`
 
-	Resent   uint64 // calls sent again on a new connection
-	Replayed uint64 // re-sent calls answered without executing them again
+	Resent   uint64 `json:"resent" kind:"event" help:"Calls sent again on a new connection."`
+	Replayed uint64 `json:"replayed" kind:"event" help:"Calls that came again, answered without executing them again."`
 
-	Conns     uint64 // connections accepted (servers), or made (clients)
-	OpenConns uint64 // connections open now (servers)
+	Conns     uint64 `json:"conns,omitempty" kind:"owner" help:"Connections accepted by a server, or made by a client."`
+	OpenConns uint64 `json:"open_conns,omitempty" kind:"owner" help:"Connections that a server has open."`
 }
 
-// counters are the live form of a connection's Stats.
-type counters struct {
-	all *tally // of the owner; nil: none
-
-	calls, replies                                                                 atomic.Uint64
-	inline, readChunk, longCall, writeChunk, replyChunk, remoteInv, done, optional atomic.Uint64
-	readBytes, writeBytes                                                          atomic.Uint64
-	errVers, errChunk, dropped, cancelled                                          atomic.Uint64
-	resent, replayed                                                               atomic.Uint64
+// A Counter describes a field of Stats.
+type Counter struct {
+	Name string // as "read_chunk"
+	Help string // a sentence
+	Kind CounterKind
 }
 
-func (c *counters) snapshot() Stats {
-	return Stats{
-		Calls: c.calls.Load(), Replies: c.replies.Load(),
-		Inline: c.inline.Load(), ReadChunk: c.readChunk.Load(), LongCall: c.longCall.Load(),
-		WriteChunk: c.writeChunk.Load(), ReplyChunk: c.replyChunk.Load(), Invalidated: c.remoteInv.Load(), Done: c.done.Load(), Optional: c.optional.Load(),
-		ReadBytes: c.readBytes.Load(), WriteBytes: c.writeBytes.Load(),
-		ErrVers: c.errVers.Load(), ErrChunk: c.errChunk.Load(), Dropped: c.dropped.Load(), Cancelled: c.cancelled.Load(),
-		Resent: c.resent.Load(), Replayed: c.replayed.Load(),
+// A CounterKind says how a counter relates to what an Observer sees.
+type CounterKind uint8
+
+const (
+	// CountsTraffic: no event of an Observer says it.
+	CountsTraffic CounterKind = iota
+	// CountsEvents: an Observer could count it.
+	CountsEvents
+	// CountsWays: calls by the chunks that they have; a call may count for several ways.
+	CountsWays
+	// CountsConns: of a client or server, not of a connection.
+	CountsConns
+)
+
+// Counters returns what there is to say of each field, with its value, in order.
+func (s *Stats) Counters() iter.Seq2[Counter, uint64] {
+	return func(yield func(Counter, uint64) bool) {
+		v := reflect.ValueOf(s).Elem()
+		for i := range v.NumField() {
+			tag := v.Type().Field(i).Tag
+			name, _, _ := strings.Cut(tag.Get("json"), ",")
+			kind := CounterKind(max(slices.Index([]string{"", "event", "way", "owner"}, tag.Get("kind")), 0))
+			if !yield(Counter{name, tag.Get("help"), kind}, v.Field(i).Uint()) {
+				return
+			}
+		}
 	}
 }
 
-// plus returns the sum.
-func (s Stats) plus(o Stats) Stats {
-	sum, more := reflect.ValueOf(&s).Elem(), reflect.ValueOf(o)
+// Add adds the counters of o.
+func (s *Stats) Add(o *Stats) {
+	sum, more := reflect.ValueOf(s).Elem(), reflect.ValueOf(o).Elem()
 	for i := range sum.NumField() {
 		sum.Field(i).SetUint(sum.Field(i).Uint() + more.Field(i).Uint())
+	}
+}
+
+// counters are the Stats of a connection that goes on: fields are counted with inc and count.
+type counters struct {
+	Stats
+	all *tally // of the owner; nil: none
+}
+
+// inc counts one more.
+func inc(counter *uint64) { atomic.AddUint64(counter, 1) }
+
+// count counts n more.
+func count(counter *uint64, n int) { atomic.AddUint64(counter, uint64(n)) }
+
+func (c *counters) snapshot() (s Stats) {
+	from, to := reflect.ValueOf(&c.Stats).Elem(), reflect.ValueOf(&s).Elem()
+	for i := range to.NumField() {
+		to.Field(i).SetUint(atomic.LoadUint64(from.Field(i).Addr().Interface().(*uint64)))
 	}
 	return s
 }
@@ -141,7 +180,8 @@ func (c *counters) leave() {
 	defer t.mu.Unlock()
 	if _, ok := t.live[c]; ok {
 		delete(t.live, c)
-		t.past = t.past.plus(c.snapshot())
+		s := c.snapshot()
+		t.past.Add(&s)
 	}
 }
 
@@ -149,11 +189,12 @@ func (c *counters) leave() {
 func (t *tally) sum() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.past
+	sum := t.past
 	for c := range t.live {
-		s = s.plus(c.snapshot())
+		s := c.snapshot()
+		sum.Add(&s)
 	}
-	return s
+	return sum
 }
 
 // ConnStats are what there is to know of a connection at the moment.

@@ -79,14 +79,14 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall) (left bool, err err
 		return false, err
 	}
 	if call.sent {
-		c.stats.resent.Add(1)
+		inc(&c.stats.Resent)
 	}
 	if e := call.event; e != nil {
 		e.left(&c.public, t.xid, call.sent, Transfer{Bytes: recordSize(t.parts), By: ByMessage})
 	}
 	call.xid, call.sent = t.xid, true
-	c.stats.calls.Add(1)
-	c.stats.inline.Add(1)
+	inc(&c.stats.Calls)
+	inc(&c.stats.Inline)
 	free := c.w.Write(&t.rec)
 	c.w.Flush()
 	_, woken := baton.SleepOn(ctx, t.Bell())
@@ -185,7 +185,7 @@ func (c *tcpConn) giveUp(t *tcpCall) (given, left bool) {
 		cs.leaving++
 		cs.givenUp++
 	}
-	c.stats.cancelled.Add(1)
+	inc(&c.stats.Cancelled)
 	return true, left
 }
 
@@ -283,13 +283,13 @@ func (c *tcpConn) settle(xid uint32) *tcpCall {
 	cs := &c.state.Lock().calls
 	t := cs.find(xid)
 	if t == nil {
-		c.stats.dropped.Add(1)
+		inc(&c.stats.Dropped)
 		return nil
 	}
 	t.pending = false
 	cs.answered = true
 	cs.answers++
-	c.stats.replies.Add(1)
+	inc(&c.stats.Replies)
 	if e := t.call.event; e != nil {
 		e.met()
 	}
@@ -320,7 +320,7 @@ func (c *tcpConn) replyReceived(xid uint32, msg []byte) {
 func (c *tcpConn) takeLongReply(xid uint32, head []byte) error {
 	most, ok := c.pending(xid)
 	if !ok {
-		c.stats.dropped.Add(1)
+		inc(&c.stats.Dropped)
 		return c.r.Skip()
 	}
 	msg := append(c.spare[:0], head...)

@@ -174,7 +174,7 @@ func (c *tcpConn) takeShort(msg []byte) error {
 
 // drop ignores a message. A call is in order, though this end takes none.
 func (c *tcpConn) drop(xid uint32, call bool) {
-	c.stats.dropped.Add(1)
+	inc(&c.stats.Dropped)
 	if !call {
 		c.public.refused(xid, errNoRPC)
 	}

@@ -621,8 +621,8 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 		return &PeerError{"it sent a call that cannot be decoded"}
 	}
 	x.at = n
-	a.c.stats.calls.Add(1)
-	a.c.stats.inline.Add(1)
+	inc(&a.c.stats.Calls)
+	inc(&a.c.stats.Inline)
 	if !a.c.called.Load() {
 		a.c.called.Store(true)
 	}
@@ -718,7 +718,7 @@ func (x *tcpExch) send(results []byte) {
 	x.rec.Parts = append(parts, results[from:])
 	// What holds nothing goes out with others, and counts as taken at once.
 	x.settle(x.used == 0)
-	c.stats.replies.Add(1)
+	inc(&c.stats.Replies)
 	x.observeReply()
 	x.rec.Owner = x
 	if c.w.Write(&x.rec) {

@@ -190,52 +190,10 @@ func logInfo(log *slog.Logger, i transport.ConnInfo) {
 // logStats logs the counters of a connection that are not zero.
 func logStats(log *slog.Logger, s transport.Stats) {
 	var args []any
-	for _, f := range []struct {
-		name string
-		n    uint64
-	}{
-		{"calls", s.Calls}, {"replies", s.Replies}, {"inline", s.Inline},
-		{"read_chunk", s.ReadChunk}, {"long_call", s.LongCall},
-		{"write_chunk", s.WriteChunk}, {"reply_chunk", s.ReplyChunk}, {"invalidated", s.Invalidated},
-		{"read_bytes", s.ReadBytes}, {"write_bytes", s.WriteBytes},
-		{"err_vers", s.ErrVers}, {"err_chunk", s.ErrChunk}, {"dropped", s.Dropped}, {"cancelled", s.Cancelled},
-		{"optional", s.Optional}, {"resent", s.Resent}, {"replayed", s.Replayed}, {"conns", s.Conns},
-	} {
-		if f.n != 0 {
-			args = append(args, f.name, f.n)
+	for c, n := range s.Counters() {
+		if n != 0 {
+			args = append(args, c.Name, n)
 		}
 	}
 	log.Debug("statistics", args...)
-}
-
-// statsJSON has the counters of a connection as --json prints them.
-type statsJSON struct {
-	Calls       uint64 `json:"calls"`
-	Replies     uint64 `json:"replies"`
-	Inline      uint64 `json:"inline"`
-	ReadChunk   uint64 `json:"read_chunk"`
-	LongCall    uint64 `json:"long_call"`
-	WriteChunk  uint64 `json:"write_chunk"`
-	ReplyChunk  uint64 `json:"reply_chunk"`
-	Invalidated uint64 `json:"invalidated"`
-	ReadBytes   uint64 `json:"read_bytes"`
-	WriteBytes  uint64 `json:"write_bytes"`
-	ErrVers     uint64 `json:"err_vers"`
-	ErrChunk    uint64 `json:"err_chunk"`
-	Dropped     uint64 `json:"dropped"`
-	Cancelled   uint64 `json:"cancelled"`
-	Optional    uint64 `json:"optional"`
-	Resent      uint64 `json:"resent"`
-	Replayed    uint64 `json:"replayed"`
-	Conns       uint64 `json:"conns,omitempty"`
-}
-
-func newStatsJSON(s transport.Stats) statsJSON {
-	return statsJSON{
-		Calls: s.Calls, Replies: s.Replies, Inline: s.Inline,
-		ReadChunk: s.ReadChunk, LongCall: s.LongCall, WriteChunk: s.WriteChunk, ReplyChunk: s.ReplyChunk,
-		Invalidated: s.Invalidated, ReadBytes: s.ReadBytes, WriteBytes: s.WriteBytes,
-		ErrVers: s.ErrVers, ErrChunk: s.ErrChunk, Dropped: s.Dropped, Cancelled: s.Cancelled,
-		Optional: s.Optional, Resent: s.Resent, Replayed: s.Replayed, Conns: s.Conns,
-	}
 }

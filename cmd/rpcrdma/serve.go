@@ -216,7 +216,7 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 	stats := s.server.Stats()
 	logStats(s.log, stats)
 	if o.json {
-		if err := printJSON(stdout, newStatsJSON(stats)); err != nil {
+		if err := printJSON(stdout, stats); err != nil {
 			return err
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 func randomText(seed uint64, n int) string {
@@ -896,7 +897,7 @@ func TestServeJSON(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if s := decodeJSON[statsJSON](t, stdout.String()); s.Calls != 10 || s.Replies != 10 || s.Optional != 0 || s.Conns != 1 {
+	if s := decodeJSON[transport.Stats](t, stdout.String()); s.Calls != 10 || s.Replies != 10 || s.Optional != 0 || s.Conns != 1 {
 		t.Errorf("serve --json: %+v", s)
 	}
 }

@@ -103,24 +103,24 @@ func (t *transfer) skip(path string, why string) {
 
 // resultJSON is the result of get, put and cp as --json prints it.
 type resultJSON struct {
-	URL         string    `json:"url"`             // of a cp, what it was copied to
-	Local       string    `json:"local,omitempty"` // of a get and put
-	From        string    `json:"from,omitempty"`  // of a cp
-	Files       int       `json:"files"`
-	Unchanged   int       `json:"unchanged"` // files that were complete before, with --resume
-	Directories int       `json:"directories"`
-	Links       int       `json:"links"`
-	Skipped     int       `json:"skipped"`
-	Bytes       int64     `json:"bytes"`
-	Seconds     float64   `json:"seconds"`
-	Stats       statsJSON `json:"stats"`
+	URL         string          `json:"url"`             // of a cp, what it was copied to
+	Local       string          `json:"local,omitempty"` // of a get and put
+	From        string          `json:"from,omitempty"`  // of a cp
+	Files       int             `json:"files"`
+	Unchanged   int             `json:"unchanged"` // files that were complete before, with --resume
+	Directories int             `json:"directories"`
+	Links       int             `json:"links"`
+	Skipped     int             `json:"skipped"`
+	Bytes       int64           `json:"bytes"`
+	Seconds     float64         `json:"seconds"`
+	Stats       transport.Stats `json:"stats"`
 }
 
 // finish cleans up after a transfer that ended with err, and prints the result, which has
 // Local or From already.
 func (t *transfer) finish(ctx context.Context, result resultJSON, stdout io.Writer, err error) error {
 	result.Seconds = time.Since(t.start).Seconds()
-	result.Stats = newStatsJSON(t.Transport().Stats())
+	result.Stats = t.Transport().Stats()
 	err = t.failed(ctx, err)
 	t.clean()
 	t.close(err == nil)

@@ -4,7 +4,6 @@ package connset
 
 import (
 	"maps"
-	"reflect"
 	"sync"
 	"time"
 
@@ -63,10 +62,7 @@ func (s *Set) Ended(e transport.ConnEvent) Entry {
 
 // count adds what only grows.
 func (s *Sum) count(c *transport.ConnStats) {
-	to, from := reflect.ValueOf(&s.Stats).Elem(), reflect.ValueOf(c.Stats)
-	for i := range to.NumField() {
-		to.Field(i).SetUint(to.Field(i).Uint() + from.Field(i).Uint())
-	}
+	s.Stats.Add(&c.Stats)
 	if s.Adapter == nil {
 		s.Adapter = make(map[string]uint64)
 	}

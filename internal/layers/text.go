@@ -83,7 +83,8 @@ var specification = regexp.MustCompile(`RFC \d|section \d|\w\(3\)`)
 // membersDocumented returns the methods of an interface and the fields of a struct that no comment
 // covers. A comment there covers the lines that follow it without an empty one between them. That
 // of the type covers what it names, and the fields of what a specification defines. No comment is
-// needed by fields that are called like their type, and by those of errors, which their text tells.
+// needed by fields that are called like their type, by those whose tag has a help text, and by those of
+// errors, which their text tells.
 func (t *Tree) membersDocumented(f *File, spec *ast.TypeSpec, doc string) (list []Finding) {
 	var members *ast.FieldList
 	switch typ := spec.Type.(type) {
@@ -102,7 +103,7 @@ func (t *Tree) membersDocumented(f *File, spec *ast.TypeSpec, doc string) (list 
 		if line := t.fset.Position(m.Pos()).Line; line != end+1 {
 			covered = false
 		}
-		covered = covered || m.Doc != nil || m.Comment != nil
+		covered = covered || m.Doc != nil || m.Comment != nil || m.Tag != nil && strings.Contains(m.Tag.Value, ` help:"`)
 		end = t.fset.Position(m.End()).Line
 		for _, name := range m.Names {
 			named := regexp.MustCompile(`\b` + name.Name + `\b`)

@@ -209,6 +209,15 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 	note(err)
 	bytes, err := meter.Int64ObservableCounter("rpcrdma.message.io", metric.WithUnit("By"), metric.WithDescription("RPC messages, by how their bytes travelled."))
 	note(err)
+	observed := []metric.Observable{exposed, held, credits, active, bytes}
+	traffic := make(map[string]metric.Int64ObservableCounter)
+	for c := range new(transport.Stats).Counters() {
+		if c.Kind == transport.CountsTraffic {
+			traffic[c.Name], err = meter.Int64ObservableCounter("rpcrdma.traffic."+c.Name, metric.WithDescription(c.Help))
+			note(err)
+			observed = append(observed, traffic[c.Name])
+		}
+	}
 	for i := range m.ends {
 		set := metric.WithAttributeSet(attribute.NewSet(endName(i)))
 		m.ends[i] = endOptions{[]metric.AddOption{set}, []metric.RecordOption{set}, []metric.ObserveOption{set}}
@@ -221,6 +230,11 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 		o.ObserveInt64(exposed, all.ExposedBytes)
 		o.ObserveInt64(held, all.HeldBytes)
 		o.ObserveInt64(credits, int64(all.Credits))
+		for c, n := range all.Stats.Counters() {
+			if counter := traffic[c.Name]; counter != nil {
+				o.ObserveInt64(counter, int64(n))
+			}
+		}
 		for at := range m.ends {
 			o.ObserveInt64(active, m.active[at].Load(), m.ends[at].observe...)
 			for message, name := range []string{"request", "reply"} {
@@ -233,7 +247,7 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 			}
 		}
 		return nil
-	}, exposed, held, credits, active, bytes)
+	}, observed...)
 	return m, err
 }
 

@@ -66,9 +66,10 @@ type Collector struct {
 	procedures []atomic.Pointer[procedure] // two for each entry of the table: client, server
 	ways       [2][2][1 << wayBits]atomic.Pointer[prom.Counter]
 
-	gauges, counters []figure
-	byWay            *prom.Desc
-	adapter          *prom.Desc
+	gauges  []figure
+	traffic map[string]*prom.Desc // by name of a transport.Counter
+	byWay   *prom.Desc
+	adapter *prom.Desc
 }
 
 // An end is what is counted at the end that makes calls, or that executes them.
@@ -174,21 +175,11 @@ func (c *Collector) figures() {
 	gauge("held_bytes", "Memory that calls hold which are executed at the moment.", func(s *connset.Sum) float64 { return float64(s.HeldBytes) })
 	gauge("credits", "Credits granted on all open connections.", func(s *connset.Sum) float64 { return float64(s.Credits) })
 	gauge("waiting_callers", "Callers that wait for a credit at the moment.", func(s *connset.Sum) float64 { return float64(s.Waiting) })
-	for _, f := range []struct {
-		name, help string
-		value      func(*transport.Stats) uint64
-	}{
-		{"rdma_read_bytes_total", "Data moved by RDMA Read for calls.", func(s *transport.Stats) uint64 { return s.ReadBytes }},
-		{"rdma_write_bytes_total", "Data moved by RDMA Write for replies.", func(s *transport.Stats) uint64 { return s.WriteBytes }},
-		{"remote_invalidations_total", "Replies with remote invalidation.", func(s *transport.Stats) uint64 { return s.Invalidated }},
-		{"version_errors_total", "Messages RDMA_ERROR with ERR_VERS.", func(s *transport.Stats) uint64 { return s.ErrVers }},
-		{"chunk_errors_total", "Messages RDMA_ERROR with other codes.", func(s *transport.Stats) uint64 { return s.ErrChunk }},
-		{"dropped_messages_total", "Messages that were ignored: short, late, unexpected.", func(s *transport.Stats) uint64 { return s.Dropped }},
-		{"cancelled_calls_total", "Calls that were given up before their reply.", func(s *transport.Stats) uint64 { return s.Cancelled }},
-	} {
-		c.counters = append(c.counters, figure{
-			prom.NewDesc("rpcrdma_"+f.name, f.help, nil, nil), func(s *connset.Sum) float64 { return float64(f.value(&s.Stats)) },
-		})
+	c.traffic = make(map[string]*prom.Desc)
+	for f := range new(transport.Stats).Counters() {
+		if f.Kind == transport.CountsTraffic {
+			c.traffic[f.Name] = prom.NewDesc("rpcrdma_"+f.Name+"_total", f.Help, nil, nil)
+		}
 	}
 	c.byWay = prom.NewDesc("rpcrdma_calls_by_way_total", "Calls sent or received, by the chunks that they have: a call may count for several ways.", []string{"way"}, nil)
 	c.adapter = prom.NewDesc("rpcrdma_adapter_total", "Figures of the adapter.", []string{"counter"}, nil)
@@ -199,8 +190,11 @@ func (c *Collector) Describe(descs chan<- *prom.Desc) {
 	for _, v := range c.vectors {
 		v.Describe(descs)
 	}
-	for _, f := range slices.Concat(c.gauges, c.counters) {
+	for _, f := range c.gauges {
 		descs <- f.desc
+	}
+	for _, desc := range c.traffic {
+		descs <- desc
 	}
 	descs <- c.byWay
 	descs <- c.adapter
@@ -216,17 +210,13 @@ func (c *Collector) Collect(metrics chan<- prom.Metric) {
 	for _, f := range c.gauges {
 		metrics <- prom.MustNewConstMetric(f.desc, prom.GaugeValue, f.value(&all))
 	}
-	for _, f := range c.counters {
-		metrics <- prom.MustNewConstMetric(f.desc, prom.CounterValue, f.value(&all))
-	}
-	s := &all.Stats
-	for _, w := range []struct {
-		name  string
-		calls uint64
-	}{
-		{"inline", s.Inline}, {"read_chunk", s.ReadChunk}, {"long_call", s.LongCall}, {"write_chunk", s.WriteChunk}, {"reply_chunk", s.ReplyChunk},
-	} {
-		metrics <- prom.MustNewConstMetric(c.byWay, prom.CounterValue, float64(w.calls), w.name)
+	for f, n := range all.Stats.Counters() {
+		switch f.Kind {
+		case transport.CountsTraffic:
+			metrics <- prom.MustNewConstMetric(c.traffic[f.Name], prom.CounterValue, float64(n))
+		case transport.CountsWays:
+			metrics <- prom.MustNewConstMetric(c.byWay, prom.CounterValue, float64(n), f.Name)
+		}
 	}
 	for name, n := range all.Adapter {
 		metrics <- prom.MustNewConstMetric(c.adapter, prom.CounterValue, float64(n), name)

@@ -138,7 +138,7 @@ func TestSeries(t *testing.T) {
 		"rpcrdma_open_connections server":                      1,
 		"rpcrdma_message_bytes_total server request long_call": some,
 		"rpcrdma_message_bytes_total server reply reply_chunk": some,
-		"rpcrdma_rdma_read_bytes_total":                        some,
+		"rpcrdma_read_bytes_total":                             some,
 		"rpcrdma_rdma_write_bytes_total":                       some,
 	})
 	before := series(t, executed)
@@ -146,7 +146,7 @@ func TestSeries(t *testing.T) {
 	ours.Eventually(t, "the connection has ended", func() bool { return series(t, executed)["rpcrdma_open_connections server"] == 0 })
 	check("server, after the end", executed, map[string]float64{"rpcrdma_connections_ended_total server closed": 1})
 	after := series(t, executed)
-	for _, name := range []string{"rpcrdma_rdma_read_bytes_total", "rpcrdma_calls_by_way_total inline"} {
+	for _, name := range []string{"rpcrdma_read_bytes_total", "rpcrdma_calls_by_way_total inline"} {
 		if after[name] < before[name] {
 			t.Errorf("%s: %v has become %v", name, before[name], after[name])
 		}

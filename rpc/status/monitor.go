@@ -18,12 +18,10 @@ import (
 	"cmp"
 	"net"
 	"net/http"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"github.com/rpcrdma/rpcrdma/internal/connset"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
@@ -234,27 +232,13 @@ func travel(t transport.Transfer) Travel {
 	return Travel{Bytes: t.Bytes, ChunkBytes: t.Chunks, By: t.By.String()}
 }
 
-// counters are Stats by name, as "read_chunk".
+// counters are Stats by name, as "read_chunk", but for those that are of the owner, not of a connection.
 func counters(s transport.Stats) map[string]uint64 {
 	named := make(map[string]uint64)
-	v := reflect.ValueOf(s)
-	for i := range v.NumField() {
-		name := v.Type().Field(i).Name
-		if name == "Conns" || name == "OpenConns" { // they are of the owner, not of a connection
-			continue
+	for c, n := range s.Counters() {
+		if c.Kind != transport.CountsConns {
+			named[c.Name] = n
 		}
-		named[snake(name)] = v.Field(i).Uint()
 	}
 	return named
-}
-
-func snake(name string) string {
-	var b strings.Builder
-	for i, r := range name {
-		if unicode.IsUpper(r) && i > 0 {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
 }
