@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Admission: who may have a connection to a server when there is not room for all. See
+// Admission: which connections a server keeps when it has no room for all. See
 // ServerConfig.MaxConns.
 
 // guests are the connections of a server, and those being set up. Guarded by Server.mu.

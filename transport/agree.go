@@ -106,7 +106,7 @@ func (c *conn) useProperties(own, peer rpcrdma.Properties) {
 	c.agreed.remoteInv.Store(own.RemoteInvalidation && peer.RemoteInvalidation)
 }
 
-// haveTold reports whether the ends have told each other their properties.
+// haveTold reports whether the ends have exchanged their properties.
 func (c *conn) haveTold() bool {
 	defer c.state.Unlock()
 	return c.state.Lock().told

@@ -116,7 +116,7 @@ func (l *leader) lead(ctx context.Context, w *waiter) bool {
 }
 
 // onTick runs every tickTime while callers lead. It costs the calls next to nothing: from now
-// on the context of who leads can interrupt it, which is one watch in many calls, and a
+// on the context of the leader can interrupt it, which is one watch in many calls, and a
 // connection whose leaders change is left alone otherwise. If no goroutine leads, the background
 // takes over.
 func (c *conn) onTick() {
@@ -189,7 +189,7 @@ func (l *leader) serve() {
 	}
 }
 
-// standAside leaves the connection to those who make backward calls, until the keeper has
+// standAside leaves the connection to the callers of backward calls, until the keeper has
 // to lead again. It returns nil when the connection has ended.
 func (l *leader) standAside() *leader {
 	c := l.c

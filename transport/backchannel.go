@@ -15,7 +15,7 @@ import "context"
 
 // A Backchannel is a server's way to one client, over one connection after another.
 // A server cannot make a connection: when the client's is lost, calls wait until it has
-// come back and the upper layer, which knows who is the same, binds the Backchannel to
+// come back and the upper layer, which recognizes the client, binds the Backchannel to
 // its new connection (RFC 8167 section 5.4). Those that were sent and have no reply are
 // sent again then, with the same xid. Its methods may be called by many goroutines at
 // once.

@@ -12,7 +12,7 @@ type Procedure struct {
 }
 
 // A Range is a part of an XDR stream: the data of one opaque or string item,
-// without its length word in front and its padding behind.
+// without the length word before it and the padding after it.
 type Range struct {
 	Offset int // of the first data byte, from the start of the stream
 	Length int // in bytes, without padding
@@ -36,7 +36,7 @@ type Binding interface {
 	// ranges may be write chunks, in the order in which the binding assigns
 	// them to the write list; they are appended to items[:0]. With reduced
 	// set the items' data and padding have been taken out of results already:
-	// a range's offset is then the place behind the item's length word, and
+	// a range's offset is then the place after the item's length word, and
 	// its length what that word says.
 	Reply(p Procedure, results []byte, reduced bool, items []Range) []Range
 }
@@ -90,7 +90,7 @@ func (w *Walk) Item(most uint32) {
 	}
 }
 
-// Items returns the items. ok is false, and there are none, if the stream was not understood up
+// Items returns the items. ok is false and the list is empty if the stream was not understood up
 // to its end.
 func (w *Walk) Items() (items []Range, ok bool) {
 	if w.End() != nil {

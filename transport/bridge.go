@@ -17,14 +17,14 @@ import (
 // takes, within the middleware that is around all handlers. What it does with a call is to make it
 // readable as a record on the connection's net.Conn, and to wait for the record that answers it.
 //
-// Without middleware nobody has to wait: the leader makes the call readable, so that those of a
-// connection are read in the order in which they came, and whoever writes the reply sends it.
+// Without middleware no goroutine waits: the leader makes the call readable, so that those of a
+// connection are read in the order in which they came, and the goroutine that writes the reply sends it.
 
 // A bridge is a server's net.Listener for some programs. Each connection on which
 // one of them is called is accepted once, as a net.Conn.
 type bridge struct {
 	s      *Server
-	progs  []uint32 // none: all that nobody else serves
+	progs  []uint32 // empty: all that have no other handler
 	prog   Program  // its handler is the bridge, with the middleware around it
 	direct bool     // there is no middleware
 
@@ -131,7 +131,7 @@ func (b *bridge) execute(x *exch) {
 }
 
 // ServeRPC has a net.Conn's reader execute a call, and waits for its reply. If ctx ends before that,
-// a call that has not been read is not executed. Of others nobody knows, and the reply is not
+// a call that has not been read is not executed. What became of others is unknown, and the reply is not
 // remembered.
 func (b *bridge) ServeRPC(ctx context.Context, req *Request, res *Response) {
 	p := &passed{x: req.o.(*exch), reply: make(chan []byte, 1)} // TCP has no bridges
@@ -142,7 +142,7 @@ func (b *bridge) ServeRPC(ctx context.Context, req *Request, res *Response) {
 	var record []byte
 	select {
 	case record = <-p.reply:
-		rc.release(p.place) // who has answered it may not have read it whole
+		rc.release(p.place) // it may have been answered before it was read whole
 	case <-ctx.Done():
 		rc.giveUp(p)
 	}
@@ -163,7 +163,7 @@ func (b *bridge) pass(req *Request, res *Response, p *passed) *serverRecords {
 }
 
 // of returns the net.Conn of the connection that a call has come by, which is accepted if it is
-// new, or why there is none.
+// new, or why it cannot be had.
 func (b *bridge) of(x *exch) (*serverRecords, oncrpc.AcceptStat) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,7 +185,7 @@ func (b *bridge) of(x *exch) (*serverRecords, oncrpc.AcceptStat) {
 	}
 	select {
 	case b.accept <- rc:
-	default: // as many as MaxConns wait already, and nobody accepts
+	default: // as many as MaxConns wait already, and none is accepted
 		return nil, oncrpc.SystemErr
 	}
 	b.conns[c] = rc
@@ -250,7 +250,7 @@ func (rc *serverRecords) take(xid uint32) *passed {
 }
 
 // giveUp has the reply to a call ignored. As the client gets its credit back, and may make further
-// calls, one that nobody has begun to read must not stay.
+// calls, one that has not been read must not stay.
 func (rc *serverRecords) giveUp(p *passed) {
 	rc.drop(p.place)
 	rc.pmu.Lock()

@@ -23,7 +23,7 @@ type Call struct {
 
 	// WriteItems are buffers for the results that may come back through write
 	// chunks, in the order of the binding. When Call returns, the memory is
-	// the caller's again and nobody else can reach it, whatever the outcome.
+	// the caller's again and the peer cannot reach it, whatever the outcome.
 	WriteItems []WriteItem
 
 	// MaxResults bounds the XDR-encoded results, without the data of the
@@ -53,7 +53,7 @@ type Call struct {
 	// to the Call: it is valid until the next call with it.
 	Results []byte
 
-	// Reply is the RPC reply header, likewise.
+	// Reply is the RPC reply header, valid until the next call with the Call.
 	Reply oncrpc.ReplyHeader
 
 	store   []byte // the reply message
@@ -115,7 +115,7 @@ func (call *Call) sign(xid uint32) {
 // A ReadItem is the data of one opaque argument. The memory belongs to the
 // call until Call returns and must not change meanwhile.
 type ReadItem struct {
-	// Offset says where in Args the data belongs: the offset behind the
+	// Offset says where in Args the data belongs: the offset after the
 	// item's length word.
 	Offset int
 	Data   []byte

@@ -47,7 +47,7 @@ type Requester interface {
 // A CallerFunc is a Caller that consists of one function. A client's middleware is a
 // func(Caller) Caller: it returns one that does something before and after it calls the other, and
 // stands in its place for code that takes a Caller, such as generated clients. It may make another
-// Call of the one that it gets, if it leaves behind in that what Call promises.
+// Call of the one that it gets, if it then keeps the promises of Call for the one that it got.
 type CallerFunc func(ctx context.Context, call *Call) error
 
 // Call calls f.

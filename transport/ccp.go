@@ -77,7 +77,7 @@ func (f *ConfigProtocol) check(o *RFC5666) error {
 }
 
 // A configuration has the bounds that the setup of a connection leaves to the protocol,
-// and the result of the protocol. It is written while nobody else uses the connection, or
+// and the result of the protocol. It is written before other goroutines use the connection, or
 // with the connection's state locked.
 type configuration struct {
 	send, recv int // the most that our Sends and the peer's can get

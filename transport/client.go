@@ -99,7 +99,7 @@ type Client struct {
 	versions  *VersionCache
 	trust     atomic.Int32    // see versionTrust
 	regions   *expose.Regions // memory that stays registered; a Group's Clients share it
-	changed   func()          // told that a connection has come or gone; nil: nobody is
+	changed   func()          // called when a connection has come or gone; or nil
 
 	link   link
 	dialer dialer
@@ -111,7 +111,7 @@ type Client struct {
 }
 
 // Dial connects to addr ("host:port") with provider p, which may be [TCP]. A nil cfg is the default
-// configuration. When the server takes no more connections at the moment, it is asked again
+// configuration. When the server accepts no further connections at the moment, it is asked again
 // until ctx has ended, if ctx has a deadline; the error unwraps to a *BusyError.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
 	cl, err := newClientOver(p, addr, cfg)

@@ -56,7 +56,7 @@ type Config struct {
 	//
 	// What Request.Decoder allocates counts until the handler has returned, beyond 64 KiB of each
 	// call. Calls may have as much of it as MaxMemory beside the rest, or one call alone more. A
-	// call that gets no more is SYSTEM_ERR, as it cannot wait: see Request.LimitMemory.
+	// call that needs more than there is gets SYSTEM_ERR, as it cannot wait: see Request.LimitMemory.
 	MaxMemory int
 
 	// MaxSegment splits exposed memory into segments of at most so many
@@ -295,7 +295,7 @@ const (
 	setupReads = 16 // IRD and ORD offered
 
 	// recvSlack is how many receives there are beyond the grant: for those that wait to
-	// be posted again, and for RDMA_DONE and RDMA_ERROR. Of these a client gets only
+	// be posted again, and for RDMA_DONE and RDMA_ERROR. A client gets only
 	// what one of its calls has a receive for.
 	recvSlack   = 4 + recvBatch - 1
 	clientSlack = 1 + recvBatch - 1

@@ -17,7 +17,7 @@ import (
 // A conn is one connection, either end of it. It makes calls (requester.go) and executes
 // calls (responder.go).
 //
-// What it consists of is divided by who may touch it:
+// It is divided by which goroutine may touch what:
 //
 //   - the fields of conn are constant once the connection is set up, or are safe for use
 //     by any goroutine;
@@ -56,7 +56,7 @@ type state struct {
 	calls callTable[slot]
 
 	asked []func(*leader) // what the leader is to do without a completion
-	told  bool            // the ends have told each other their properties
+	told  bool            // the ends have exchanged their properties
 }
 
 // newConn makes a connection that is not set up, and hands its token to the caller, who
@@ -244,7 +244,7 @@ func (l *leader) finish(reason error) {
 	if unused {
 		c.dropMemory()
 	}
-	c.state.Lock().baton.Give(l) // to rest: nobody takes it any more
+	c.state.Lock().baton.Give(l) // to rest: it is not taken again
 	c.state.Unlock()
 	c.over(onEnd)
 }
@@ -286,7 +286,7 @@ func (c *conn) shutdown(ctx context.Context) error {
 }
 
 // close ends the connection at once. The adapter releases memory in Close of the fabric's
-// Conn, and the leading goroutine finds out; if nobody does, we do.
+// Conn, and the leading goroutine finds out; if none leads, this one does.
 func (c *conn) close() error {
 	c.setClosing()
 	c.fc.Close()

@@ -34,7 +34,7 @@ type connection interface {
 	leaves() bool                       // it takes no new calls, though it may not have ended
 	endErr() error                      // why it has ended, nil before that
 	ended() <-chan struct{}             // closed then
-	whenEnded(f func())                 // has f called then
+	whenEnded(f func())                 // arranges for f to be called then
 	breakOff(err error)                 // ends it for this reason
 	abort()                             // ends it at once, and does not wait
 	close() error                       // ends it at once
@@ -67,7 +67,7 @@ type served interface {
 	look(now time.Time) (awaits bool)
 }
 
-// A load is what the calls of this end come to at the moment.
+// A load is how many calls this end has under way.
 type load struct {
 	used int  // calls without a reply
 	room bool // for one more

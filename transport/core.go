@@ -41,7 +41,7 @@ type wire interface {
 	served
 	lock() *life // locks the connection's state, which the life is part of
 	unlock()
-	sever()              // ends the transport connection at once; who reads it finds out
+	sever()              // ends the transport connection at once; the goroutine that reads it finds out
 	opened(n int)        // lets a server's first calls out, n at once
 	detail(s *ConnStats) // adds what the wire knows
 	bulky() bool         // there is memory that look may unmap
@@ -87,7 +87,7 @@ func (c *core) host() string {
 
 // ---- the life of a connection
 
-// A life is what becomes of a connection, and of the calls that this end makes on it. It is part of
+// A life is the state of a connection, and of the calls that this end makes on it. It is part of
 // the connection's state.
 type life struct {
 	core    *core
@@ -101,7 +101,7 @@ type life struct {
 	xids     *xids         // of the next calls
 	grant    int           // calls that there may be in use: over RDMA, what the peer has granted
 	inUse    int           // calls that are not free: those without a reply, and more
-	givenUp  int           // of these, calls that nobody waits for
+	givenUp  int           // calls in use whose callers have left
 	answered bool          // a call has been, while its caller waited
 	answers  uint64        // that have come, late ones among them
 	drained  chan struct{} // closed when inUse becomes zero; nil if no goroutine waits for that

@@ -23,7 +23,7 @@ const (
 	defaultMaxPause = 10 * time.Second
 
 	// steady is how long a connection has to live for the next one to follow at once.
-	// Answers alone do not prove a server that ends each connection behind the first.
+	// Answers alone do not prove a server that ends each connection after the first.
 	steady = 2 * time.Second
 )
 
@@ -41,7 +41,7 @@ type dialer struct {
 
 	// As of the moment when the latest connection was made; the goroutine's.
 	made    time.Time
-	givenUp uint64 // the client's calls that nobody waits for
+	givenUp uint64 // the client's calls whose callers have left
 }
 
 // want starts an attempt if there is none under way. link.mu is held.
@@ -137,8 +137,8 @@ func (d *dialer) connect(old connection) (*Conn, error) {
 	return cl.connect(ctx, pending, old)
 }
 
-// use gives a new connection to those who wait for it. It is known in the same moment that
-// none is being made any more: else somebody who comes in between would have another made.
+// use gives a new connection to the callers that wait for it. It is known in the same moment that
+// the attempt is over: a caller in between would otherwise start another.
 func (d *dialer) use(cn *Conn) {
 	cl := d.cl
 	if cl.link.put(cn, func(connection) { d.busy = false }) != nil {
@@ -333,13 +333,13 @@ func (cl *Client) ask(c connection) {
 	last := cl.last.Load()
 	switch {
 	case !l.room && l.dead:
-		// The server cannot be asked, and whom it may answer has left.
+		// The server cannot be asked, and the caller has left.
 		c.breakOff(errSilent)
 		return
 	case !l.room || last == 0:
 		return // the calls that use all credits are not answered: that can be right
 	case l.used == 0 && cl.cfg.IdleTimeout > 0 && len(cl.cfg.Callbacks) == 0:
-		return // nobody needs the server, and asking would keep the connection
+		return // no caller needs the server, and asking would keep the connection
 	}
 	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.KeepAlive)
 	defer cancel()

@@ -54,7 +54,7 @@ type StallError struct {
 	Replies int // that wait to be taken, as far as that is known
 	Reads   int // RDMA Reads without an answer
 	Calls   int // over TCP: calls, or replies, of which the rest has not come
-	Behind  int // over TCP: calls of this end whose replies may be behind calls that there is no memory for
+	Behind  int // over TCP: calls of this end whose replies may come after calls that there is no memory for
 }
 
 func (e *StallError) Error() string {
@@ -75,7 +75,7 @@ func (e *StallError) Error() string {
 // Timeout is true: see net.Error.
 func (e *StallError) Timeout() bool { return true }
 
-// A BusyError is what a server of this package answers when it takes no more connections,
+// A BusyError is what a server of this package answers when it accepts no further connections,
 // for now. It unwraps to the rejection.
 type BusyError struct {
 	Addr string
@@ -186,7 +186,7 @@ func (e *BadReplyError) Error() string {
 	return "bad reply from peer: " + e.Reason
 }
 
-// An ItemError says that a ReadItem of a call does not lie behind a length word with its
+// An ItemError says that a ReadItem of a call does not follow a length word with its
 // length. Nothing has been sent.
 type ItemError struct {
 	Index  int // of Call.ReadItems

@@ -68,7 +68,7 @@ type passed struct {
 	x     *exch
 	xid   uint32
 	place uint64      // of the record in the stream
-	reply chan []byte // has room for the reply, or nil if there is no reply; a nil channel: who brings the reply sends it
+	reply chan []byte // has room for the reply, or nil if there is no reply; a nil channel: the goroutine that writes the reply sends it
 }
 
 // lending is what an exchange needs for a reply with read chunks: see rfc5666.go.
@@ -103,7 +103,7 @@ func (x *exch) dispatch() {
 	}
 	p := x.core.reg.programs[x.call.Prog]
 	if x.pad.Align > 1 && x.call.RPCVers == oncrpc.Version && (p == nil || !p.Padded) {
-		x.refuse(rpcrdma.ErrChunk) // nobody would find the data
+		x.refuse(rpcrdma.ErrChunk) // the program would not find the data
 		return
 	}
 	// Write chunks of protected calls come back unused: see chunksFit.
@@ -196,7 +196,7 @@ func (x *exch) release(taken bool) {
 	x.settle(taken)
 }
 
-// ---- who has the exchange
+// ---- the exchange's owner
 
 // lead returns the leader to the goroutine that leads, and nil to a goroutine of the exchange's own.
 func (x *exch) lead() *leader {
@@ -210,7 +210,7 @@ func (x *exch) lead() *leader {
 // when the connection has ended, and there is nothing to be done.
 func (x *exch) takeBack() bool {
 	if !x.detached {
-		return true // who would end it is here
+		return true // the leader, which would end it, is here
 	}
 	c := x.c
 	ended := c.state.Lock().ended()
@@ -250,7 +250,7 @@ func (x *exch) lean() bool {
 	return len(x.wrs) == 1 && x.lending.loan.Len() == 0 && x.held == 0 && x.Mem == nil && len(x.items) == 0 && len(x.mems) == 0 && len(x.after) == 0
 }
 
-// deferred reports whether the completion of a later reply may tell that this one has left.
+// deferred reports whether the completion of a later reply may show that this one has left.
 func (x *exch) deferred() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Deferred != 0 }
 
 // post sends the exchange's list of requests. The receive that its call used is
@@ -267,7 +267,7 @@ func (x *exch) post() {
 			l.receiveDone(rb)
 		}
 		x.state = exchReplying
-		l.replies = append(l.replies, x) // which the end of the pass lets go
+		l.replies = append(l.replies, x) // which the end of the pass posts
 		return
 	}
 	if rb != nil {

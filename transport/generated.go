@@ -63,7 +63,7 @@ func (w *Response) FailArgs(req *Request, err error) {
 
 // FailWith makes the reply the RPC error that err, which is not nil, stands for. An
 // oncrpc.AcceptStat that err is or wraps is that error, without a record in the log: GarbageArgs,
-// ProcUnavail or SystemErr. An oncrpc.AuthStat is that denial, likewise. All other errors are
+// ProcUnavail or SystemErr. An oncrpc.AuthStat is that denial, without a record in the log. All other errors are
 // SYSTEM_ERR to the caller, and Config.Logger gets them: an *oncrpc.RPCError is another server's,
 // and says nothing of this one.
 func (w *Response) FailWith(req *Request, err error) {

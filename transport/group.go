@@ -70,7 +70,7 @@ const (
 // # Connections that are lost
 //
 // A call that has not been sent goes to another connection at once: it does not matter to it
-// which one was lost. If there is none, all are tried, and the first to be there again takes it;
+// which one was lost. If none does, all are tried, and the first to be there again takes it;
 // so is an address that has no connection yet.
 //
 // A call that has been sent, and has no reply, may have been executed. It waits for the
@@ -85,7 +85,7 @@ const (
 // A connection that is lost is made again, with the pauses of a Client, when calls wait for it,
 // or when the others have too much to do.
 //
-// A connection whose server is gone without a word is lost when ClientConfig.KeepAlive says so.
+// A connection whose server disappears silently is lost when ClientConfig.KeepAlive says so.
 // Without that it gets calls as long as it has room, as a single Client's does.
 //
 // # Order
@@ -107,14 +107,14 @@ type Group struct {
 
 	mu     lockorder.Mutex
 	turn   chan struct{} // closed, and made anew, with each connection that comes, and at the end
-	err    error         // why there are no more
+	err    error         // why no further one is made
 	places []place
 	why    error // why the latest connection could not be added
 	stuck  int   // callers that wait for any connection
 
 	ctx     context.Context // ends with the group
 	cancel  context.CancelFunc
-	running sync.WaitGroup // who adds a connection
+	running sync.WaitGroup // goroutines that add a connection
 	done    chan struct{}
 	once    sync.Once
 }
@@ -284,7 +284,7 @@ func (g *Group) await(ctx context.Context, sent bool) error {
 	}
 }
 
-// trouble is why there is no connection, as far as the first member knows, or whoever has tried to
+// trouble is why there is no connection, as far as the first member knows, or the goroutine that has tried to
 // add one. mu is held.
 func (g *Group) trouble() error {
 	if err := g.list()[0].cl.link.trouble(); err != nil {

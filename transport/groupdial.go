@@ -68,7 +68,7 @@ func newGroup(p fabric.Provider, addrs []string, cfg *GroupConfig) (*Group, erro
 		others.KeepAlive = 0 // a default for Callbacks
 	}
 	if c.NoReconnect {
-		others.IdleTimeout = 0 // what is closed does not come back
+		others.IdleTimeout = 0 // a closed connection does not come back
 	} else {
 		setDefault(&others.IdleTimeout, defaultGroupIdle)
 	}
@@ -231,7 +231,7 @@ func (g *Group) sleep(d time.Duration) bool {
 }
 
 // loaded waits a while, and reports whether there are too few connections then: all have been busy,
-// or callers wait because there is none at all.
+// or callers wait because the group has no connection.
 func (g *Group) loaded() bool {
 	for _, m := range g.list() {
 		m.mark()
@@ -259,7 +259,7 @@ func (g *Group) needed() bool {
 }
 
 // revive has a connection made again that was closed when it was idle, and those that were lost.
-// It returns false if there is none of the former.
+// It returns false without a connection that can take calls.
 func (g *Group) revive() bool {
 	for _, m := range g.list() {
 		if m.up.Load() {

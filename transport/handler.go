@@ -61,7 +61,7 @@ type Program struct {
 
 	// Null has the Handler execute procedure 0, too, as security flavors need it that set up
 	// their contexts with such calls (RFC 2203 section 5.2.2). Otherwise the server answers
-	// it, whoever asks, and neither the Handler nor middleware sees it.
+	// it for every caller, and neither the Handler nor middleware sees it.
 	Null bool
 
 	// Padded says that the handler decodes its arguments with Request.Decoder, so
@@ -124,7 +124,7 @@ const (
 )
 
 // AuthSys returns the AUTH_SYS credential of the call, which is a claim and no more. ok is false
-// if the credential has another flavor, or a body that is not one. It is decoded once, whoever
+// if the credential has another flavor, or a body that is not one. It is decoded once, whichever wrapper
 // asks for it, and without an allocation if the connection's calls are one user's. It belongs to
 // the request.
 func (r *Request) AuthSys() (sys *oncrpc.AuthSys, ok bool) {

@@ -11,13 +11,13 @@ import (
 )
 
 // A leader is what only the goroutine that moves a connection may touch. It is the
-// progress token: who has the pointer leads (progress.go).
+// progress token: the goroutine that has the pointer leads (progress.go).
 type leader struct {
 	c *conn
 
 	wcs     []fabric.WC     // of one poll; see step
-	polled  int             // of these, completions
-	handled int             // of these, those that have been handled
+	polled  int             // completions in wcs
+	handled int             // completions that have been handled
 	due     []func(*leader) // what other goroutines have asked for; see doAsked
 	heard   int             // messages received in the latest step
 	hdr     rpcrdma.Header  // scratch for incoming headers
@@ -38,7 +38,7 @@ type leader struct {
 
 	// Of the calls that this end executes.
 	exchanges
-	offered bool // the client has told its properties
+	offered bool // the client has announced its properties
 }
 
 // firstPoll is how many completions are taken at once, mostPoll how many when there are
@@ -143,10 +143,10 @@ func (l *leader) takeOver(x *exch) {
 
 // await waits for completions, and may have polled some of them already.
 //
-// After a step that has met several calls or replies, those who have been woken by it are
+// After a step that has met several calls or replies, the goroutines that it has woken are
 // about to post, and the peer to answer. They run before this goroutine parks: at 32 calls
 // outstanding that is a third of the switches between threads, and 7 % less processor time
-// for a call. With one call outstanding there is nobody to run. How long that takes is what
+// for a call. With one call outstanding no goroutine is to run. How long that takes is what
 // the pace goes by.
 func (l *leader) await() (err error) {
 	if l.pace.met(l.heard, l.posted) {
@@ -161,7 +161,7 @@ func (l *leader) await() (err error) {
 }
 
 // ask has the leader call f, soon. If no goroutine leads, the next one does; once the connection
-// has ended nobody does.
+// has ended none does.
 func (c *conn) ask(f func(*leader)) {
 	st := c.state.Lock()
 	if st.ended() {
@@ -349,7 +349,7 @@ func (l *leader) count() {
 	l.counted = l.taken
 }
 
-// dispatch gives a message to whom it is for.
+// dispatch gives a message to the half of this end that it is for.
 func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 	c := l.c
 	b := rb.Bytes[:wc.Len]
@@ -431,7 +431,7 @@ func (l *leader) isLongCall(h *rpcrdma.Header) bool {
 }
 
 // badHeader reacts to a message whose transport header is malformed: a call is answered,
-// anything else is not (RFC 5666 section 4.2). Which of them it is cannot be told any
+// anything else is not (RFC 5666 section 4.2). Which of them it is cannot be seen any
 // more: if it names one of our calls it ends that call.
 func (l *leader) badHeader(rb *recvBuf, err error) {
 	he, ok := err.(*rpcrdma.HeaderError)

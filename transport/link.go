@@ -24,8 +24,8 @@ type link struct {
 
 	mu   lockorder.Mutex
 	turn chan struct{} // closed, and made anew, with each connection, and at the end
-	err  error         // why there are no more
-	why  error         // why there is none at the moment, if that is known
+	err  error         // why no further one is made
+	why  error         // why it has no connection at the moment, if that is known
 	need int           // callers that wait for one
 
 	want func() // sees to it that there will be one; nil: others do. mu is held
@@ -38,7 +38,7 @@ type link struct {
 	// to wait for the next one here: then it fails with errMoves. Nil: none is.
 	moves func(call *Call) bool
 
-	// Of a peer whose readiness nobody but a reply proves: see Backchannel.Call.
+	// Of a peer whose readiness only a reply proves: see Backchannel.Call.
 	doubt bool
 }
 
@@ -94,7 +94,7 @@ func (l *link) end(err error) {
 	}
 }
 
-// ended is why there are no more connections, nil before that.
+// ended is why no further connection is made, nil before that.
 func (l *link) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +143,7 @@ func (l *link) call(ctx context.Context, call *Call) error {
 	return l.try(ctx, call)
 }
 
-// try is call, of which no Observer is told.
+// try is call without an Observer.
 func (l *link) try(ctx context.Context, call *Call) error {
 	call.sent, call.asked = false, 0
 	c := l.latest()

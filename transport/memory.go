@@ -57,7 +57,7 @@ func (m *Memory) Bytes() []byte { return m.region.Bytes() }
 
 // Close ends the registration. On return no peer can reach the memory, as far as the
 // adapter revokes (Capabilities.WeakRevocation), except for the items of calls under way:
-// the last of these calls ends the registration when it returns. Closing twice is
+// the end of the last call ends the registration when it returns. Closing twice is
 // harmless.
 func (m *Memory) Close() error {
 	m.region.Close()

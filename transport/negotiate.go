@@ -26,7 +26,7 @@ func (cl *Client) firstVersion() uint32 {
 	return rpcrdma.Version2
 }
 
-// negotiate finds out which version the server speaks. Nobody else uses the connection yet.
+// negotiate finds out which version the server speaks. No other goroutine uses the connection yet.
 func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 	if c.version() == rpcrdma.Version1 {
 		return nil

@@ -11,7 +11,7 @@ import (
 
 // How the connections tell their Observer.
 
-// observation is an Observer at work. Nil: there is none, and nothing is measured.
+// observation is an Observer at work. Nil: nothing is measured.
 type observation struct {
 	Observer
 	events sync.Pool // of *CallEvent
@@ -32,7 +32,7 @@ func (o *observation) begin(init CallEvent) *CallEvent {
 	return e
 }
 
-// end says that the call has ended. Nobody may have e any more.
+// end says that the call has ended. e must not be in use any more.
 func (o *observation) end(e *CallEvent) {
 	e.Total = time.Since(e.Began)
 	o.CallEnded(e)
@@ -100,7 +100,7 @@ func (cn *Conn) registered(n int) { cn.notice(Notice{Kind: NoticeRegistered, Byt
 
 // ---- connections
 
-// A connLife is what an Observer is told of a connection as a whole.
+// A connLife is what an Observer learns of a connection as a whole.
 type connLife struct {
 	began time.Time // of the goroutine that has set it up
 
@@ -169,7 +169,7 @@ func (s *slot) request() Transfer {
 	return t
 }
 
-// replyTransfer is how a reply with the header h and n bytes behind it has come.
+// replyTransfer is how a reply with the header h and n bytes after it has come.
 func replyTransfer(h *rpcrdma.Header, n int) Transfer {
 	t := Transfer{Bytes: n}
 	for i := range h.Writes {

@@ -12,13 +12,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// An Observer is told what happens on the connections of a Client or a Server: see
+// An Observer learns what happens on the connections of a Client or a Server: see
 // Config.Observer. Embed [NoObserver] in an implementation, which then goes on to compile when
 // Observer gets another method.
 //
 // The methods are called by the goroutines that make calls and move connections, by many of them
 // at once. They must not block, and must not call, close or wait for anything of the connections
-// that they are told of. Of any connection they may call Conn.Info, Conn.Stats and
+// that the event is about. Of any connection they may call Conn.Info, Conn.Stats and
 // Conn.RemoteAddr, at every event: the transport holds no lock meanwhile.
 //
 // The transport does not recover a panic in a method: it ends the process, as in any goroutine of
@@ -186,7 +186,7 @@ func errOutcome(err error) string {
 // A Transfer says how an RPC message travelled.
 type Transfer struct {
 	Bytes  int // of the RPC message, with all data that was in chunks
-	Chunks int // of these, those moved by RDMA Read or Write
+	Chunks int // bytes moved by RDMA Read or Write
 	By     Ways
 }
 
@@ -231,7 +231,7 @@ func (w Ways) String() string {
 // A Notice is something that has happened beside calls.
 type Notice struct {
 	Kind NoticeKind // what has happened
-	Conn *Conn      // nil: there is none yet
+	Conn *Conn      // nil before there is one
 	Peer string     // address of the other end
 	XID  uint32     // of a message, if it had one
 	Err  error      // of a refusal

@@ -55,7 +55,7 @@ func (r PayloadRule) holds(payload []byte) bool {
 type Optional struct {
 	Type    uint32 // rdma_opttype
 	Info    []byte // rdma_optinfo
-	Payload []byte // the RPC message behind it, if there is one
+	Payload []byte // the RPC message after it, if there is one
 }
 
 // An OperationError says why an optional operation cannot be requested. Nothing has been sent,
@@ -137,7 +137,7 @@ func (l *leader) answerReceived(h *rpcrdma.Header, payload []byte) bool {
 	l.setGrant(h.Credit)
 	s = l.answered(h.XID)
 	if s == nil {
-		return true // nobody waits for it any more, and its credit is back
+		return true // its caller has left, and its credit is back
 	}
 	op := s.op
 	if op.rule.holds(payload) {
@@ -164,7 +164,7 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 	own := h.OptType == rpcrdma.OptProperties
 	switch {
 	case own && lateProperties(h.OptInfo), o != nil && o.IsAnswer(h.OptInfo):
-		inc(&c.stats.Dropped) // nobody waits for it any more
+		inc(&c.stats.Dropped) // its caller has left
 		return false
 	case !own && (o == nil || o.Handle == nil):
 		l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrInvalOption, errBadOption)

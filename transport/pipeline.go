@@ -36,7 +36,7 @@ import (
 type Pipeline struct {
 	conns   *link        // of a Client or Backchannel; or nil
 	conn    *Conn        // of a Conn; or nil
-	note    func(*Call)  // is told of each call that is started; or nil
+	note    func(*Call)  // is called with each call that is started; or nil
 	refuse  func() error // why none may be started any more; or nil
 	lane    lane         // which takes calls; nil: the next connection has to be waited for
 	at      connection   // of the lane, or of the one before; nil: any is as good
@@ -96,8 +96,8 @@ func (p *Pipeline) start(call *Call, ended func(error)) {
 	p.queue = append(p.queue, call)
 }
 
-// public is the connection that events of calls are told on behalf of, or nil, or
-// somebody else reports them.
+// public is the connection whose Observer learns of the calls; nil if there is none, or
+// if a wrapped Caller reports them.
 func (p *Pipeline) public() *Conn {
 	if p.conns != nil {
 		return p.conns.cur.Load()
@@ -254,7 +254,7 @@ func (p *Pipeline) post(ctx context.Context) error {
 	for len(p.queue) > 0 {
 		if l := p.conns; l != nil && p.at != nil && l.latest() != p.at {
 			if p.lane != nil && p.lane.busy() > 0 && !p.at.lives() {
-				return nil // how they have ended may be why there are no more connections
+				return nil // how they have ended may be why no further connection is made
 			}
 			p.leave()
 			p.at = nil // though it may become the latest again

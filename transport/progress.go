@@ -7,18 +7,18 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/baton"
 )
 
-// Who moves a connection.
+// How a connection is moved.
 //
-// A connection moves when somebody polls it. Whoever waits for something takes the
+// A connection moves when a goroutine polls it. One that waits for something takes the
 // progress token if it is free, and is the leader; the others are followers, parked on a
 // channel. The leader completes followers' calls as it meets their replies. When its own
 // reply is in, it passes the token to a follower and leaves. With one call at a time
 // nothing is passed to anybody.
 //
-// The token is the *leader: whoever holds it has the only pointer to that state, from
+// The token is the *leader: the goroutine that holds it has the only pointer to that state, from
 // progress.take until leader.giveBack.
 //
-// While nobody waits, a goroutine in the background leads, so that the end of the
+// While none waits, a goroutine in the background leads, so that the end of the
 // connection is noticed and late replies give their credits back. It takes over only when
 // the connection has been quiet for a tick, and leaves when calls are frequent: at the
 // second call within a tick. A connection that has a call now and then, one of a thousand,
@@ -28,7 +28,7 @@ import (
 // A server's connection is led by its own goroutine, its keeper, since calls may come
 // at any time: callers of backward calls are followers. When many calls in a row go
 // backward and none comes forward, the keeper stands aside, and callers lead for
-// themselves, as at a client. It is back at the first forward call, and when nobody
+// themselves, as at a client. It is back at the first forward call, and when no goroutine
 // has led for a tick.
 
 const (
@@ -41,7 +41,7 @@ const (
 
 	// waryLeads is for how many leads contexts are watched from the start after a call has
 	// been given up. A watch costs a tenth of a call, so that a call which is given up
-	// costs those behind it no more than 0.1 ms together. A caller that leads without one
+	// costs the calls after it at most 0.1 ms together. A caller that leads without one
 	// finds its context ended after a tick or two.
 	waryLeads = 256
 
@@ -75,10 +75,10 @@ func newWaiter() *waiter {
 	return w
 }
 
-// progress is the token and those who wait for it. It is part of the connection's state.
+// progress is the token and the goroutines that wait for it. It is part of the connection's state.
 type progress struct {
 	c     *conn
-	baton baton.Baton[leader, waiter] // the token, and who waits for a reply or for it
+	baton baton.Baton[leader, waiter] // the token, and the goroutines that wait for a reply or for it
 	aside bool                        // the keeper does not want the token
 	kept  *leader                     // the token, on its way to the keeper
 
@@ -89,12 +89,12 @@ type progress struct {
 
 	leadCtx context.Context // of the leader, when it can end
 	unwatch func() bool     // ends the watch over leadCtx
-	wary    int             // leads whose contexts are watched from the start
+	wary    int             // leads to come that are watched from the start
 }
 
 func (p *progress) init(c *conn) { p.c = c }
 
-// taken reports whether somebody leads.
+// taken reports whether a goroutine leads.
 func (p *progress) taken() bool { return p.baton.Taken() }
 
 // take hands the token out, which is not taken. What ends with ctx is interrupted then.
@@ -130,7 +130,7 @@ func (l *leader) giveBack(st *state) (next *baton.Waiter[waiter]) {
 	return p.baton.Next()
 }
 
-// end ends all waiting: who is to be woken is appended to wakes.
+// end ends all waiting: the goroutines to wake are appended to wakes.
 func (p *progress) end(wakes []*waiter) []*waiter {
 	p.stopWatch()
 	if p.tick != nil {

@@ -121,7 +121,7 @@ func (s *stream) find(place uint64) (i int, ok bool) {
 	return s.first + i, ok
 }
 
-// release gives back the rest of a record that was pushed: what of it nobody has read is copied.
+// release gives back the rest of a record that was pushed: what has not been read is copied.
 func (s *stream) release(place uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +243,7 @@ func (s *stream) SetWriteDeadline(time.Time) error { return s.failed() }
 
 func (s *stream) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
 
-// marked returns the mark of a record of n bytes, with room for the record behind it.
+// marked returns the mark of a record of n bytes, with room for the record after it.
 func marked(n int) []byte {
 	return oncrpc.AppendRecordMark(make([]byte, 0, oncrpc.RecordMarkSize+n), n, true)
 }
@@ -271,7 +271,7 @@ func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
 		stream: newStream(), cl: cl, c: cl.latest(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
 		parser: recordParser{max: cl.cfg.MaxMessage},
 	}
-	go func() { // whoever reads learns of the connection's end
+	go func() { // the reader learns of the connection's end
 		<-rc.c.ended()
 		rc.fail(rc.c.endErr())
 	}()
@@ -389,7 +389,7 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 const gssOverhead = 1024
 
 // restore puts the items that came through write chunks back into the reply, each
-// behind its length word.
+// after its length word.
 func (rc *clientRecords) restore(p Procedure, msg []byte, items []WriteItem) ([]byte, error) {
 	size := len(msg)
 	placed := false

@@ -13,7 +13,7 @@ import (
 // programs do not change once there are connections.
 type registry struct {
 	programs map[uint32]*Program
-	others   func(x *exch) bool // takes calls to other programs; nil: there are none
+	others   func(x *exch) bool // takes calls to other programs; nil: every other program is unavailable
 	cache    *replycache.Cache
 	around   []Middleware // of all handlers
 }
@@ -39,7 +39,7 @@ func (r *registry) register(p Program) error {
 	return nil
 }
 
-// stop ends the contexts of handlers that connections have left behind.
+// stop ends the contexts of handlers that have outlived their connections.
 func (r *registry) stop() { r.cache.Close() }
 
 // authorize asks p whether a call may be executed, and returns the reply if not. A panic and

@@ -15,7 +15,7 @@ import (
 // requests: Write, ..., Write, Send.
 
 // begin prepares the reply's header and send buffer. The results are built right
-// where they will be sent from, behind room for the header.
+// where they will be sent from, after room for the header.
 func (x *exch) begin() error {
 	c := x.c
 	if x.out == nil {
@@ -300,7 +300,7 @@ func (x *exch) write(offered, ret rpcrdma.WriteChunk) bool {
 // items that went to write chunks.
 func (x *exch) gather(rpc, results []byte, moved int) bool {
 	parts := x.parts[:0]
-	// The RPC header and padding come from the send buffer, behind the
+	// The RPC header and padding come from the send buffer, after the
 	// transport header that RDMA_NOMSG puts there, as far as it has room.
 	at := x.base
 	own := func(b []byte) bool {
@@ -317,7 +317,7 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 		parts = append(parts, fabric.SGE{Buf: mem[:copy(mem, b)], LKey: key})
 		return true
 	}
-	// Results in place start right behind a header without a verifier; those moved
+	// Results in place start right after a header without a verifier; those moved
 	// elsewhere by append are ordinary memory.
 	results, inPlace := x.inPlace(results)
 	key, skip := fabric.LocalDMAKey, 0

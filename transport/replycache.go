@@ -13,7 +13,7 @@ import (
 // theirs.
 type ReplyCache struct {
 	// Entries is how many replies are remembered, and how many calls may be under way
-	// whose replies will be; a quarter of these from one host at most. Calls beyond that
+	// whose replies will be; at most a quarter of them from one host. Calls beyond that
 	// are executed all the same, but their replies are not remembered, and their contexts
 	// end with their connections. Zero is 4096.
 	Entries int
@@ -44,7 +44,7 @@ func (x *exch) answerAgain(header, results []byte) {
 	}
 }
 
-// Fail ends the connection of an exchange that waits for a reply that nobody knows: the
+// Fail ends the connection of an exchange that waits for a reply that is lost: the
 // call then comes once more.
 func (x *exch) Fail() {
 	x.c.breakOff(errForgotten)
@@ -60,7 +60,7 @@ func (x *exch) forgo() {
 }
 
 // unwait ends an exchange that waits for the reply to another's call, when its connection has
-// ended: a client that comes back again and again must not leave more and more behind.
+// ended: a client that comes back again and again must not use more and more memory.
 func (x *exch) unwait() {
 	if x.awaits != nil && x.awaits.Leave(x) {
 		x.abandon()

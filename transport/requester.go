@@ -130,7 +130,7 @@ func (s *slot) leaves() {
 	}
 }
 
-// results takes the reply message apart. The slot is done: nobody else touches
+// results takes the reply message apart. The slot is done: no other goroutine touches
 // the memory.
 func (s *slot) results() error {
 	call := s.call
@@ -270,7 +270,7 @@ func (s *slot) cancel() bool {
 }
 
 // fencePatience is how long a caller whose context has ended waits for the
-// invalidation of its memory. It takes its turn behind what was posted before, and a
+// invalidation of its memory. It takes its turn after what was posted before, and a
 // peer that takes nothing can hold that up for ever.
 const fencePatience = time.Second
 
@@ -294,7 +294,7 @@ func (l *leader) slot(n uint32) *slot {
 }
 
 // answered finds the call that a message answers and marks it as answered. It returns nil
-// when nobody waits for the answer.
+// when no caller waits for the answer.
 func (l *leader) answered(xid uint32) *slot {
 	st := l.c.state.Lock()
 	defer l.c.state.Unlock()

@@ -27,7 +27,7 @@ import (
 // exchanges are those of a connection. They are part of the leader.
 type exchanges struct {
 	taken   uint32 // calls, so far
-	counted uint32 // of these, those that conn.heard counts
+	counted uint32 // calls that conn.heard counts
 	posted  int    // calls that there are receives for
 	most    int    // calls to grant
 	depth   int    // Sends that the adapter holds, at most
@@ -244,7 +244,7 @@ func (l *leader) plan(x *exch, payload []byte) planResult {
 	}
 	lay, ok := reads.Outline(h, len(payload), c.cfg.MaxMessage)
 	if !ok || l.reads.Most == 0 || h.Proc == rpcrdma.ProcMsgp {
-		return planBad // positions do not count padding, and nobody sends both
+		return planBad // positions do not count padding, and no peer sends both
 	}
 	if !l.claim(x, arena.SizeOf(lay.Size)+x.offered()) {
 		return planWait
@@ -290,7 +290,7 @@ func (x *exch) offered() int {
 
 // claim reserves n bytes for the call, in its turn. It returns false when the call has to
 // wait, until other calls are over, of this connection or others. A client that does not
-// take its replies comes to that, too.
+// take its replies loses its connection in the end, too.
 func (l *leader) claim(x *exch, n int) bool {
 	t := &l.c.tenant
 	if n == 0 && t.Held() <= int64(l.c.cfg.MaxMemory) {

@@ -29,7 +29,7 @@ type Response struct {
 
 // AddItem appends an opaque result that the upper-layer binding makes eligible
 // for a write chunk. It appends the length word to Results; data goes to the
-// next write chunk of the call or, if there is none, inline with its padding.
+// next write chunk of the call or, without one, inline with its padding.
 //
 // data belongs to the response until release is called, after ServeRPC has
 // returned and the adapter has sent it; it must not change before. release may be

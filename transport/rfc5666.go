@@ -214,7 +214,7 @@ func (l *leader) doneReceived(xid uint32) {
 			continue
 		}
 		ln.acked = true
-		if state == exchLent { // else the completion of the reply is behind it
+		if state == exchLent { // else the completion of the reply comes after it
 			ln.timer.Stop()
 			l.takeLoanBack(x)
 		}

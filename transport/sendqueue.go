@@ -21,7 +21,7 @@ type sendQueue struct {
 	flushing bool
 	again    bool // there may be more room than the flush under way has met
 
-	// Replies whose Sends are deferred and that no completion has told of yet, in the order
+	// Replies whose Sends are deferred and that no completion has covered yet, in the order
 	// of the queue; and how many deferred ones there have been.
 	silent  []*exch
 	silents uint64
@@ -66,8 +66,8 @@ func (q *sendQueue) readDone() {
 	q.mu.Unlock()
 }
 
-// addReplies queues the lists of replies, each of which ends with its Send. Most of these
-// are deferred, so that they wake nobody: nobody waits for them to leave. What holds more
+// addReplies queues the lists of replies, each of which ends with its Send. Most replies
+// are deferred, so that they wake no goroutine: none waits for them to leave. What holds more
 // than its message is signaled: memory should not wait for another call.
 func (q *sendQueue) addReplies(list ...*exch) {
 	q.mu.Lock()
@@ -146,7 +146,7 @@ func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
 
 // flush posts all that is pending. What does not fit the adapter's queue stays, in order,
 // for the flush at the end of the leader's next pass: completions make room. A pass that
-// ends while somebody else flushes may have been the last one: then that flush, if it met
+// ends while another goroutine flushes may have been the last one: then that flush, if it met
 // a full queue, tries again.
 func (q *sendQueue) flush() {
 	q.mu.Lock()

@@ -2,7 +2,7 @@ package transport
 
 import "github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 
-// What the ends tell each other while they connect: private data of RFC 8797, and behind it,
+// What the ends exchange while they connect: private data of RFC 8797, and after it,
 // for peers that know it, the version of the protocol and the properties of version 2
 // (docs/extensions.md, At setup). A client whose offer is accepted needs no message to find out
 // about the server.

@@ -18,7 +18,7 @@ type ConnInfo struct {
 	LocalAddr  net.Addr
 	RemoteAddr net.Addr
 	Version    uint32 // of RPC-over-RDMA
-	Properties bool   // the ends have told each other their properties, in version 2
+	Properties bool   // the ends have exchanged their properties, in version 2
 
 	// PrivateData: the peer sent an RFC 8797 message; PeerSend and PeerRecv
 	// are the sizes in it, in bytes.

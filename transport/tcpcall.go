@@ -25,7 +25,7 @@ type tcpCalls struct {
 }
 
 // A tcpCall is a call under way. It is its caller's, but for call and err: while it is pending it is
-// the reader's or the end's to answer. Who ends that, under the connection's lock, and is not the
+// the reader's or the end's to answer. A goroutine that ends that, under the connection's lock, and is not the
 // caller, wakes the caller.
 type tcpCall struct {
 	*waiter
@@ -125,7 +125,7 @@ func (c *tcpConn) giveBack(t *tcpCall, left bool) {
 	}
 }
 
-// written ends the calls of callers who have left: what they had queued is out. rests tells
+// written ends the calls whose callers have left: their messages are out. rests says
 // that nothing is queued any more.
 func (cs *tcpCalls) written(rests bool) {
 	if cs.left+cs.leaving == 0 {
@@ -277,7 +277,7 @@ func (c *tcpConn) pending(xid uint32) (most int, ok bool) {
 }
 
 // settle has a call answered; its caller waits until it is woken. It returns
-// nil if nobody waits for the reply.
+// nil if no caller waits for the reply.
 func (c *tcpConn) settle(xid uint32) *tcpCall {
 	defer c.state.Unlock()
 	cs := &c.state.Lock().calls

@@ -19,8 +19,8 @@ import (
 // (RFC 5531 section 11), with all of its data in it. Calls go in both directions, and the
 // message type tells for which half of this end a record is, as over RDMA.
 //
-// One goroutine reads a connection, and executes Inline calls. Who has something to send
-// writes it, with what others have to send, or leaves it to who writes already: see package
+// One goroutine reads a connection, and executes Inline calls. A goroutine that has something to send
+// writes it, with what others have to send, or leaves it to the one that is writing: see package
 // records. Neither waits for a peer that does not read, so that two ends that write to each
 // other at full speed go on reading.
 
@@ -73,7 +73,7 @@ func resumable(nc net.Conn) bool {
 	return false
 }
 
-// written is told that a write has ended, and how many short replies were in it.
+// written is called when a write has ended, with how many short replies were in it.
 func (c *tcpConn) written(answers int) {
 	if answers > 0 {
 		c.answers.answered(answers)
@@ -82,7 +82,7 @@ func (c *tcpConn) written(answers int) {
 	c.state.Unlock()
 }
 
-// rested is told that nothing is left to be written.
+// rested is called when nothing is left to be written.
 func (c *tcpConn) rested() {
 	c.state.Lock().calls.written(true)
 	c.state.Unlock()
@@ -233,7 +233,7 @@ const tcpProvider = "tcp"
 
 // ---- the end
 
-// finish ends the connection: nobody uses memory of calls any more, and then everybody who
+// finish ends the connection: no goroutine uses memory of calls any more, and then everybody who
 // waits learns of it. It is called once, by the goroutine that has read the connection.
 func (c *tcpConn) finish(reason error) {
 	c.nc.Close()

@@ -44,7 +44,7 @@ func (TCP) Close() error { return nil }
 //   - a call whose context ends costs nothing else: one that is half sent is sent to its end,
 //     from a copy of its data;
 //   - Operate fails with an *OperationError, and RegisterMemory does nothing;
-//   - a server that takes no more connections closes them.
+//   - a server without room for a connection closes it.
 //
 // It reconnects as other Clients do, and executes Callbacks for its server on the same
 // connection.

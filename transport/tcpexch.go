@@ -30,7 +30,7 @@ import (
 //
 // The reader waits for an exchange, and with a long call, which it would have to keep somewhere, for
 // memory. Short calls wait for memory in a queue. While calls of this end wait for replies, which
-// may be behind calls in the stream, the reader does not wait but reads ahead: the handlers
+// may come after calls in the stream, the reader does not wait but reads ahead: the handlers
 // that hold exchanges and memory may be waiting for these replies. Calls that are read ahead are
 // kept in memory beyond the connection's own bound, in a queue, until there are exchanges for them.
 // See [budget.Tenant.Ahead] for the bound. At it the reader waits, and a connection that makes no
@@ -40,7 +40,7 @@ import (
 type tcpAnswers struct {
 	c       *tcpConn
 	most    int           // calls in flight: taken, and not answered by a record that was written
-	allowed atomic.Int32  // of these, as many as the pace allows
+	allowed atomic.Int32  // as many of them as the pace allows
 	usage   *arena.Usage  // counts what the connection has of its own; nil at a client
 	gone    chan struct{} // closed when this end has given up the connection
 	room    chan struct{} // has room for one: there may be fewer calls in flight
@@ -53,7 +53,7 @@ type tcpAnswers struct {
 	flight  int
 	exchs   []*tcpExch // all
 	free    []*tcpExch
-	memq    []tcpWait  // who waits for memory; the first has asked for it
+	memq    []tcpWait  // calls that wait for memory; the first has asked for it
 	early   []*tcpExch // calls that were read ahead, and wait for an exchange
 	reading bool       // the reader waits for the peer
 	stopped bool       // no new calls are taken
@@ -132,7 +132,7 @@ func (a *tcpAnswers) serves() bool {
 	return !a.stopped
 }
 
-// giveUp has whoever waits for the connection's calls notice its end.
+// giveUp wakes the goroutines that wait for the connection's calls.
 func (a *tcpAnswers) giveUp() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,7 +158,7 @@ func (a *tcpAnswers) keepPace(messages int) {
 	}
 }
 
-// takeExchange takes an exchange for a call, in its turn: there are no more than allowed, and on a
+// takeExchange takes an exchange for a call, in its turn: it takes at most allowed, and on a
 // server that is crowded no more than there have been. While a call of this end waits for its
 // reply it does not wait for one, but returns an exchange that is not one of the connection's,
 // for a call that is read ahead and needs n bytes. It returns nil when the connection has been
@@ -729,7 +729,7 @@ func (x *tcpExch) send(results []byte) {
 	}
 }
 
-// Released is told when a reply has been written that was not copied.
+// Released is called when a reply has been written that was not copied.
 func (x *tcpExch) Released() {
 	a := &x.c.answers
 	x.release(true)
@@ -760,7 +760,7 @@ func (x *tcpExch) release(taken bool) {
 	a.mu.Unlock()
 }
 
-// answered is told that so many replies have been written.
+// answered is called when n replies have been written.
 func (a *tcpAnswers) answered(n int) {
 	a.mu.Lock()
 	a.flight -= n
@@ -796,7 +796,7 @@ func (x *tcpExch) Wait(e *replycache.Entry) {
 	a.mu.Unlock()
 }
 
-// Fail ends the connection of an exchange that waits for a reply that nobody knows: the
+// Fail ends the connection of an exchange that waits for a reply that is lost: the
 // call then comes once more.
 func (x *tcpExch) Fail() {
 	c := x.c
@@ -817,7 +817,7 @@ func (c *tcpConn) drainFor(ctx context.Context) {
 	a.checkIdle()
 }
 
-// reads is told that the reader is about to wait for the peer, or has waited.
+// reads is called when the reader is about to wait for the peer, or has waited.
 func (a *tcpAnswers) reads(waits bool) {
 	a.mu.Lock()
 	a.reading = waits
@@ -871,7 +871,7 @@ func (a *tcpAnswers) end() {
 	memq, early := a.memq, a.early
 	a.ended = true
 	a.early = nil
-	a.memq = nil // from now on nobody reserves: what is granted to who has left is lost
+	a.memq = nil // from now on no call reserves: a grant to one that has left is lost
 	var waits []*tcpExch
 	var entries []*replycache.Entry
 	for _, x := range a.exchs {
@@ -882,7 +882,7 @@ func (a *tcpAnswers) end() {
 	a.mu.Unlock()
 	a.pace.end()
 	if a.c.reg != nil {
-		a.c.tenant.Leave() // with nobody left who could reserve more
+		a.c.tenant.Leave() // when no call can reserve more
 	}
 	a.countOwn(-records.BufferSize - len(a.exchs)*exchSize)
 	for _, w := range memq {
@@ -899,7 +899,7 @@ func (a *tcpAnswers) end() {
 	a.c.arena.Drop()
 }
 
-// observeReply notes how the reply in x.rec travels, and that the call has ended: who writes the
+// observeReply notes how the reply in x.rec travels, and that the call has ended: the goroutine that writes the
 // reply may have x next.
 func (x *tcpExch) observeReply() {
 	e := x.event

@@ -78,7 +78,7 @@ type Arena struct {
 	least [numClasses]int // the fewest free buffers of each class since the last sweep
 	slabs []*slab
 	bytes int // mapped
-	bulk  int // of these, in classes above small
+	bulk  int // in classes above small
 	out   int // buffers handed out
 }
 
@@ -166,7 +166,7 @@ func (a *Arena) get(class int) (b *Buffer, registered int, err error) {
 	return b, registered, nil
 }
 
-// Put takes a buffer back. Nobody, the adapter included, may use it any more.
+// Put takes a buffer back. It must not be in use any more, by the adapter either.
 func (a *Arena) Put(b *Buffer) {
 	a.mu.Lock()
 	a.free[b.class] = append(a.free[b.class], b)
@@ -351,7 +351,7 @@ func (a *Arena) Drop() {
 	release(slabs)
 }
 
-// uncount takes what is mapped out of Usage. mu is held.
+// uncount takes mapped memory out of Usage. mu is held.
 func (a *Arena) uncount() {
 	if a.opt.Usage != nil {
 		a.opt.Usage.Base.Add(-int64(a.bytes - a.bulk))
@@ -373,7 +373,7 @@ type Stats struct {
 	Refs    int // references
 	Slabs   int // mapped
 	Bytes   int // mapped
-	Bulk    int // of these bytes, for bulk data
+	Bulk    int // bytes for bulk data
 	Buffers int // in use
 }
 

@@ -34,7 +34,7 @@ func (s *spareSlabs) take() []byte {
 	return mem
 }
 
-// keep takes a slab that nobody uses. It returns false when the slab has another size, or
+// keep takes a slab that is not in use. It returns false when the slab has another size, or
 // enough are kept.
 func (s *spareSlabs) keep(mem []byte) bool {
 	if len(mem) != SlabSize {

@@ -2,11 +2,11 @@
 //
 // # The life of a reservation
 //
-// Before a call runs it reserves the memory that it may come to hold: what will be pulled
+// Before a call runs it reserves the memory that it may hold at most: what will be pulled
 // for its arguments, and as much for its results as the chunks that it offers have room
 // for. When the reply is built the reservation shrinks to what is held, and it ends when
 // the reply has left. A call for which there is no room stays in its receive buffer, and
-// so do the calls of its connection behind it. Calls without chunks reserve nothing and
+// so do the later calls of its connection. Calls without chunks reserve nothing and
 // wait for nothing.
 //
 // Over TCP a long call is reserved for as it arrives, and may hold a part of its memory when it
@@ -16,7 +16,7 @@
 //
 // # Fairness
 //
-// Nobody gets all there is. A host may reserve no more than it leaves to others, and a
+// No host gets all memory. A host may reserve no more than it leaves to others, and a
 // connection no more than a third of what is then left to its host, so that something
 // remains for the next. A connection starts with a part of its maximum and may reserve
 // more as its peer takes replies. Taking none is the cheapest way to make a server hold
@@ -75,7 +75,7 @@ type Tenant struct {
 	// Guarded by Budget.mu.
 	allow   int64 // what may be reserved at present
 	took    int64 // released by replies taken since allow was last raised
-	granted int64 // reserved for the call that waits, by somebody who made room
+	granted int64 // reserved for the call that waits, by a tenant that made room
 	parked  int64 // of held: by calls that wait
 	asks    int64 // of parked: by the call that asks in Reserve
 	ahead   int64 // taken by Ahead
@@ -97,7 +97,7 @@ type Terms struct {
 	// bytes.
 	Start, Most int64
 	// Trim unmaps up to n bytes of memory that the connection does not use, and returns
-	// how many. Nil: there is none.
+	// how many. Nil: memory cannot be unmapped.
 	Trim func(n int) int
 	// Wake is called when the memory that a call waits for has been granted. It must not
 	// block.
@@ -195,7 +195,7 @@ func (b *Budget) park(t *Tenant, n int64) {
 const baseShare = 2
 
 // Crowded reports whether the connections' own buffers take so much that there should be
-// no more of them: no higher grants, and no new connections for hosts that have many.
+// no growth: no higher grants, and no new connections for hosts that have many.
 func (b *Budget) Crowded() bool { return b.usage.Base.Load() > b.limit/baseShare }
 
 // fits reports whether the whole has room for n more bytes, and how much it would have
@@ -273,7 +273,7 @@ func (b *Budget) ask(t *Tenant, own int64) {
 	}
 }
 
-// behind reports whether others have to be served before the tenant's next call. mu is held.
+// behind reports whether other tenants have to be served before the tenant's next call. mu is held.
 func (t *Tenant) behind() bool {
 	return t.held.Load() > t.parked && (t.b.short > 0 || t.host.hungry > 0)
 }
@@ -388,7 +388,7 @@ func (t *Tenant) Charge(n int64) {
 	t.b.mu.Unlock()
 }
 
-// Release returns n bytes, and grants room to those who wait. taken says that the peer
+// Release returns n bytes, and grants room to the tenants that wait. taken says that the peer
 // has taken a reply that held them, which raises what the tenant may reserve.
 func (t *Tenant) Release(n int64, taken bool) {
 	b := t.b
@@ -499,7 +499,7 @@ func (b *Budget) over() int64 {
 	return min(b.held+b.usage.Base.Load()+idle-b.limit, idle)
 }
 
-// reclaim has tenants unmap n bytes that nobody uses. The one that asks comes last: it is
+// reclaim has tenants unmap n bytes that are not in use. The one that asks comes last: it is
 // about to use its own.
 func (b *Budget) reclaim(n int64, asks *Tenant) {
 	b.mu.Lock()

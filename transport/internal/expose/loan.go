@@ -151,7 +151,7 @@ func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fa
 }
 
 // Buffer is a bounce buffer of n bytes that the message itself uses, exposed until End: what
-// is to be exposed can be formed there, or taken from there. It returns nil if there is none,
+// is to be exposed can be formed there, or taken from there. It returns nil without bounce buffers,
 // or if windows make registered memory do.
 func (l *Loan) Buffer(n int) ([]byte, fabric.Segment) {
 	a := l.a
@@ -272,7 +272,7 @@ func (l *Loan) Abandon() {
 }
 
 // bounceOff returns a bounce buffer for memory that is to have one, otherwise mem. When there
-// is none left mem is exposed as longer memory is.
+// is no room left mem is exposed as longer memory is.
 func (e *exposure) bounceOff(a *Adapter, mem fabric.SGE, access fabric.Access) fabric.SGE {
 	switch {
 	case a.Bounce == nil, mem.LKey != fabric.LocalDMAKey: // it is registered already

@@ -54,7 +54,7 @@ func (m *Region) Register(a *Adapter) error {
 }
 
 // Close ends the registrations. On return no peer can reach the memory, but for what
-// loans still use: the last of these ends the registration. Closing twice is harmless.
+// loans still use: the end of the last loan ends the registration. Closing twice is harmless.
 func (m *Region) Close() {
 	m.set.remove(m)
 	m.mu.Lock()
@@ -67,7 +67,7 @@ func (m *Region) Close() {
 	}
 }
 
-// borrow returns the Region as a knows it, registering it if need be. Whoever borrows
+// borrow returns the Region as a knows it, registering it if need be. The borrower
 // gives back. It returns nil if the Region is closed.
 func (m *Region) borrow(a *Adapter) (*registration, error) {
 	r, fresh, err := m.lend(a)
@@ -201,7 +201,7 @@ func (s *Regions) Forget(a *Adapter) {
 	}
 }
 
-// firstAfter returns the index of the first Region that begins behind an address.
+// firstAfter returns the index of the first Region that begins after an address.
 func firstAfter(l []*Region, at uintptr) int {
 	i, found := slices.BinarySearchFunc(l, at, func(m *Region, at uintptr) int { return cmp.Compare(startOf(m.buf), at) })
 	if found {
@@ -213,7 +213,7 @@ func firstAfter(l []*Region, at uintptr) int {
 // Overlap reports whether two slices share memory.
 func Overlap(a, b []byte) bool { return startOf(a) < endOf(b) && startOf(b) < endOf(a) }
 
-// startOf and endOf are addresses, to be compared and subtracted; whoever has b keeps the
+// startOf and endOf are addresses, to be compared and subtracted; the holder of b keeps the
 // memory alive.
 func startOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 func endOf(b []byte) uintptr   { return startOf(b) + uintptr(len(b)) }

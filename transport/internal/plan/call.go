@@ -47,7 +47,7 @@ type Terms struct {
 
 // An Item is an argument that may be a read chunk.
 type Item struct {
-	Offset int // behind its length word, from the start of the arguments without items
+	Offset int // after its length word, from the start of the arguments without items
 	Len    int // bytes of data, without padding
 }
 
@@ -251,7 +251,7 @@ type Results struct {
 // An Offer is which chunks a call offers for its reply.
 type Offer struct {
 	Writes bool // a write chunk for each item
-	Reply  int  // bytes of the reply chunk, before padding; 0: there is none
+	Reply  int  // bytes of the reply chunk, before padding; 0: no reply chunk
 }
 
 // OfferChunks decides which chunks a call offers for its reply.

@@ -8,7 +8,7 @@ package plan
 type Load struct {
 	Posted    int  // calls that there are receives for
 	Executing int  // calls taken and not answered
-	Waiting   int  // of these, calls that wait for memory
+	Waiting   int  // calls that wait for memory
 	Most      int  // calls to grant, by the configuration
 	Crowded   bool // the buffers of all connections take too much memory already
 	Halved    int  // how many times the grant is halved: calls wait for processors
@@ -53,5 +53,5 @@ func Accepted(credit uint32, most int) int {
 
 // Exchanges is how many calls a peer that obeys its grant can have here at once, replies
 // on their way out included: as many as there are receives for, before and after a new
-// grant, and replies whose Sends, depth at most, the adapter has not told the end of.
+// grant, and replies whose Sends, depth at most, the adapter has not reported as sent.
 func Exchanges(posted, slack, depth int) int { return 2*posted + slack + depth }

@@ -7,8 +7,8 @@ import "github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 type Sizes struct{ Send, Recv int }
 
 // Agree settles the thresholds by private data (RFC 8797 sections 4.2, 5.1). own is what
-// this end can do; told says that it has told the peer, and peer is what the peer has
-// told, nil if nothing. Who has told nothing receives 1024 bytes.
+// this end can do; told says that it has announced that, and peer is what the peer has
+// announced, nil if nothing. An end that has announced nothing receives 1024 bytes.
 func Agree(own Sizes, told bool, peer *rpcrdma.PrivateData) Sizes {
 	theirs := Sizes{rpcrdma.DefaultInline, rpcrdma.DefaultInline}
 	if peer != nil {
@@ -30,7 +30,7 @@ func Version2(agreed Sizes, both bool) Sizes {
 	return s
 }
 
-// Raised are the thresholds after both ends have told their properties, which lower none.
+// Raised are the thresholds after both ends have announced their properties, which lower none.
 func Raised(now Sizes, own, peer rpcrdma.Properties) Sizes {
 	return Sizes{Send: max(now.Send, own.SendInline(peer)), Recv: max(now.Recv, peer.SendInline(own))}
 }

@@ -89,8 +89,8 @@ const (
 // start is where the message begins in room bytes of memory, which begin at a page: so that
 // its first item begins at a page, too, if there is room for that.
 //
-// Right behind the headers of the call, at offset 44 or 48, the item would lie in its page
-// a few bytes behind where it lies in the page of the socket that an adapter in software
+// Right after the headers of the call, at offset 44 or 48, the item would lie in its page
+// a few bytes after where it lies in the page of the socket that an adapter in software
 // copies it from, after 16 bytes of its own headers. Processors that compare the offsets in
 // the pages alone then take each load of the copy for one of what has just been stored, and
 // the copy takes twice as long.
@@ -110,7 +110,7 @@ func (l *Layout) start(h *rpcrdma.Header, room int) int {
 // order, or beyond the message.
 //
 // The padding of an item counts in positions, but is not sent as a rule: it is accepted in
-// the chunk, inline behind the item, or absent (RFC 5666 section 3.7).
+// the chunk, inline after the item, or absent (RFC 5666 section 3.7).
 func (m *Message) Assemble(h *rpcrdma.Header, inline []byte, l Layout) bool {
 	out := m.Mem.Bytes[l.start(h, len(m.Mem.Bytes)):]
 	m.pulls, m.next, m.underway = m.pulls[:0], 0, 0
@@ -170,7 +170,7 @@ func (m *Message) Assemble(h *rpcrdma.Header, inline []byte, l Layout) bool {
 // inline. Without padding these are a multiple of four, so the rest of a division tells
 // how much there is: of this item alone, or of this and all later ones, which rest has the
 // segments of. Padding of all that adds up to a multiple of
-// four cannot be told from none, and counts as none.
+// four cannot be distinguished from zero, and counts as zero.
 func padded(left uint64, pad int, rest []rpcrdma.ReadSegment) bool {
 	over := int(left % 4)
 	if over == pad {

@@ -9,8 +9,8 @@
 //
 // A short record is copied into a buffer, which the next write takes along; it is idle again
 // at once. The parts of a long one are written from where they are: until the record is idle
-// again they must not change. Whoever has called [Writer.Flush] first writes for all, with
-// one system call for all that has come together meanwhile. Nobody is kept by a peer that
+// again they must not change. The first goroutine to call [Writer.Flush] writes for all, with
+// one system call for all that has come together meanwhile. No goroutine waits for a peer that
 // does not read: what is not taken within a few milliseconds a goroutine of its own writes.
 package records
 

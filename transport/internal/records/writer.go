@@ -48,7 +48,7 @@ type Record struct {
 	// Answer: the record counts in Options.Written.
 	Answer bool
 
-	// Owner, if not nil, is told once the parts of a record are its owner's again that was
+	// Owner, if not nil, is called once the parts of a record are its owner's again that was
 	// not copied by Write: it has been written, or never will be.
 	Owner Owner
 
@@ -56,7 +56,7 @@ type Record struct {
 	withdrawn bool
 }
 
-// An Owner is told that the memory of its Record is not in use any more. Nothing is locked,
+// An Owner learns that the memory of its Record is not in use any more. Nothing is locked,
 // and it must not wait for the Writer.
 type Owner interface{ Released() }
 
@@ -91,8 +91,8 @@ type Options struct {
 	Failed func(err error)
 
 	// Written is called after each write with the number of short records with Answer that
-	// were in it, and Rested once nothing is queued and nobody writes, though that may be so
-	// no more. Nothing is locked. They must not wait for the Writer.
+	// were in it, and Rested once nothing is queued or being written, though that may be so
+	// no longer. Nothing is locked. They must not wait for the Writer.
 	Written func(answers int)
 	Rested  func()
 }
@@ -104,15 +104,15 @@ type Writer struct {
 	patient func() // writes for as long as it takes
 
 	mu      lockorder.Mutex
-	changed sync.Cond // some record is idle again, or nobody writes
-	short   []byte    // short records, one behind the other
-	answers int       // of these
+	changed sync.Cond // some record is idle again, or no goroutine writes
+	short   []byte    // short records, one after the other
+	answers int       // replies among them
 	queue   []*Record // long records
-	busy    bool      // somebody writes
+	busy    bool      // a goroutine writes
 	leaving int       // records of the batch that are withdrawn
-	err     error     // no more is written
+	err     error     // why nothing is written any more
 
-	// Of whoever writes; the entries' records under mu.
+	// Of the goroutine that writes; the entries' records under mu.
 	batch
 }
 
@@ -122,7 +122,7 @@ type batch struct {
 	counted int    // answers among them
 	entries []entry
 	total   int         // bytes
-	wrote   int         // of these
+	wrote   int         // bytes of the batch that have been written
 	vec     net.Buffers // what is left, as parts
 	store   [][]byte    // memory for vec
 	since   time.Time   // when the peer last took something
@@ -146,7 +146,7 @@ func NewWriter(c net.Conn, opt Options) *Writer {
 	return w
 }
 
-// Write has a record written by the next Flush, or by who writes at the moment. If it returns
+// Write has a record written by the next Flush, or by the goroutine that writes at the moment. If it returns
 // true the record is idle already: it is short and has been copied, or nothing is written any
 // more.
 func (w *Writer) Write(r *Record) (free bool) {
@@ -187,7 +187,7 @@ func (w *Writer) Flush() {
 	}
 }
 
-// Rests reports whether nothing is queued and nobody writes.
+// Rests reports whether nothing is queued and no goroutine writes.
 func (w *Writer) Rests() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -276,7 +276,7 @@ func (w *Writer) some() error {
 	return err
 }
 
-// begin makes a batch of what is queued. It returns false if there is nothing.
+// begin makes a batch of what is queued. It returns false if nothing is queued.
 func (w *Writer) begin() bool {
 	w.mu.Lock()
 	if w.empty() || w.err != nil {
@@ -504,7 +504,7 @@ func (w *Writer) giveUp(r *Record) {
 	}
 }
 
-// Close drops what has not been written. It returns when nobody uses the connection any more,
+// Close drops what has not been written. It returns when no goroutine uses the connection any more,
 // which must have been closed: all records are idle then.
 func (w *Writer) Close() {
 	w.mu.Lock()

@@ -125,7 +125,7 @@ type storedItem struct{ at, end int } // place in the results; end of its data i
 
 // A Waiter is a call that has come again while it is being executed.
 type Waiter interface {
-	// Wait is told that the call waits for the reply of e. It must not use the cache.
+	// Wait is called when the call waits for the reply of e. It must not use the cache.
 	Wait(e *Entry)
 	// Answer gives it the reply, whose memory is its own.
 	Answer(r Reply)
@@ -257,7 +257,7 @@ func (c *Cache) begin(name string, k key, owner *Lineage) *Entry {
 // client that has lost its connection comes back for the reply.
 func (c *Cache) Context() context.Context { return c.ctx }
 
-// Answer keeps the reply, unless it is too long, and gives it to those who wait for it.
+// Answer keeps the reply, unless it is too long, and gives it to the calls that wait for it.
 // The reply has n items, which item returns, at their places in results. All memory stays
 // the caller's; the entry is the cache's from now on.
 func (e *Entry) Answer(header, results []byte, n int, item func(i int) (at int, data []byte)) {
@@ -294,7 +294,7 @@ func (e *Entry) Answer(header, results []byte, n int, item func(i int) (at int, 
 	}
 }
 
-// Drop ends the entry of a call that has no reply to be kept. Those who wait for one fail.
+// Drop ends the entry of a call that has no reply to be kept. Calls that wait for one fail.
 // The entry is the cache's from now on.
 func (e *Entry) Drop() {
 	c := e.cache
@@ -307,7 +307,7 @@ func (e *Entry) Drop() {
 	}
 }
 
-// Leave ends the wait of w, which has been told to wait for e. It returns false if w has
+// Leave ends the wait of w, which waits for e. It returns false if w has
 // been, or is being, given its reply.
 func (e *Entry) Leave(w Waiter) bool {
 	c := e.cache
@@ -321,7 +321,7 @@ func (e *Entry) Leave(w Waiter) bool {
 	return true
 }
 
-// end ends the execution of the call of e, and returns those who wait for its reply. mu is
+// end ends the execution of the call of e, and returns the calls that wait for its reply. mu is
 // held.
 func (c *Cache) end(e *Entry) (waiting []Waiter) {
 	e.key.host.running--

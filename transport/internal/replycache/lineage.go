@@ -11,7 +11,7 @@ import "sync/atomic"
 // before. So a connection may continue any older one, unless the older one's client has
 // sent something while the younger one was there. That something has been heard since does
 // not show it: what was sent before the client gave up may arrive long after, and the
-// server may learn late, or never, that the older connection has ended. But no more calls
+// server may learn late, or never, that the older connection has ended. But no further calls
 // than were granted can be on their way. With one more than that, the client has sent a
 // call since.
 //
