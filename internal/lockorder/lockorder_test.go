@@ -108,10 +108,29 @@ func TestHeld(t *testing.T) {
 func TestValue(t *testing.T) {
 	var v Value[int]
 	*v.Init(outer) = 1
-	*v.Lock()++
+	var part Part[int, string]
+	*part.Init() = "before"
+	changed := v.Cond()
+	n := v.Lock()
+	if v.TryLock() != nil {
+		t.Error("TryLock returns a value that is locked")
+	}
+	go func() {
+		n := v.Lock() // once the test waits
+		*n++
+		*part.Of(n) = "after"
+		v.Unlock()
+		changed.Broadcast()
+	}()
+	for *part.Of(n) == "before" {
+		changed.Wait()
+	}
+	if *n != 2 {
+		t.Errorf("the value is %d", *n)
+	}
 	v.Unlock()
-	if n := *v.Lock(); n != 2 {
-		t.Errorf("the value is %d", n)
+	if n := v.TryLock(); n == nil || *n != 2 {
+		t.Error("TryLock does not return a value that is free")
 	}
 	v.Unlock()
 }
