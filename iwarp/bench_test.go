@@ -462,7 +462,7 @@ func BenchmarkConnect(b *testing.B) {
 func BenchmarkExpose(b *testing.B) {
 	for _, size := range []int{4096, 1 << 20} {
 		b.Run(fmt.Sprintf("Prepare+bind+invalidate/size=%d", size), func(b *testing.B) {
-			c := New(Config{}).newConn(fabric.ConnAttr{})
+			c := New(Config{}).newConn(fabric.ConnAttr{}, &setup{})
 			defer c.Close()
 			mw, err := c.AllocMW()
 			if err != nil {
@@ -479,7 +479,7 @@ func BenchmarkExpose(b *testing.B) {
 		})
 	}
 	b.Run("RegMR+Close", func(b *testing.B) {
-		c := New(Config{}).newConn(fabric.ConnAttr{})
+		c := New(Config{}).newConn(fabric.ConnAttr{}, &setup{})
 		defer c.Close()
 		mem := make([]byte, 4096)
 		b.ReportAllocs()
@@ -492,7 +492,7 @@ func BenchmarkExpose(b *testing.B) {
 		}
 	})
 	b.Run("lookup", func(b *testing.B) {
-		c := New(Config{}).newConn(fabric.ConnAttr{})
+		c := New(Config{}).newConn(fabric.ConnAttr{}, &setup{})
 		defer c.Close()
 		segs := make([]fabric.Segment, 64)
 		for i := range segs {

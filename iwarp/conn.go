@@ -16,120 +16,126 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// The state of a Conn only moves forward.
+// A phase of a Conn. It only moves forward.
 //
 //	new --Connect, Accept--> setup --> up --> over
 //	 \___________________________\___________/
-type state uint8
+type phase uint8
 
 const (
-	stateNew   state = iota // resolved, or requested by a peer
-	stateSetup              // Connect, Accept or Reject is under way
-	stateUp
-	stateOver
+	phaseNew   phase = iota // resolved, or requested by a peer
+	phaseSetup              // Connect, Accept or Reject is under way
+	phaseUp
+	phaseOver
 )
 
 // A Conn is one iWARP stream over one TCP connection, with its queues and its
 // protection domain. It is a fabric.Conn.
 //
+// # Owners
+//
+// Any goroutine may use the fields of a Conn itself: they do not change, are atomic, or are
+// locked values. The rest is in parts that are reached with their lock alone. A setup belongs
+// to the goroutine that has begun it.
+//
 // # Locks
 //
-// The order is txMu, rxMu, stags.mu, mu, as package lockorder has it. The holder of txMu may
-// write to the socket and read the memory to be sent; the holder of rxMu may read from the
+// The order is tx, rx, stags, state, as package lockorder has it. The holder of tx may
+// write to the socket and read the memory to be sent; the holder of rx may read from the
 // socket and place data. Both are held for one non-blocking system call at a time, never while
 // waiting for the peer. So once they have been held after an STag was changed, nothing uses
 // its former memory: see fence.
 type Conn struct {
 	p       *Provider
 	attr    fabric.ConnAttr
-	passive bool           // from a Listener
-	target  string         // as given to Resolve
-	addrs   []*net.TCPAddr // of target
+	passive bool // from a Listener
+	steps   steps
 
-	// Written during set-up, before state becomes stateUp; sock under mu.
+	lifetime
+	waiter
+	outlet
+
+	link  atomic.Pointer[link] // nil until phaseUp
+	state lockorder.Value[state]
+	stags table
+	tx    lockorder.Value[sender]
+	rx    lockorder.Value[receiver]
+}
+
+var _ fabric.Conn = (*Conn)(nil)
+
+// A link is a TCP connection and what both ends have agreed on for it. It does not change once
+// setup is complete.
+type link struct {
 	sock        socket
 	crc         bool // CRCs are generated and checked
 	rtrFPDU     bool // an empty FPDU is a Ready To Receive frame
 	maxTagged   int  // longest payload of a tagged segment
 	maxUntagged int  // longest payload of an untagged segment
 	ird, ord    int
+}
 
-	up   atomic.Bool // state has been stateUp: sock is there
-	shut atomic.Bool // Close has been called
+// A state is what the goroutines of a connection share, under the lock of Conn.state.
+type state struct {
+	phase        phase
+	setup        *setup // until it is begun
+	sock         socket // for Close to interrupt and to close
+	laddr, raddr net.Addr
+	peerData     []byte
+	nudger       *time.Timer       // nil unless this side has connected
+	err          *fabric.ConnError // since phaseOver
+	quiet        bool              // Disconnect has begun: no more posts
+	doorbells    uint64
+	unsent       bool       // a batch has not been written completely
+	writing      bool       // a batch is being written, and not accounted for yet
+	wrote        *sync.Cond // signaled when writing becomes false
+	queues
+}
 
+// A lifetime orders the end of a connection. Any goroutine may use it.
+type lifetime struct {
+	shut      atomic.Bool // Close has been called
 	endOnce   sync.Once
 	closeOnce sync.Once
 	writers   sync.WaitGroup // the writer goroutine
-	setups    sync.WaitGroup // the set-up under way
-
-	mu           lockorder.Mutex
-	state        state
-	laddr, raddr net.Addr
-	req          mpa.Start // of the peer, if passive
-	reqRDMA      mpa.Enhanced
-	peerData     []byte
-	nudger       *time.Timer       // nil unless this side has connected
-	err          *fabric.ConnError // since stateOver
-	quiet        bool              // Disconnect has begun: no more posts
-	doorbells    uint64
-	unsent       bool      // a batch has not been written completely
-	writing      bool      // a batch is being written, and not accounted for yet
-	wrote        sync.Cond // signaled when writing becomes false
-	queues
-
-	cqn    atomic.Int32 // len(cq)
-	over   atomic.Bool  // everything outstanding has been flushed
-	parked atomic.Bool  // a waiter is parked on the socket and needs unpark for other events
-	wakeup atomic.Bool  // Wake has been called
-	wakes  atomic.Uint64
-	drain  atomic.Bool // unpark the waiter when the send queue is empty
-
-	stags table
-
-	txMu      lockorder.Mutex
-	tx        tx
-	txPending atomic.Bool // there may be something to send
-	spoke     atomic.Bool // something has been sent
-	held      atomic.Bool // nothing may be sent until something has been received
-	fin       atomic.Bool // the write side has been shut down
-	txBroken  atomic.Bool // writing has failed
-
-	rxMu lockorder.Mutex
-	rx   rx
-
-	// Created once, so that parking and writing do not allocate.
-	waitFn, drainFn, writeFn func(fd uintptr) bool
-	writerFn                 func()
+	setups    sync.WaitGroup // the setup under way
 }
 
-var _ fabric.Conn = (*Conn)(nil)
+// Steps are the methods of a Conn that the runtime's poller calls. They are bound once, so that
+// parking and writing do not allocate.
+type steps struct {
+	wait, drain, write func(fd uintptr) bool
+	writer             func()
+}
 
-func (p *Provider) newConn(attr fabric.ConnAttr) *Conn {
-	c := &Conn{p: p, attr: attr, ird: attr.InboundReads, ord: attr.OutboundReads}
-	c.waitFn, c.drainFn, c.writeFn, c.writerFn = c.waitStep, c.drainStep, c.writeStep, c.writer
-	c.mu.Init(lockorder.IwarpConn)
-	c.txMu.Init(lockorder.IwarpTx)
-	c.rxMu.Init(lockorder.IwarpRx)
-	c.stags.mu.Init(lockorder.IwarpTable)
-	c.wrote.L = &c.mu
-	c.tx.msn = [3]uint32{1, 1, 1} // RFC 5041 section 4.3: the first message is number 1
-	c.rx.msn = [3]uint32{1, 1, 1}
+func (p *Provider) newConn(attr fabric.ConnAttr, s *setup) *Conn {
+	c := &Conn{p: p, attr: attr, passive: s.passive}
+	c.steps = steps{c.waitStep, c.drainStep, c.writeStep, c.writer}
+	st := c.state.Init(lockorder.IwarpConn)
+	st.wrote = c.state.Cond()
+	st.waiter = &c.waiter
+	st.setup, st.sock, st.laddr, st.raddr, st.peerData = s, s.sock, s.laddr, s.raddr, s.peerData
+	s.c, s.ird, s.ord = c, attr.InboundReads, attr.OutboundReads
+	c.stags.entries.Init(lockorder.IwarpTable).gen = &c.stags.gen
+	t := c.tx.Init(lockorder.IwarpTx)
+	t.c = c
+	t.msn = [3]uint32{1, 1, 1} // RFC 5041 section 4.3: the first message is number 1
+	x := c.rx.Init(lockorder.IwarpRx)
+	x.c = c
+	x.msn = [3]uint32{1, 1, 1}
 	p.open.conns.Add(1)
 	return c
 }
 
 // PeerPrivateData implements fabric.Conn.
 func (c *Conn) PeerPrivateData() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.peerData
+	defer c.state.Unlock()
+	return c.state.Lock().peerData
 }
 
 // Capabilities implements fabric.Conn.
 func (c *Conn) Capabilities() fabric.Capabilities {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return fabric.Capabilities{
+	caps := fabric.Capabilities{
 		MaxSendSGE:       MaxSendSGE,
 		MaxReadSGE:       1,
 		MaxMessage:       math.MaxUint32,
@@ -137,37 +143,39 @@ func (c *Conn) Capabilities() fabric.Capabilities {
 		MemoryWindows:    true,
 		RemoteInvalidate: true,
 		LocalDMA:         true,
-		InboundReads:     c.ird,
-		OutboundReads:    c.ord,
+		InboundReads:     c.attr.InboundReads,
+		OutboundReads:    c.attr.OutboundReads,
 	}
+	if l := c.link.Load(); l != nil {
+		caps.InboundReads, caps.OutboundReads = l.ird, l.ord
+	}
+	return caps
 }
 
 // LocalAddr implements fabric.Conn. It is nil until there is a TCP connection.
 func (c *Conn) LocalAddr() net.Addr {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.laddr
+	defer c.state.Unlock()
+	return c.state.Lock().laddr
 }
 
 // RemoteAddr implements fabric.Conn.
 func (c *Conn) RemoteAddr() net.Addr {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.raddr
+	defer c.state.Unlock()
+	return c.state.Lock().raddr
 }
 
 // connErr is why the connection has ended.
 func (c *Conn) connErr() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.connErrLocked()
+	defer c.state.Unlock()
+	return c.state.Lock().connErr()
 }
 
-func (c *Conn) connErrLocked() error {
-	if c.err == nil {
+// connErr is why the connection has ended.
+func (st *state) connErr() error {
+	if st.err == nil {
 		return &fabric.ConnError{Provider: name, Clean: true}
 	}
-	return c.err
+	return st.err
 }
 
 // alive is nil until Close.
@@ -185,28 +193,38 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 			return err
 		}
 	}
-	c.mu.Lock()
+	st := c.state.Lock()
 	switch {
-	case c.state == stateOver || c.quiet:
-		defer c.mu.Unlock()
-		return c.connErrLocked()
-	case c.state != stateUp:
-		c.mu.Unlock()
+	case st.phase == phaseOver || st.quiet:
+		defer c.state.Unlock()
+		return st.connErr()
+	case st.phase != phaseUp:
+		c.state.Unlock()
 		return ErrNotConnected
-	case c.sqUsed+len(wrs) > c.attr.SendDepth:
-		c.starved = true
-		c.mu.Unlock()
+	case st.sqUsed+len(wrs) > c.attr.SendDepth:
+		st.starved = true
+		c.state.Unlock()
 		return fabric.ErrQueueFull
 	case len(wrs) == 0:
-		c.mu.Unlock()
+		c.state.Unlock()
 		return nil
 	}
 	for i := range wrs {
-		c.pushSend(&wrs[i], false)
+		st.pushSend(&wrs[i], c.windowOf(&wrs[i]), false)
 	}
-	c.doorbells++
-	c.mu.Unlock()
+	st.doorbells++
+	c.state.Unlock()
 	c.kick()
+	return nil
+}
+
+// windowOf returns the window that wr binds, if it is one of c.
+func (c *Conn) windowOf(wr *fabric.SendWR) *MW {
+	if wr.Op == fabric.OpBindMW {
+		if w, ok := wr.MW.(*MW); ok && w != nil && w.c == c {
+			return w
+		}
+	}
 	return nil
 }
 
@@ -237,107 +255,24 @@ func checkWR(wr *fabric.SendWR) error {
 
 // PostRecv implements fabric.Conn.
 func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == stateOver {
-		return c.connErrLocked()
+	err := c.state.Lock().postRecv(wrs, c.attr.RecvDepth)
+	c.state.Unlock()
+	return err
+}
+
+func (st *state) postRecv(wrs []fabric.RecvWR, depth int) error {
+	if st.phase == phaseOver {
+		return st.connErr()
 	}
-	if c.rqUsed+len(wrs) > c.attr.RecvDepth {
+	if st.rqUsed+len(wrs) > depth {
 		return fabric.ErrQueueFull
 	}
-	c.rq.reserve(len(wrs))
+	st.rq.reserve(len(wrs))
 	for i := range wrs {
-		*c.rq.push() = wrs[i]
+		*st.rq.push() = wrs[i]
 	}
-	c.rqUsed += len(wrs)
+	st.rqUsed += len(wrs)
 	return nil
-}
-
-// Poll implements fabric.Conn. It reads from the socket only if no completion is queued.
-func (c *Conn) Poll(wc []fabric.WC) (int, error) {
-	if c.cqn.Load() == 0 && c.up.Load() && !c.over.Load() {
-		c.progress(true)
-	}
-	return c.take(wc)
-}
-
-// Wait implements fabric.Conn.
-func (c *Conn) Wait() error {
-	if !c.up.Load() {
-		// Before setup there is no socket to wait on, and after a failed setup no event to
-		// wait for.
-		if c.ready() {
-			return c.readyErr()
-		}
-		return ErrNotConnected
-	}
-	c.park(c.waitFn)
-	c.wakeup.Store(false)
-	return c.readyErr()
-}
-
-// park calls step until it returns true: at once, and whenever the socket becomes readable or
-// unpark is called.
-func (c *Conn) park(step func(fd uintptr) bool) {
-	for {
-		err := c.sock.rc.Read(step)
-		c.parked.Store(false)
-		if err == nil {
-			return
-		}
-		// Either unpark has set the deadline, or the file was closed. The deadline is cleared
-		// before step checks its conditions again, so that a later unpark is not lost.
-		if c.shut.Load() || c.sock.f.SetReadDeadline(time.Time{}) != nil {
-			return
-		}
-	}
-}
-
-// past is a deadline that has passed.
-var past = time.Unix(1, 0)
-
-// unpark makes a parked waiter check its conditions again. They must have been stored before
-// the call: the waiter sets parked before it checks.
-func (c *Conn) unpark() {
-	if c.parked.Load() {
-		c.wakes.Add(1)
-		c.sock.f.SetReadDeadline(past)
-	}
-}
-
-// waitStep is the step of Wait. It returns false to park.
-func (c *Conn) waitStep(uintptr) bool {
-	c.parked.Store(false)
-	for {
-		if c.ready() {
-			return true
-		}
-		if empty := c.progress(true); !empty {
-			continue
-		}
-		c.parked.Store(true)
-		if !c.ready() {
-			return false
-		}
-	}
-}
-
-// ready reports whether Wait has a reason to return.
-func (c *Conn) ready() bool {
-	return c.cqn.Load() > 0 || c.over.Load() || c.wakeup.Load()
-}
-
-func (c *Conn) readyErr() error {
-	if c.cqn.Load() == 0 && c.over.Load() {
-		return c.connErr()
-	}
-	return nil
-}
-
-// Wake implements fabric.Conn.
-func (c *Conn) Wake() {
-	c.wakeup.Store(true)
-	c.unpark()
 }
 
 // A failure ends the connection. It says how.
@@ -387,41 +322,41 @@ var catastrophic = rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeCat
 
 // end ends the connection. The first call determines the reason; all calls return after
 // outstanding requests have been flushed. No lock may be held.
-func (c *Conn) end(f *failure) { c.endOnce.Do(func() { c.endLocked(f) }) }
+func (c *Conn) end(f *failure) { c.endOnce.Do(func() { c.endFirst(f) }) }
 
-func (c *Conn) endLocked(f *failure) {
-	c.mu.Lock()
-	wasUp := c.state == stateUp
-	c.state = stateOver
-	c.err = &f.err
-	c.stopNudging()
-	c.mu.Unlock()
+func (c *Conn) endFirst(f *failure) {
+	st := c.state.Lock()
+	wasUp := st.phase == phaseUp
+	st.phase = phaseOver
+	st.err = &f.err
+	st.stopNudging()
+	c.state.Unlock()
 
 	// Nothing is sent or placed from here on: who takes one of the locks
 	// later finds its side dead.
-	c.txMu.Lock()
-	silent := wasUp && c.lastWords(f)
-	c.tx.dead = true
-	c.releaseBatch()
-	c.rxMu.Lock()
-	c.rx.dead = true
-	c.rx.dst = nil
-	c.rx.place, c.rx.placed = fabric.SGE{}, false
-	c.releaseStage()
-	c.rxMu.Unlock()
+	t := c.tx.Lock()
+	silent := wasUp && t.lastWords(f)
+	t.dead = true
+	t.releaseBatch()
+	x := c.rx.Lock()
+	x.dead = true
+	x.dst = nil
+	x.place, x.placed = fabric.SGE{}, false
+	x.releaseStage()
+	c.rx.Unlock()
 
-	c.mu.Lock()
-	if t, ok := f.err.Cause.(*TerminateError); ok {
-		c.blame(t)
+	st = c.state.Lock()
+	if told, ok := f.err.Cause.(*TerminateError); ok {
+		st.blame(told)
 	}
-	c.flushQueues(f.recv)
+	st.flush(f.recv)
 	c.over.Store(true)
-	c.mu.Unlock()
+	c.state.Unlock()
 	if wasUp {
 		if !silent && !f.closes {
-			shutdownWrite(c.sock.fd)
+			shutdownWrite(t.sock.fd)
 		}
-		c.sock.f.SetWriteDeadline(past) // ends the writer goroutine
+		t.sock.f.SetWriteDeadline(past) // ends the writer goroutine
 	}
 	c.unlockTx()
 	if wasUp {
@@ -431,14 +366,14 @@ func (c *Conn) endLocked(f *failure) {
 
 // Disconnect implements fabric.Conn.
 func (c *Conn) Disconnect(ctx context.Context) error {
-	c.mu.Lock()
-	st := c.state
-	c.quiet = true
-	c.mu.Unlock()
-	switch st {
-	case stateOver:
+	st := c.state.Lock()
+	is := st.phase
+	st.quiet = true
+	c.state.Unlock()
+	switch is {
+	case phaseOver:
 		return c.goneErr()
-	case stateNew, stateSetup:
+	case phaseNew, phaseSetup:
 		c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}})
 		return nil
 	}
@@ -448,18 +383,17 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	defer stop()
 
 	c.drain.Store(true)
-	c.park(c.drainFn)
+	c.park(c.steps.drain)
 	c.drain.Store(false)
 
 	// Everything has been sent and answered: shut down the write side, and wait until the peer
 	// does the same. RFC 5044 section 7.2: a connection is closed between FPDUs.
-	c.txMu.Lock()
-	if !c.tx.dead {
+	if t := c.tx.Lock(); !t.dead {
 		c.fin.Store(true)
-		shutdownWrite(c.sock.fd)
+		shutdownWrite(t.sock.fd)
 	}
 	c.unlockTx()
-	c.park(c.drainFn)
+	c.park(c.steps.drain)
 	if err := ctx.Err(); err != nil {
 		if ce, ok := c.connErr().(*fabric.ConnError); ok && !ce.Clean {
 			return err
@@ -470,44 +404,19 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 
 // goneErr is the result of Disconnect on a connection that has ended.
 func (c *Conn) goneErr() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil || c.err.Clean {
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	if st.err == nil || st.err.Clean {
 		return nil
 	}
-	return c.err
-}
-
-// drainStep is the step with which Disconnect waits: first until the queues have drained, then
-// for the end.
-func (c *Conn) drainStep(uintptr) bool {
-	c.parked.Store(false)
-	for {
-		if c.drainDone() {
-			return true
-		}
-		if empty := c.progress(false); !empty {
-			continue
-		}
-		c.parked.Store(true)
-		if !c.drainDone() {
-			return false
-		}
-	}
-}
-
-func (c *Conn) drainDone() bool {
-	if c.over.Load() {
-		return true
-	}
-	return c.drain.Load() && c.idle()
+	return st.err
 }
 
 // idle reports whether nothing remains to be sent to the peer.
 func (c *Conn) idle() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sq.len() == 0 && c.irq.len() == 0 && !c.unsent
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	return st.sq.len() == 0 && st.irq.len() == 0 && !st.unsent
 }
 
 // Close implements fabric.Conn.
@@ -518,44 +427,47 @@ func (c *Conn) Close() error {
 
 func (c *Conn) close() {
 	c.shut.Store(true)
-	c.mu.Lock()
-	switch c.state {
-	case stateNew:
-		c.state = stateOver // no setup may begin from now on
-	case stateSetup:
-		if c.sock.f != nil {
-			c.sock.f.SetDeadline(past)
+	st := c.state.Lock()
+	switch st.phase {
+	case phaseNew:
+		st.phase = phaseOver // no setup may begin from now on
+	case phaseSetup:
+		if st.sock.f != nil {
+			st.sock.f.SetDeadline(past)
 		}
 	}
-	c.mu.Unlock()
+	c.state.Unlock()
 	c.setups.Wait()
 	c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}, abort: true, closes: true})
-	if c.sock.f != nil {
+	st = c.state.Lock()
+	f := st.sock.f
+	c.state.Unlock()
+	if f != nil {
 		// Both sides are dead, so no system call uses the descriptor from now on. Closing the
 		// file unparks the goroutines that wait on it, and waits for them.
-		c.sock.f.Close()
+		f.Close()
 		c.writers.Wait()
 	}
-	mrs, mws := c.stags.clear()
-	c.p.open.mrs.Add(-mrs)
-	c.p.open.mws.Add(-mws)
-	c.mu.Lock()
-	c.cq, c.rq, c.sq = ring[fabric.WC]{}, ring[fabric.RecvWR]{}, ring[sqEntry]{}
+	live := c.stags.clear()
+	c.p.open.mrs.Add(-live.mrs)
+	c.p.open.mws.Add(-live.mws)
+	st = c.state.Lock()
+	st.cq, st.rq, st.sq = ring[fabric.WC]{}, ring[fabric.RecvWR]{}, ring[sqEntry]{}
 	c.cqn.Store(0)
-	c.mu.Unlock()
+	c.state.Unlock()
 	c.p.open.conns.Add(-1)
 }
 
 // fence waits until nothing uses memory by way of an STag that was changed before the call.
 func (c *Conn) fence() {
-	c.txMu.Lock()
+	c.tx.Lock()
 	c.awaitRx()
 	c.unlockTx()
 }
 
 // awaitRx waits until nothing is being placed by a lookup from before the call. The caller
-// holds txMu.
+// holds tx.
 func (c *Conn) awaitRx() {
-	c.rxMu.Lock()
-	defer c.rxMu.Unlock()
+	c.rx.Lock()
+	c.rx.Unlock()
 }

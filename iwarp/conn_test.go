@@ -102,7 +102,7 @@ func fenceInWrite(t *testing.T, how string, payload, cut int) {
 	default:
 		mr.Close()
 	}
-	if c.rx.target.stag != seg.Handle {
+	if look(&c.rx, func(x *receiver) uint32 { return x.target.stag }) != seg.Handle {
 		t.Error("what was looked up is forgotten, so that nothing has been shown")
 	}
 	had := bytes.Count(mem, []byte{1})
@@ -188,7 +188,7 @@ func TestFenceInResponse(t *testing.T) {
 func TestLocalInvBehindResponse(t *testing.T) {
 	const size = batchBytes / 2 // so that the batch has space after it
 	c, peer := streamPair(t, New(Config{}), fabric.ConnAttr{}, false)
-	if err := syscall.SetsockoptInt(c.sock.fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10); err != nil {
+	if err := syscall.SetsockoptInt(c.link.Load().sock.fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10); err != nil {
 		t.Fatal(err)
 	}
 	mw, _ := c.AllocMW()
@@ -199,16 +199,13 @@ func TestLocalInvBehindResponse(t *testing.T) {
 	}
 	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
 	// Lock the sending side, so that the request and the invalidation get into the same batch.
-	c.txMu.Lock()
+	tx := c.tx.Lock()
 	post(t, c, fabric.SendWR{ID: 5, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle})
-	c.tx.turn = true // the response goes first
+	tx.turn = true // the response goes first
 	peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: size, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
 	for {
 		c.Poll(nil)
-		c.mu.Lock()
-		n := c.irq.len()
-		c.mu.Unlock()
-		if n == 1 {
+		if c.readsOfPeer() == 1 {
 			break
 		}
 	}
@@ -233,6 +230,11 @@ func TestLocalInvBehindResponse(t *testing.T) {
 	}
 }
 
+// readsOfPeer returns how many Reads of the peer are not answered.
+func (c *Conn) readsOfPeer() int {
+	return look(&c.state, func(st *state) int { return st.irq.len() })
+}
+
 // names reports whether stag is valid for the peer.
 func (t *table) names(stag uint32) bool {
 	_, flt := t.exposed(stag, fabric.AccessRemoteRead|fabric.AccessRemoteWrite)
@@ -250,7 +252,7 @@ func TestLocalInvFencesPlacing(t *testing.T) {
 		t.Fatal(err)
 	}
 	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
-	c.rxMu.Lock()
+	c.rx.Lock()
 	place, _, flt := c.stags.remote(seg.Handle, seg.Offset, seg.Length, fabric.AccessRemoteWrite)
 	if flt != faultNone {
 		t.Fatal(flt)
@@ -267,7 +269,7 @@ func TestLocalInvFencesPlacing(t *testing.T) {
 	for waits := false; !waits; runtime.Gosched() {
 		select {
 		case <-posted:
-			c.rxMu.Unlock()
+			c.rx.Unlock()
 			t.Fatal("executed while bytes were being placed")
 		default:
 			waits = bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".(*Conn).awaitRx"))
@@ -277,7 +279,7 @@ func TestLocalInvFencesPlacing(t *testing.T) {
 		t.Errorf("while bytes are being placed: the window is still named: %t, completions: %d", c.stags.names(seg.Handle), c.cqn.Load())
 	}
 	copy(place, garbage)
-	c.rxMu.Unlock()
+	c.rx.Unlock()
 	<-posted
 	if wc := next(t, c); wc.ID != 5 || wc.Status != fabric.WCSuccess {
 		t.Fatalf("invalidated with %+v", wc)
@@ -370,7 +372,7 @@ func TestPeerInvalidatesWhatIsClosed(t *testing.T) {
 		},
 		func() uint32 {
 			fresh, _ := c.AllocMW()
-			return c.stags.stag(fresh.(*MW).index)
+			return look(&c.stags.entries, func(t *entries) uint32 { return t.stag(fresh.(*MW).index) })
 		},
 	} {
 		if c.stags.invalidate(stag(), true) {
@@ -443,11 +445,7 @@ func TestOneDoorbell(t *testing.T) {
 // TestWriterComesAndGoes: while the socket is full there is a writer goroutine.
 func TestWriterComesAndGoes(t *testing.T) {
 	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
-	writing := func() bool {
-		c.txMu.Lock()
-		defer c.txMu.Unlock()
-		return c.tx.writer
-	}
+	writing := func() bool { return look(&c.tx, func(t *sender) bool { return t.writer }) }
 	const size = 32 << 20
 	for range 2 {
 		post(t, c, fabric.SendWR{ID: 1, Op: fabric.OpWrite, Flags: fabric.Signaled, SGL: []fabric.SGE{{Buf: make([]byte, size)}}})
@@ -799,7 +797,7 @@ func TestTable(t *testing.T) {
 // TestTableFull: a connection has 1,048,574 regions and windows, and one more when
 // one of them is closed.
 func TestTableFull(t *testing.T) {
-	c := New(Config{}).newConn(fabric.ConnAttr{})
+	c := New(Config{}).newConn(fabric.ConnAttr{}, &setup{})
 	defer c.Close()
 	register(t, c, 1, 0)
 	// Most pages of this table are never touched.
@@ -808,7 +806,8 @@ func TestTableFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Munmap(m)
-	c.stags.e = unsafe.Slice((*entry)(unsafe.Pointer(&m[0])), 1<<20)[:1_048_574]
+	c.stags.entries.Lock().e = unsafe.Slice((*entry)(unsafe.Pointer(&m[0])), 1<<20)[:1_048_574]
+	c.stags.entries.Unlock()
 	mw, err := c.AllocMW()
 	if err != nil {
 		t.Fatal(err)
@@ -995,7 +994,7 @@ func TestReadBehindDisconnect(t *testing.T) {
 func TestInvalidationBehindBlockedBatch(t *testing.T) {
 	const size = 4096
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
-	if err := syscall.SetsockoptInt(c.sock.fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10); err != nil {
+	if err := syscall.SetsockoptInt(c.link.Load().sock.fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10); err != nil {
 		t.Fatal(err)
 	}
 	mw, _ := c.AllocMW()
@@ -1005,16 +1004,11 @@ func TestInvalidationBehindBlockedBatch(t *testing.T) {
 	}
 	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
 	postRecv(t, c, make([]byte, 8))
-	c.txMu.Lock()
+	tx := c.tx.Lock()
 	post(t, c, fabric.SendWR{Op: fabric.OpWrite, RKey: 0x100, SGL: []fabric.SGE{{Buf: make([]byte, 8<<20)}}})
-	c.tx.turn = true // the response goes first
+	tx.turn = true // the response goes first
 	peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: size, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
-	requested := func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.irq.len() == 1
-	}
-	for !requested() {
+	for c.readsOfPeer() != 1 {
 		c.Poll(nil)
 	}
 	c.unlockTx()
@@ -1026,8 +1020,7 @@ func TestInvalidationBehindBlockedBatch(t *testing.T) {
 	if wc := next(t, c); wc.ID != 100 || !wc.WithInv || wc.InvalidatedKey != seg.Handle {
 		t.Errorf("received %+v", wc)
 	}
-	c.txMu.Lock()
-	if c.tx.b == nil || !c.tx.b.blocked || c.tx.b.pos == c.tx.b.niov {
+	if b := c.tx.Lock().b; b == nil || !b.blocked || b.pos == b.niov {
 		t.Error("the batch is no longer waiting, so that nothing has been shown")
 	}
 	c.unlockTx()
@@ -1082,20 +1075,18 @@ func TestNumbersWrap(t *testing.T) {
 	a, b := join(t, New(Config{}), fabric.ConnAttr{})
 	ends := []*Conn{a, b}
 	for _, c := range ends {
-		c.txMu.Lock()
-		c.rxMu.Lock()
-		c.mu.Lock()
+		tx, rx, st := c.tx.Lock(), c.rx.Lock(), c.state.Lock()
 		for _, qn := range []int{rdmap.QNSend, rdmap.QNRead} {
-			c.tx.msn[qn], c.rx.msn[qn] = math.MaxUint32-5, math.MaxUint32-5
+			tx.msn[qn], rx.msn[qn] = math.MaxUint32-5, math.MaxUint32-5
 		}
-		if c.sq.len() > 0 {
+		if st.sq.len() > 0 {
 			t.Fatal("a request is under way")
 		}
 		at := uint64(1<<16 - 10) // sinkTO(1<<16) is that of 0, and so is sinkSTag
-		c.sq.head, c.sq.tail, c.written, c.tx.next = at, at, at, at
-		c.mu.Unlock()
-		c.rxMu.Unlock()
-		c.txMu.Unlock()
+		st.sq.head, st.sq.tail, st.written, tx.next = at, at, at, at
+		c.state.Unlock()
+		c.rx.Unlock()
+		c.tx.Unlock()
 	}
 	var mrs [2]fabric.MR
 	mems := [2][]byte{make([]byte, 64), make([]byte, 64)}
@@ -1126,8 +1117,9 @@ func TestNumbersWrap(t *testing.T) {
 		}
 	}
 	for _, c := range ends {
-		if c.tx.msn[rdmap.QNSend] > 20 || c.tx.msn[rdmap.QNRead] > 20 || c.sq.tail <= 1<<16 {
-			t.Errorf("no number has wrapped: %d, %d", c.tx.msn, c.sq.tail)
+		msn, tail := look(&c.tx, func(t *sender) [3]uint32 { return t.msn }), look(&c.state, func(st *state) uint64 { return st.sq.tail })
+		if msn[rdmap.QNSend] > 20 || msn[rdmap.QNRead] > 20 || tail <= 1<<16 {
+			t.Errorf("no number has wrapped: %d, %d", msn, tail)
 		}
 	}
 }

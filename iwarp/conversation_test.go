@@ -257,20 +257,20 @@ func (k *talk) start() bool {
 	syscall.Write(k.fd, b)
 
 	ctx := context.Background()
+	var ended error
 	if k.active {
-		c := k.p.newConn(attr)
-		c.laddr, c.raddr = &net.TCPAddr{Port: 1}, &net.TCPAddr{Port: 2}
-		k.c = c
-		if err := c.beginSetup(false); err != nil {
+		k.c = k.p.newConn(attr, &setup{laddr: &net.TCPAddr{Port: 1}, raddr: &net.TCPAddr{Port: 2}})
+		set, err := k.c.beginSetup(false)
+		if err != nil {
 			k.t.Fatal(err)
 		}
-		if err := c.useSocket(s); err != nil {
+		if err := set.useSocket(s); err != nil {
 			k.t.Fatal(err)
 		}
 		if odd&128 != 0 || odd>>4&7 == 1 {
 			k.hangUp() // an altered frame may be the front of a longer one
 		}
-		err = c.endSetup(ctx, c.greet(ctx, []byte("ours")))
+		ended = set.end(ctx, set.greet(ctx, []byte("ours")))
 	} else {
 		if odd&128 != 0 || odd>>4&7 == 1 {
 			k.hangUp()
@@ -288,9 +288,9 @@ func (k *talk) start() bool {
 			k.read()
 			return false
 		}
-		err = k.c.Accept(ctx, []byte("ours"))
+		ended = k.c.Accept(ctx, []byte("ours"))
 	}
-	if err != nil {
+	if err := ended; err != nil {
 		var set *SetupError
 		var rej *fabric.RejectError
 		if !errors.As(err, &set) && !errors.As(err, &rej) {
@@ -300,8 +300,8 @@ func (k *talk) start() bool {
 		k.c.Close()
 		return false
 	}
-	k.c.stags.tokens = seededTokens([32]byte{})
-	k.crc = k.c.crc
+	k.c.stags.seed()
+	k.crc = k.c.link.Load().crc
 	return true
 }
 
@@ -582,7 +582,7 @@ func (k *talk) pick(wild bool, a byte, need fabric.Access) fabric.Segment {
 		case 254:
 			return fabric.Segment{Handle: sinkSTag(0), Offset: sinkTO(0), Length: 100}
 		case 253:
-			return fabric.Segment{Handle: uint32(len(k.c.stags.e)) << stagKeyBits, Length: 100}
+			return fabric.Segment{Handle: k.c.stags.len() << stagKeyBits, Length: 100}
 		}
 	}
 	seg := k.handles[len(k.handles)-1-int(a&63)%len(k.handles)]

@@ -18,7 +18,7 @@ import (
 // the peer's descriptor.
 func fuzzTarget(t testing.TB, p *Provider, crc bool) (*target, int) {
 	c, fd := bareStream(t, p, fabric.ConnAttr{InboundReads: 2}, crc)
-	c.stags.tokens = seededTokens([32]byte{})
+	c.stags.seed()
 	g := &target{c: c, peer: &rawPeer{t: t, crc: crc}}
 	g.prepare(t)
 	post(t, c, fabric.SendWR{ID: 1, Op: fabric.OpRead, Flags: fabric.Signaled, RKey: 3, SGL: []fabric.SGE{{Buf: g.slab[9*4096:][:20]}}})

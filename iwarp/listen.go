@@ -306,16 +306,12 @@ func (l *listener) request(s socket, from *net.TCPAddr, in *startReader) {
 			return
 		}
 	}
-	c := l.p.newConn(l.attr)
-	c.passive = true
-	c.req = req
-	pd := in.privateData()
+	by := &setup{passive: true, req: req, peerData: in.privateData(), laddr: local, raddr: from, link: link{sock: s}}
 	if enhanced {
-		mpa.ConsumeEnhanced(pd, &c.reqRDMA) // cannot fail: ConsumeStart has checked the length
-		pd = pd[mpa.EnhancedLen:]
+		mpa.ConsumeEnhanced(by.peerData, &by.reqRDMA) // cannot fail: ConsumeStart has checked the length
+		by.peerData = by.peerData[mpa.EnhancedLen:]
 	}
-	c.peerData = pd
-	c.sock, c.laddr, c.raddr = s, local, from
+	c := l.p.newConn(l.attr, by)
 	select {
 	case l.requests <- c:
 	default:

@@ -23,9 +23,9 @@ const noSTag = 1
 
 // startNudging is called by initiators when the connection has been established.
 func (c *Conn) startNudging() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state != stateUp {
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	if st.phase != phaseUp {
 		return
 	}
 	d := c.p.nudgeAfter
@@ -33,17 +33,17 @@ func (c *Conn) startNudging() {
 		d = firstNudge
 	}
 	left := nudges
-	c.nudger = time.AfterFunc(d, func() {
+	st.nudger = time.AfterFunc(d, func() {
 		if left == nudges {
 			c.keepAlive()
 		}
 		silent := c.nudge()
 		d *= nudgeFactor
 		left--
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if silent && left > 0 && c.state == stateUp {
-			c.nudger.Reset(d)
+		st := c.state.Lock()
+		defer c.state.Unlock()
+		if silent && left > 0 && st.phase == phaseUp {
+			st.nudger.Reset(d)
 		}
 	})
 }
@@ -51,31 +51,31 @@ func (c *Conn) startNudging() {
 // keepAlive enables TCP keep-alive, late enough to spare short connections the system calls.
 // Accepted sockets inherit it from the listener.
 func (c *Conn) keepAlive() {
-	c.txMu.Lock()
+	t := c.tx.Lock()
 	defer c.unlockTx()
-	if !c.tx.dead {
-		setKeepAlive(c.sock.fd)
+	if !t.dead {
+		setKeepAlive(t.sock.fd)
 	}
 }
 
-// stopNudging stops the timer when the connection ends. The caller holds mu.
-func (c *Conn) stopNudging() {
-	if c.nudger != nil {
-		c.nudger.Stop()
+// stopNudging stops the timer when the connection ends.
+func (st *state) stopNudging() {
+	if st.nudger != nil {
+		st.nudger.Stop()
 	}
 }
 
 // nudge sends the frame if this side has sent something and received nothing. It reports
 // whether nothing has been received.
 func (c *Conn) nudge() (silent bool) {
-	c.txMu.Lock()
+	t := c.tx.Lock()
 	defer c.unlockTx()
-	if c.tx.dead || c.heard() {
+	if t.dead || c.heard() {
 		return false
 	}
 	// A batch that waits for space in the socket will serve as well.
-	if c.spoke.Load() && c.tx.b == nil {
-		c.tx.nudge = true
+	if c.spoke.Load() && t.b == nil {
+		t.nudge = true
 		c.txPending.Store(true)
 	}
 	return true

@@ -90,7 +90,7 @@ func TestNudgeManners(t *testing.T) {
 	}
 	for c.nudge(); ; c.nudge() {
 		// It is not needed before the last segment has been sent.
-		if idle := func() bool { c.txMu.Lock(); defer c.unlockTx(); return c.tx.b == nil }; idle() {
+		if idle := func() bool { defer c.unlockTx(); return c.tx.Lock().b == nil }; idle() {
 			c.nudge()
 			break
 		}
@@ -101,11 +101,12 @@ func TestNudgeManners(t *testing.T) {
 // TestNudgerEnds: the timer does not outlive the connection, and a responder has none.
 func TestNudgerEnds(t *testing.T) {
 	a, b := join(t, New(Config{}), fabric.ConnAttr{})
-	if a.nudger == nil || b.nudger != nil {
+	nudger := func(c *Conn) *time.Timer { return look(&c.state, func(st *state) *time.Timer { return st.nudger }) }
+	if nudger(a) == nil || nudger(b) != nil {
 		t.Error("the side that connects nudges, the other does not")
 	}
 	a.Close()
-	if a.nudger.Stop() {
+	if nudger(a).Stop() {
 		t.Error("a timer of a closed connection runs")
 	}
 }

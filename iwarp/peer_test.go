@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
@@ -394,14 +395,32 @@ func bareStream(t testing.TB, p *Provider, attr fabric.ConnAttr, crc bool) (*Con
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := p.newConn(attr)
-	c.passive, c.crc = true, crc
-	if c.sock, err = newSocket(fds[0]); err != nil {
+	sock, err := newSocket(fds[0])
+	if err != nil {
 		t.Fatal(err)
 	}
-	c.maxTagged, c.maxUntagged = 65000, 64992
-	c.laddr, c.raddr = &net.UnixAddr{}, &net.UnixAddr{}
-	c.state = stateUp
-	c.up.Store(true)
+	l := link{sock: sock, crc: crc, maxTagged: 65000, maxUntagged: 64992, ird: attr.InboundReads, ord: attr.OutboundReads}
+	c := p.newConn(attr, &setup{passive: true, laddr: &net.UnixAddr{}, raddr: &net.UnixAddr{}, link: l})
+	c.attach(&l)
+	c.state.Lock().phase = phaseUp
+	c.state.Unlock()
+	c.link.Store(&l)
 	return c, fds[1]
+}
+
+// look returns what f sees of a part of a Conn.
+func look[T, R any](part *lockorder.Value[T], f func(*T) R) R {
+	defer part.Unlock()
+	return f(part.Lock())
+}
+
+// len returns the number of entries that were ever in use, and one.
+func (t *table) len() uint32 {
+	return look(&t.entries, func(t *entries) uint32 { return uint32(len(t.e)) })
+}
+
+// seed makes the table give out the same tokens in every run.
+func (t *table) seed() {
+	t.entries.Lock().tokens = seededTokens([32]byte{})
+	t.entries.Unlock()
 }

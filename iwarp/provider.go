@@ -233,11 +233,10 @@ func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAtt
 	} else if ips, err = net.DefaultResolver.LookupIPAddr(ctx, host); err != nil {
 		return nil, &SetupError{Addr: addr, Reason: "unknown host", Err: err}
 	}
-	c := p.newConn(attr)
-	c.target = addr
+	to := &setup{target: addr}
 	for _, ip := range ips {
-		c.addrs = append(c.addrs, &net.TCPAddr{IP: ip.IP, Port: port, Zone: ip.Zone})
+		to.addrs = append(to.addrs, &net.TCPAddr{IP: ip.IP, Port: port, Zone: ip.Zone})
 	}
-	c.raddr = c.addrs[0]
-	return c, nil
+	to.raddr = to.addrs[0]
+	return p.newConn(attr, to), nil
 }

@@ -5,18 +5,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// queues has the work queues and the completion queue. Conn.mu protects it.
+// queues has the work queues and the completion queue, as a part of state.
 //
 // The send queue is a sequence of entries with positions that only advance:
 //
-//	head       done     entries before it have completed
-//	written    sent     entries before it have been handed to TCP
-//	tx.next    begun    entries before it have been put into a batch (txMu)
-//	tail       posted
+//	head         done     entries before it have completed
+//	written      sent     entries before it have been handed to TCP
+//	sender.next  begun    entries before it have been put into a batch
+//	tail         posted
 //
 // A request completes when all before it have, it has been written, and, for a Read, its data
 // has arrived.
 type queues struct {
+	waiter  *waiter
 	sq      ring[sqEntry]
 	sges    ring[fabric.SGE] // of the entries, in order
 	written uint64
@@ -71,25 +72,20 @@ type sqEntry struct {
 	hidden bool // not posted by the user: never has a completion
 }
 
-// pushSend appends a request. The caller holds mu.
-func (c *Conn) pushSend(wr *fabric.SendWR, hidden bool) {
-	e := c.sq.push()
+// pushSend appends a request, which binds mw if that is not nil.
+func (q *queues) pushSend(wr *fabric.SendWR, mw *MW, hidden bool) {
+	e := q.sq.push()
 	*e = sqEntry{
 		id: wr.ID, roff: wr.RemoteOffset, rkey: wr.RKey, op: wr.Op, flags: wr.Flags,
-		sge: c.sges.tail, nsge: uint8(len(wr.SGL)), hidden: hidden,
-	}
-	if wr.Op == fabric.OpBindMW {
-		if w, ok := wr.MW.(*MW); ok && w != nil && w.c == c {
-			e.mw = w
-		}
+		sge: q.sges.tail, nsge: uint8(len(wr.SGL)), mw: mw, hidden: hidden,
 	}
 	for i := range wr.SGL {
-		*c.sges.push() = wr.SGL[i]
+		*q.sges.push() = wr.SGL[i]
 		e.n += uint32(len(wr.SGL[i].Buf))
 	}
 	if !hidden {
-		c.sqUsed++
-		e.report = c.reports.Reports(wr.Flags)
+		q.sqUsed++
+		e.report = q.reports.Reports(wr.Flags)
 	}
 }
 
@@ -102,92 +98,86 @@ var wcOpcode = [...]fabric.WCOpcode{
 	fabric.OpLocalInv: fabric.WCLocalInv,
 }
 
-// retire completes the requests that are done. The caller holds mu and, unless it is the
-// waiter, calls unpark after releasing it.
-func (c *Conn) retire() {
-	for c.sq.head < c.written {
-		e := c.sq.at(c.sq.head)
+// retire completes the requests that are done. Unless the caller is the waiter it calls unpark
+// after unlocking.
+func (q *queues) retire() {
+	for q.sq.head < q.written {
+		e := q.sq.at(q.sq.head)
 		if e.op == fabric.OpRead && !e.done {
 			return
 		}
-		c.complete(e.status)
+		q.complete(e.status)
 	}
 }
 
 // complete removes the oldest entry of the send queue.
-func (c *Conn) complete(status fabric.WCStatus) {
-	e := c.sq.at(c.sq.head)
+func (q *queues) complete(status fabric.WCStatus) {
+	e := q.sq.at(q.sq.head)
 	switch {
 	case e.hidden:
 	case e.report || status != fabric.WCSuccess:
-		c.untold.n = 0
-		wc := c.cq.push()
+		q.untold.n = 0
+		wc := q.cq.push()
 		wc.ID, wc.Status, wc.Op = e.id, status, wcOpcode[e.op]
 		if e.op == fabric.OpRead && status == fabric.WCSuccess {
 			wc.Len = e.n
 		}
-		c.cqn.Add(1)
+		q.waiter.cqn.Add(1)
 	default:
 		if e.flags&fabric.Deferred != 0 {
-			c.untold.n++
-			c.untold.id, c.untold.op = e.id, e.op
+			q.untold.n++
+			q.untold.id, q.untold.op = e.id, e.op
 		}
-		c.sqUsed--
-		if c.starved {
-			c.starved = false
-			c.wakeup.Store(true)
+		q.sqUsed--
+		if q.starved {
+			q.starved = false
+			q.waiter.wakeup.Store(true)
 		}
 	}
-	c.sges.drop(int(e.nsge))
-	c.sq.drop(1)
+	q.sges.drop(int(e.nsge))
+	q.sq.drop(1)
 }
 
 // completeRecv removes the oldest receive.
-func (c *Conn) completeRecv(wc fabric.WC) {
-	wc.ID = c.rq.at(c.rq.head).ID
+func (q *queues) completeRecv(wc fabric.WC) {
+	wc.ID = q.rq.at(q.rq.head).ID
 	wc.Op = fabric.WCRecv
-	c.rq.drop(1)
-	*c.cq.push() = wc
-	c.cqn.Add(1)
+	q.rq.drop(1)
+	*q.cq.push() = wc
+	q.waiter.cqn.Add(1)
 }
 
 // take removes completions from the completion queue.
-func (c *Conn) take(wc []fabric.WC) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := min(len(wc), c.cq.len())
+func (q *queues) take(wc []fabric.WC) int {
+	n := min(len(wc), q.cq.len())
 	for i := range n {
-		wc[i] = *c.cq.at(c.cq.head + uint64(i))
+		wc[i] = *q.cq.at(q.cq.head + uint64(i))
 		if wc[i].Op == fabric.WCRecv {
-			c.rqUsed--
+			q.rqUsed--
 		} else {
-			c.sqUsed--
+			q.sqUsed--
 		}
 	}
-	c.cq.drop(n)
-	c.cqn.Add(-int32(n))
-	if n > 0 && n < len(wc) && c.untold.n >= tellQuiet {
+	q.cq.drop(n)
+	q.waiter.cqn.Add(-int32(n))
+	if n > 0 && n < len(wc) && q.untold.n >= tellQuiet {
 		// Completions of requests before these have all been taken.
-		wc[n] = fabric.WC{ID: c.untold.id, Op: wcOpcode[c.untold.op]}
-		c.untold.n = 0
-		if c.sq.len() == 0 {
-			c.reports = fabric.Deferrals{}
+		wc[n] = fabric.WC{ID: q.untold.id, Op: wcOpcode[q.untold.op]}
+		q.untold.n = 0
+		if q.sq.len() == 0 {
+			q.reports = fabric.Deferrals{}
 		}
-		return n + 1, nil
+		return n + 1
 	}
-	if n == 0 && c.cq.len() == 0 && c.over.Load() {
-		return 0, c.connErrLocked()
-	}
-	return n, nil
+	return n
 }
 
 // blame finds the request that a Terminate message refers to and sets its status. A Send or
-// Write may have completed already; then only the end of the connection reports the error. The
-// caller holds mu.
-func (c *Conn) blame(t *TerminateError) {
+// Write may have completed already; then only the end of the connection reports the error.
+func (q *queues) blame(t *TerminateError) {
 	status := t.status()
-	for i := c.sq.head; i != c.sq.tail; i++ {
-		e := c.sq.at(i)
+	for i := q.sq.head; i != q.sq.tail; i++ {
+		e := q.sq.at(i)
 		switch e.op {
 		case fabric.OpRead:
 			if !e.done && t.sink == sinkSTag(i) {
@@ -201,31 +191,59 @@ func (c *Conn) blame(t *TerminateError) {
 			}
 		}
 	}
-	if t.sink == 0 && t.STag == 0 && c.orq.len() > 0 && t.Layer == rdmap.LayerRDMA && rdmap.ErrorType(t.Type) == rdmap.TypeProtection {
+	if t.sink == 0 && t.STag == 0 && q.orq.len() > 0 && t.Layer == rdmap.LayerRDMA && rdmap.ErrorType(t.Type) == rdmap.TypeProtection {
 		// A protection error of layer RDMA without a quoted header most likely refers to a
 		// Read, and Reads are answered in order.
-		c.sq.at(*c.orq.at(c.orq.head)).status = status
+		q.sq.at(*q.orq.at(q.orq.head)).status = status
 	}
 }
 
-// flushQueues completes all outstanding requests, with WCFlushErr unless they already have an
-// error status. The caller holds mu.
-func (c *Conn) flushQueues(recv fabric.WCStatus) {
-	for c.sq.len() > 0 {
-		status := c.sq.at(c.sq.head).status
+// flush completes all outstanding requests, with WCFlushErr unless they already have an error
+// status.
+func (q *queues) flush(recv fabric.WCStatus) {
+	for q.sq.len() > 0 {
+		status := q.sq.at(q.sq.head).status
 		if status == fabric.WCSuccess {
 			status = fabric.WCFlushErr
 		}
-		c.complete(status)
+		q.complete(status)
 	}
-	for c.rq.len() > 0 {
+	for q.rq.len() > 0 {
 		if recv == fabric.WCSuccess {
 			recv = fabric.WCFlushErr
 		}
-		c.completeRecv(fabric.WC{Status: recv})
+		q.completeRecv(fabric.WC{Status: recv})
 		recv = fabric.WCFlushErr
 	}
-	c.orq.drop(c.orq.len())
-	c.irq.drop(c.irq.len())
-	c.irqNext = c.irq.head
+	q.orq.drop(q.orq.len())
+	q.irq.drop(q.irq.len())
+	q.irqNext = q.irq.head
+}
+
+// stalled reports whether a request has to wait for earlier Reads, of which ord may be
+// outstanding.
+func (q *queues) stalled(e *sqEntry, ord int) bool {
+	return e.flags&fabric.Fence != 0 && q.orq.len() > 0 || e.op == fabric.OpRead && q.orq.len() >= max(ord, 1)
+}
+
+// answered removes the Read Requests whose responses have been written. Messages that the peer
+// sends after it has received a whole response must not find the request, even if the rest of
+// the batch is not written yet.
+func (q *queues) answered(b *batch) {
+	k := 0
+	for k < b.nresp && int(b.resp[k].end) <= b.pos {
+		q.irq.drop(int(b.resp[k].n))
+		k++
+	}
+	b.nresp = copy(b.resp[:], b.resp[k:b.nresp])
+}
+
+// responding reports whether a response to a Read of stag's memory is incomplete.
+func (q *queues) responding(stag uint32) bool {
+	for i := q.irq.head; i != q.irq.tail; i++ {
+		if r := q.irq.at(i); r.SrcSTag == stag && r.Size > 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -45,38 +45,50 @@ type writeTarget struct {
 	exposure
 }
 
-// rx is the receiving side, under Conn.rxMu.
-type rx struct {
+// A receiver is the receiving side, under the lock of Conn.rx.
+type receiver struct {
+	c      *Conn
+	*link           // nil until setup is complete
 	dead   bool     // for good
 	failed *failure // found here: nothing after it is processed before end is called
-	phase  rxPhase
-	heard  bool // a whole FPDU has been received
-	kick   bool // the sending side has work
+	heard  bool     // a whole FPDU has been received
+	kick   bool     // the sending side has work
+	input
+	phase rxPhase
+	fpdu
+	messages
+	target writeTarget // of the previous Write
+	stats  struct{ readv, empty, direct, fpdus, bytes uint64 }
+}
 
+// An input is where a receiver reads to.
+type input struct {
 	st    *stage // nil while idle
 	r, w  int    // unprocessed bytes of st
 	ahead int    // bytes to read into st
-	gen   uint64 // stags.gen when ref was last known to be valid
+	iov   [2]iovec
+}
 
-	// The FPDU under way.
+// A fpdu is the FPDU under way.
+type fpdu struct {
 	last, crcDone bool
 	local         bool // if ref becomes invalid, this side is at fault
 	op            rdmap.Opcode
 	hlen          int // length of the DDP header
 	ulpdu         int
-	pay           int    // payload bytes to come
-	dst           []byte // where they go
-	ref           ref    // permits the use of dst
-	crc           uint32
+	pay           int                   // payload bytes to come
+	dst           []byte                // where they go
+	ref           ref                   // permits the use of dst
+	gen           uint64                // stags.gen when ref was last known to be valid
+	sum           uint32                // CRC so far
 	inv           uint32                // STag to invalidate
 	hdr           [ddp.UntaggedLen]byte // for a Terminate message to quote
 	ctl           [stageControl]byte    // payload of a control message
 	ctlLen        int
-	iov           [2]iovec
+}
 
-	target writeTarget // of the previous Write
-
-	// Messages under way.
+// Messages are those under way, of which each queue has one.
+type messages struct {
 	msn     [3]uint32  // expected on each queue
 	place   fabric.SGE // of the oldest receive, if placed
 	placed  bool
@@ -84,7 +96,6 @@ type rx struct {
 	sendGot uint32
 	writing bool // in the middle of a Write
 	readGot uint32
-	stats   struct{ readv, empty, direct, fpdus, bytes uint64 }
 }
 
 // stageControl is the size of the longest control message, in bytes.
@@ -93,23 +104,22 @@ const stageControl = 64
 // progress reads and processes what the socket has, until it is empty or, if untilCompletion
 // is set, until there is a completion. No lock may be held.
 func (c *Conn) progress(untilCompletion bool) (empty bool) {
-	x := &c.rx
 	for range rxBurst {
-		c.rxMu.Lock()
+		x := c.rx.Lock()
 		if x.dead {
-			c.rxMu.Unlock()
+			c.rx.Unlock()
 			return true
 		}
 		if x.failed == nil {
-			empty, x.failed = c.step()
+			empty, x.failed = x.step()
 		}
 		f := x.failed
 		if empty && x.r == x.w && x.phase == rxHeader {
-			c.releaseStage()
+			x.releaseStage()
 		}
 		kick := x.kick
 		x.kick = false
-		c.rxMu.Unlock()
+		c.rx.Unlock()
 		if kick {
 			c.kick()
 		}
@@ -127,23 +137,21 @@ func (c *Conn) progress(untilCompletion bool) (empty bool) {
 	return false
 }
 
-// releaseStage gives the stage back. The caller holds rxMu.
-func (c *Conn) releaseStage() {
-	x := &c.rx
+// releaseStage gives the stage back.
+func (x *receiver) releaseStage() {
 	if x.st != nil {
-		c.p.stages.Put(x.st)
+		x.c.p.stages.Put(x.st)
 		x.st = nil
 	}
 	x.r, x.w = 0, 0
 	x.target = writeTarget{}
 }
 
-// step makes one system call and processes what it returns. The caller holds rxMu. Lookups in
-// the STag table are valid until rxMu is released: whoever invalidates an STag waits for it.
-func (c *Conn) step() (empty bool, f *failure) {
-	x := &c.rx
+// step makes one system call and processes what it returns. Lookups in
+// the STag table are valid until rx is unlocked: whoever invalidates an STag waits for it.
+func (x *receiver) step() (empty bool, f *failure) {
 	if x.st == nil {
-		st, ok := c.p.stages.Get().(*stage)
+		st, ok := x.c.p.stages.Get().(*stage)
 		if !ok {
 			st = new(stage)
 		}
@@ -157,7 +165,7 @@ func (c *Conn) step() (empty bool, f *failure) {
 	direct := 0
 	if x.phase == rxPayload && x.pay >= directMin {
 		// The stage is empty: payload goes from there first.
-		if f := c.stillMay(); f != nil {
+		if f := x.stillMay(); f != nil {
 			return false, f
 		}
 		direct = x.pay
@@ -183,7 +191,7 @@ func (c *Conn) step() (empty bool, f *failure) {
 		v = x.iov[:1]
 	}
 	room := iovecLen(&v[len(v)-1])
-	n, err := readv(c.sock.fd, v)
+	n, err := readv(x.sock.fd, v)
 	x.iov = [2]iovec{}
 	x.stats.readv++
 	switch {
@@ -193,14 +201,14 @@ func (c *Conn) step() (empty bool, f *failure) {
 	case err != nil:
 		return false, &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: &BrokenError{"read", err}}}
 	case n == 0:
-		return false, c.eof()
+		return false, x.eof()
 	}
 	x.stats.bytes += uint64(n)
 	if direct > 0 {
 		x.stats.direct++
 		d := min(n, direct)
-		if c.crc && !x.crcDone {
-			x.crc = mpa.UpdateCRC(x.crc, x.dst[:d])
+		if x.crc && !x.crcDone {
+			x.sum = mpa.UpdateCRC(x.sum, x.dst[:d])
 		}
 		x.dst = x.dst[d:]
 		x.pay -= d
@@ -211,14 +219,13 @@ func (c *Conn) step() (empty bool, f *failure) {
 		x.ahead = min(4*x.ahead, len(x.st))
 	}
 	x.w += n
-	return false, c.parse()
+	return false, x.parse()
 }
 
 // eof is the end of the stream. RFC 5044 section 7.2: between FPDUs it is an orderly close.
-func (c *Conn) eof() *failure {
-	x := &c.rx
-	f := &failure{err: fabric.ConnError{Provider: name, Remote: !c.fin.Load(), Clean: true}}
-	if x.phase != rxHeader || x.r != x.w || x.sending || x.writing || x.readGot > 0 || c.txBroken.Load() {
+func (x *receiver) eof() *failure {
+	f := &failure{err: fabric.ConnError{Provider: name, Remote: !x.c.fin.Load(), Clean: true}}
+	if x.phase != rxHeader || x.r != x.w || x.sending || x.writing || x.readGot > 0 || x.c.txBroken.Load() {
 		f.err = fabric.ConnError{Provider: name, Remote: true, Cause: &BrokenError{"read", io.ErrUnexpectedEOF}}
 	}
 	return f
@@ -226,46 +233,44 @@ func (c *Conn) eof() *failure {
 
 // stillMay checks again that the current FPDU may be placed, if an STag has changed since its
 // header was processed.
-func (c *Conn) stillMay() *failure {
-	x := &c.rx
-	gen := c.stags.gen.Load()
+func (x *receiver) stillMay() *failure {
+	gen := x.c.stags.gen.Load()
 	if gen == x.gen || x.ref.index == 0 {
 		return nil
 	}
-	if c.stags.valid(x.ref) {
+	if x.c.stags.valid(x.ref) {
 		x.gen = gen
 		return nil
 	}
 	if x.local {
-		return c.localFault()
+		return x.localFault()
 	}
-	return c.refuse(faultSTag.writeCause(), "STag invalidated in the middle of a segment")
+	return x.refuse(faultSTag.writeCause(), "STag invalidated in the middle of a segment")
 }
 
 // localFault ends the connection because the SGE of a receive or Read is invalid.
-func (c *Conn) localFault() *failure {
+func (x *receiver) localFault() *failure {
 	f := &failure{
 		err:   fabric.ConnError{Provider: name, Cause: &WorkError{Status: fabric.WCLocProtErr}},
 		term:  true,
 		cause: catastrophic,
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	st := x.c.state.Lock()
+	defer x.c.state.Unlock()
 	we := f.err.Cause.(*WorkError)
-	if c.rx.op == rdmap.OpReadResponse {
-		e := c.sq.at(*c.orq.at(c.orq.head))
+	if x.op == rdmap.OpReadResponse {
+		e := st.sq.at(*st.orq.at(st.orq.head))
 		e.status = fabric.WCLocProtErr
 		we.ID = e.id
 	} else {
 		f.recv = fabric.WCLocProtErr
-		we.ID = c.rq.at(c.rq.head).ID
+		we.ID = st.rq.at(st.rq.head).ID
 	}
 	return f
 }
 
 // refuse is a violation by the current FPDU, whose header is quoted.
-func (c *Conn) refuse(cause rdmap.Cause, format string, args ...any) *failure {
-	x := &c.rx
+func (x *fpdu) refuse(cause rdmap.Cause, format string, args ...any) *failure {
 	f := violation(cause, format, args...)
 	f.quote = append([]byte(nil), x.hdr[:x.hlen]...)
 	f.seglen = x.ulpdu
@@ -273,22 +278,21 @@ func (c *Conn) refuse(cause rdmap.Cause, format string, args ...any) *failure {
 }
 
 // parse processes the bytes in the stage.
-func (c *Conn) parse() *failure {
-	x := &c.rx
+func (x *receiver) parse() *failure {
 	for {
 		switch x.phase {
 		case rxHeader:
-			if f := c.header(); f != nil || x.phase == rxHeader {
+			if f := x.header(); f != nil || x.phase == rxHeader {
 				return f
 			}
 		case rxPayload:
 			if n := min(x.w-x.r, x.pay); n > 0 {
-				if f := c.stillMay(); f != nil {
+				if f := x.stillMay(); f != nil {
 					return f
 				}
 				b := x.st[x.r : x.r+n]
-				if c.crc && !x.crcDone {
-					x.crc = mpa.UpdateCRC(x.crc, b)
+				if x.crc && !x.crcDone {
+					x.sum = mpa.UpdateCRC(x.sum, b)
 				}
 				copy(x.dst, b)
 				x.dst = x.dst[n:]
@@ -304,8 +308,8 @@ func (c *Conn) parse() *failure {
 			if x.w-x.r < pad+mpa.CRCLen {
 				return nil
 			}
-			if c.crc && !x.crcDone {
-				if mpa.UpdateCRC(x.crc, x.st[x.r:x.r+pad]) != mpa.CRC(x.st[x.r+pad:]) {
+			if x.crc && !x.crcDone {
+				if mpa.UpdateCRC(x.sum, x.st[x.r:x.r+pad]) != mpa.CRC(x.st[x.r+pad:]) {
 					return violation(llp(mpa.CodeCRC), "CRC mismatch")
 				}
 			}
@@ -315,13 +319,13 @@ func (c *Conn) parse() *failure {
 			x.stats.fpdus++
 			if !x.heard {
 				x.heard = true
-				if c.held.Load() {
+				if x.c.held.Load() {
 					// RFC 5044 section 7.1.2: now the responder may send.
-					c.held.Store(false)
+					x.c.held.Store(false)
 					x.kick = true
 				}
 			}
-			if f := c.deliver(); f != nil {
+			if f := x.deliver(); f != nil {
 				return f
 			}
 		}
@@ -334,19 +338,18 @@ const opNone = rdmap.Opcode(0xff)
 
 // header parses the headers of an FPDU, if they are complete, and finds the destination of its
 // payload.
-func (c *Conn) header() *failure {
-	x := &c.rx
+func (x *receiver) header() *failure {
 	b := x.st[x.r:x.w]
 	if len(b) < mpa.LengthLen {
 		return nil
 	}
-	if !c.passive && !c.spoke.Load() {
+	if !x.c.passive && !x.c.spoke.Load() {
 		return violation(llp(mpa.CodeInvalidFrame), "the peer sent before it was sent to")
 	}
 	u := int(binary.BigEndian.Uint16(b))
 	x.ulpdu, x.hlen, x.ref, x.local = u, 0, ref{}, false
-	if u == 0 && c.rtrFPDU && !x.heard {
-		x.crcDone, x.crc = false, mpa.UpdateCRC(0, b[:mpa.LengthLen])
+	if u == 0 && x.rtrFPDU && !x.heard {
+		x.crcDone, x.sum = false, mpa.UpdateCRC(0, b[:mpa.LengthLen])
 		x.op, x.pay, x.dst = opNone, 0, nil
 		x.r += mpa.LengthLen
 		x.phase = rxPayload
@@ -366,7 +369,7 @@ func (c *Conn) header() *failure {
 		return nil
 	}
 	x.crcDone = false
-	if c.crc {
+	if x.crc {
 		if n := mpa.FPDULen(u); len(b) >= n {
 			// The FPDU is complete: verify the CRC before acting on it.
 			if mpa.UpdateCRC(0, b[:n-mpa.CRCLen]) != mpa.CRC(b[n-mpa.CRCLen:]) {
@@ -374,7 +377,7 @@ func (c *Conn) header() *failure {
 			}
 			x.crcDone = true
 		} else {
-			x.crc = mpa.UpdateCRC(0, b[:mpa.LengthLen+hlen])
+			x.sum = mpa.UpdateCRC(0, b[:mpa.LengthLen+hlen])
 		}
 	}
 	x.hlen = copy(x.hdr[:hlen], b[mpa.LengthLen:])
@@ -382,51 +385,50 @@ func (c *Conn) header() *failure {
 	x.dst = nil
 	x.r += mpa.LengthLen + hlen
 	x.phase = rxPayload
-	x.gen = c.stags.gen.Load()
+	x.gen = x.c.stags.gen.Load()
 	if hlen == ddp.TaggedLen {
-		return c.tagged()
+		return x.tagged()
 	}
-	return c.untagged()
+	return x.untagged()
 }
 
 // control checks the RDMAP control field.
-func (c *Conn) control(ulp uint8, tagged bool) *failure {
+func (x *fpdu) control(ulp uint8, tagged bool) *failure {
 	op, err := rdmap.ParseControl(ulp)
-	c.rx.op = op
+	x.op = op
 	switch {
 	case err != nil:
-		return c.refuse(rdmaOperation(rdmap.CodeVersion), "RDMAP version %d", ulp>>6)
+		return x.refuse(rdmaOperation(rdmap.CodeVersion), "RDMAP version %d", ulp>>6)
 	case op > rdmap.OpTerminate || op.Tagged() != tagged:
-		return c.refuse(rdmaOperation(rdmap.CodeUnexpectedOpcode), "%v in a segment with T=%t", op, tagged)
+		return x.refuse(rdmaOperation(rdmap.CodeUnexpectedOpcode), "%v in a segment with T=%t", op, tagged)
 	}
 	return nil
 }
 
 // tagged finds the destination of a tagged segment's payload. RFC 5041 section 7.1, RFC 5040
 // section 7.
-func (c *Conn) tagged() *failure {
-	x := &c.rx
+func (x *receiver) tagged() *failure {
 	var h ddp.Tagged
 	if _, err := ddp.ConsumeTagged(x.hdr[:x.hlen], &h); err != nil {
-		return c.refuse(ddpTagged(ddp.TaggedVersion), "%v", err)
+		return x.refuse(ddpTagged(ddp.TaggedVersion), "%v", err)
 	}
 	x.last = h.Last
-	if f := c.control(h.ULP, true); f != nil {
+	if f := x.control(h.ULP, true); f != nil {
 		return f
 	}
 	if x.op == rdmap.OpReadResponse {
-		return c.readResponse(&h)
+		return x.readResponse(&h)
 	}
 	x.writing = !h.Last
 	if x.pay == 0 {
 		return nil // no memory is accessed, so no STag is looked up
 	}
-	flt := c.aim(h.STag)
+	flt := x.aim(h.STag)
 	if flt == faultNone {
 		x.dst, flt = x.target.at(h.TO, uint32(x.pay))
 	}
 	if flt != faultNone {
-		return c.refuse(flt.writeCause(), "RDMA Write of %d bytes to STag %#x, offset %#x: %v", x.pay, h.STag, h.TO, flt)
+		return x.refuse(flt.writeCause(), "RDMA Write of %d bytes to STag %#x, offset %#x: %v", x.pay, h.STag, h.TO, flt)
 	}
 	x.ref = x.target.ref
 	return nil
@@ -434,63 +436,60 @@ func (c *Conn) tagged() *failure {
 
 // aim makes x.target what stag names. A row of segments to the same STag takes
 // one lookup, as long as nothing has been taken back since.
-func (c *Conn) aim(stag uint32) fault {
-	x := &c.rx
+func (x *receiver) aim(stag uint32) fault {
 	if x.target.stag == stag && x.target.gen == x.gen && x.target.ref.index != 0 {
 		return faultNone
 	}
-	e, flt := c.stags.exposed(stag, fabric.AccessRemoteWrite)
+	e, flt := x.c.stags.exposed(stag, fabric.AccessRemoteWrite)
 	x.target = writeTarget{stag, x.gen, e}
 	return flt
 }
 
 // readResponse checks a segment against the oldest outstanding Read.
-func (c *Conn) readResponse(h *ddp.Tagged) *failure {
-	x := &c.rx
-	c.mu.Lock()
-	if c.orq.len() == 0 {
-		c.mu.Unlock()
-		return c.refuse(rdmaOperation(rdmap.CodeUnexpectedOpcode), "RDMA Read Response to no Read")
+func (x *receiver) readResponse(h *ddp.Tagged) *failure {
+	st := x.c.state.Lock()
+	if st.orq.len() == 0 {
+		x.c.state.Unlock()
+		return x.refuse(rdmaOperation(rdmap.CodeUnexpectedOpcode), "RDMA Read Response to no Read")
 	}
-	seq := *c.orq.at(c.orq.head)
-	e := c.sq.at(seq)
+	seq := *st.orq.at(st.orq.head)
+	e := st.sq.at(seq)
 	size := e.n
 	var sge fabric.SGE
 	if e.nsge > 0 {
-		sge = *c.sges.at(e.sge)
+		sge = *st.sges.at(e.sge)
 	}
-	c.mu.Unlock()
+	x.c.state.Unlock()
 	got := x.readGot
 	switch {
 	case h.STag != sinkSTag(seq):
-		return c.refuse(ddpTagged(ddp.TaggedInvalidSTag), "RDMA Read Response to STag %#x, want %#x", h.STag, sinkSTag(seq))
+		return x.refuse(ddpTagged(ddp.TaggedInvalidSTag), "RDMA Read Response to STag %#x, want %#x", h.STag, sinkSTag(seq))
 	case h.TO != sinkTO(seq)+uint64(got) && (x.pay > 0 || size > 0):
-		return c.refuse(ddpTagged(ddp.TaggedBaseBounds), "RDMA Read Response at offset %#x, want %#x", h.TO, sinkTO(seq)+uint64(got))
+		return x.refuse(ddpTagged(ddp.TaggedBaseBounds), "RDMA Read Response at offset %#x, want %#x", h.TO, sinkTO(seq)+uint64(got))
 	case uint64(x.pay) > uint64(size-got):
-		return c.refuse(ddpTagged(ddp.TaggedBaseBounds), "RDMA Read Response of more than %d bytes", size)
+		return x.refuse(ddpTagged(ddp.TaggedBaseBounds), "RDMA Read Response of more than %d bytes", size)
 	case h.Last != (got+uint32(x.pay) == size) && (h.Last || x.pay > 0 || size > 0):
-		return c.refuse(ddpTagged(ddp.TaggedBaseBounds), "RDMA Read Response of %d bytes with L=%t, want %d", got+uint32(x.pay), h.Last, size)
+		return x.refuse(ddpTagged(ddp.TaggedBaseBounds), "RDMA Read Response of %d bytes with L=%t, want %d", got+uint32(x.pay), h.Last, size)
 	}
 	if x.pay == 0 {
 		return nil
 	}
-	r, ok := c.stags.local(&sge, true)
+	r, ok := x.c.stags.local(&sge, true)
 	if !ok {
-		return c.localFault()
+		return x.localFault()
 	}
 	x.dst, x.ref, x.local = sge.Buf[got:got+uint32(x.pay)], r, true
 	return nil
 }
 
 // untagged finds the destination of an untagged segment's payload. RFC 5041 section 7.1.
-func (c *Conn) untagged() *failure {
-	x := &c.rx
+func (x *receiver) untagged() *failure {
 	var h ddp.Untagged
 	if _, err := ddp.ConsumeUntagged(x.hdr[:x.hlen], &h); err != nil {
-		return c.refuse(ddpUntagged(ddp.UntaggedBadVersion), "%v", err)
+		return x.refuse(ddpUntagged(ddp.UntaggedBadVersion), "%v", err)
 	}
 	x.last, x.inv = h.Last, h.ULP32
-	if f := c.control(h.ULP, false); f != nil {
+	if f := x.control(h.ULP, false); f != nil {
 		return f
 	}
 	qn := uint32(rdmap.QNSend)
@@ -502,12 +501,12 @@ func (c *Conn) untagged() *failure {
 	}
 	switch {
 	case h.QN != qn:
-		return c.refuse(ddpUntagged(ddp.UntaggedInvalidQN), "%v on queue %d", x.op, h.QN)
+		return x.refuse(ddpUntagged(ddp.UntaggedInvalidQN), "%v on queue %d", x.op, h.QN)
 	case h.MSN != x.msn[qn]:
-		return c.refuse(ddpUntagged(ddp.UntaggedMSNRange), "%v number %d, want %d", x.op, h.MSN, x.msn[qn])
+		return x.refuse(ddpUntagged(ddp.UntaggedMSNRange), "%v number %d, want %d", x.op, h.MSN, x.msn[qn])
 	}
 	if qn == rdmap.QNSend {
-		return c.send(&h)
+		return x.send(&h)
 	}
 	// The buffers of the other queues hold one message of a known length.
 	most := rdmap.ReadRequestLen
@@ -516,11 +515,11 @@ func (c *Conn) untagged() *failure {
 	}
 	switch {
 	case h.MO != 0:
-		return c.refuse(ddpUntagged(ddp.UntaggedInvalidMO), "%v at offset %d", x.op, h.MO)
+		return x.refuse(ddpUntagged(ddp.UntaggedInvalidMO), "%v at offset %d", x.op, h.MO)
 	case x.pay > most:
-		return c.refuse(ddpUntagged(ddp.UntaggedMsgTooLong), "%v of %d bytes", x.op, x.pay)
+		return x.refuse(ddpUntagged(ddp.UntaggedMsgTooLong), "%v of %d bytes", x.op, x.pay)
 	case !h.Last || qn == rdmap.QNRead && x.pay < most:
-		return c.refuse(rdmaOperation(rdmap.CodeCatastrophicStream), "%v of %d bytes with L=%t", x.op, x.pay, h.Last)
+		return x.refuse(rdmaOperation(rdmap.CodeCatastrophicStream), "%v of %d bytes with L=%t", x.op, x.pay, h.Last)
 	}
 	x.ctlLen = x.pay
 	x.dst = x.ctl[:x.pay]
@@ -528,31 +527,30 @@ func (c *Conn) untagged() *failure {
 }
 
 // send finds the destination of a Send's segment: the oldest receive.
-func (c *Conn) send(h *ddp.Untagged) *failure {
-	x := &c.rx
+func (x *receiver) send(h *ddp.Untagged) *failure {
 	if !x.sending {
 		x.sendGot = 0
 	}
 	if h.MO != x.sendGot {
-		return c.refuse(ddpUntagged(ddp.UntaggedInvalidMO), "Send at offset %d, want %d", h.MO, x.sendGot)
+		return x.refuse(ddpUntagged(ddp.UntaggedInvalidMO), "Send at offset %d, want %d", h.MO, x.sendGot)
 	}
 	if !x.placed {
-		c.mu.Lock()
-		c.placeReceive()
-		c.mu.Unlock()
+		st := x.c.state.Lock()
+		x.placeReceive(&st.queues)
+		x.c.state.Unlock()
 	}
 	if !x.placed {
-		return c.refuse(ddpUntagged(ddp.UntaggedNoBuffer), "Send without a receive posted")
+		return x.refuse(ddpUntagged(ddp.UntaggedNoBuffer), "Send without a receive posted")
 	}
 	sge := x.place
 	if uint64(x.pay) > uint64(len(sge.Buf))-uint64(h.MO) {
-		f := c.refuse(ddpUntagged(ddp.UntaggedMsgTooLong), "Send of more than the %d bytes of its receive", len(sge.Buf))
+		f := x.refuse(ddpUntagged(ddp.UntaggedMsgTooLong), "Send of more than the %d bytes of its receive", len(sge.Buf))
 		f.recv = fabric.WCLocLenErr
 		return f
 	}
-	r, ok := c.stags.local(&sge, true)
+	r, ok := x.c.stags.local(&sge, true)
 	if !ok {
-		return c.localFault()
+		return x.localFault()
 	}
 	x.sending = !h.Last
 	if x.pay == 0 {
@@ -563,8 +561,7 @@ func (c *Conn) send(h *ddp.Untagged) *failure {
 }
 
 // deliver processes a complete FPDU.
-func (c *Conn) deliver() *failure {
-	x := &c.rx
+func (x *receiver) deliver() *failure {
 	n := x.ulpdu - x.hlen
 	switch x.op {
 	case opNone, rdmap.OpWrite:
@@ -572,17 +569,17 @@ func (c *Conn) deliver() *failure {
 		x.readGot += uint32(n)
 		if x.last {
 			x.readGot = 0
-			c.mu.Lock()
-			c.sq.at(*c.orq.at(c.orq.head)).done = true
-			c.orq.drop(1)
-			c.retire()
-			c.mu.Unlock()
+			st := x.c.state.Lock()
+			st.sq.at(*st.orq.at(st.orq.head)).done = true
+			st.orq.drop(1)
+			st.retire()
+			x.c.state.Unlock()
 			x.kick = true // a request may wait for this Read
 		}
 	case rdmap.OpReadRequest:
-		return c.readRequest()
+		return x.readRequest()
 	case rdmap.OpTerminate:
-		return c.terminated(n)
+		return x.terminated(n)
 	default: // the four Sends
 		x.sendGot += uint32(n)
 		if !x.last {
@@ -591,32 +588,31 @@ func (c *Conn) deliver() *failure {
 		x.msn[rdmap.QNSend]++
 		wc := fabric.WC{Len: x.sendGot}
 		if x.op.Invalidates() {
-			if f := c.remoteInvalidate(x.inv); f != nil {
+			if f := x.remoteInvalidate(x.inv); f != nil {
 				return f
 			}
 			wc.WithInv, wc.InvalidatedKey = true, x.inv
 		}
-		c.mu.Lock()
-		c.completeRecv(wc)
-		c.placeReceive()
-		c.mu.Unlock()
+		st := x.c.state.Lock()
+		st.completeRecv(wc)
+		x.placeReceive(&st.queues)
+		x.c.state.Unlock()
 	}
 	return nil
 }
 
 // placeReceive stores the destination of the next Send. It stays valid since only the
-// receiving side removes receives. The caller holds rxMu and mu.
-func (c *Conn) placeReceive() {
-	x := &c.rx
-	if x.placed = c.rq.len() > 0; x.placed {
-		x.place = c.rq.at(c.rq.head).SGE
+// receiving side removes receives.
+func (x *messages) placeReceive(q *queues) {
+	if x.placed = q.rq.len() > 0; x.placed {
+		x.place = q.rq.at(q.rq.head).SGE
 	} else {
 		x.place = fabric.SGE{}
 	}
 }
 
 // remoteInvalidate executes the invalidation of a Send with Invalidate. Nothing is being
-// placed, as this goroutine holds rxMu. Data may be on its way from the window, but then the
+// placed, as this goroutine holds rx. Data may be on its way from the window, but then the
 // peer has a Read of it outstanding and must not invalidate it: by RFC 5040 section 5.3 the
 // STag becomes unusable for everything that follows, which would include the rest of the
 // response.
@@ -624,59 +620,47 @@ func (c *Conn) placeReceive() {
 // A complete response may have reached the peer, and the peer's next message this side, before
 // the goroutine that wrote it has accounted for it. Then remoteInvalidate waits for that
 // goroutine, which needs no lock that this one holds.
-func (c *Conn) remoteInvalidate(stag uint32) *failure {
-	c.mu.Lock()
-	busy := c.responding(stag)
-	for busy && c.writing {
-		c.wrote.Wait()
-		busy = c.responding(stag)
+func (x *receiver) remoteInvalidate(stag uint32) *failure {
+	st := x.c.state.Lock()
+	busy := st.responding(stag)
+	for busy && st.writing {
+		st.wrote.Wait()
+		busy = st.responding(stag)
 	}
-	c.mu.Unlock()
-	if busy || !c.stags.invalidate(stag, true) {
-		return c.refuse(rdmaProtection(rdmap.CodeCannotInvalidate), "%v of STag %#x", c.rx.op, stag)
+	x.c.state.Unlock()
+	if busy || !x.c.stags.invalidate(stag, true) {
+		return x.refuse(rdmaProtection(rdmap.CodeCannotInvalidate), "%v of STag %#x", x.op, stag)
 	}
 	return nil
 }
 
-// responding reports whether a response to a Read of stag's memory is incomplete. The caller
-// holds mu.
-func (c *Conn) responding(stag uint32) bool {
-	for i := c.irq.head; i != c.irq.tail; i++ {
-		if r := c.irq.at(i); r.SrcSTag == stag && r.Size > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // readRequest queues a Read of the peer.
-func (c *Conn) readRequest() *failure {
-	x := &c.rx
+func (x *receiver) readRequest() *failure {
 	x.msn[rdmap.QNRead]++
 	var r rdmap.ReadRequest
 	rdmap.ConsumeReadRequest(x.ctl[:x.ctlLen], &r) // cannot fail: untagged has checked the length
 	refuse := func(cause rdmap.Cause, format string, args ...any) *failure {
-		f := c.refuse(cause, format, args...)
+		f := x.refuse(cause, format, args...)
 		f.read = append([]byte(nil), x.ctl[:x.ctlLen]...)
 		return f
 	}
 	if r.Size > 0 {
-		if _, _, flt := c.stags.remote(r.SrcSTag, r.SrcTO, r.Size, fabric.AccessRemoteRead); flt != faultNone {
+		if _, _, flt := x.c.stags.remote(r.SrcSTag, r.SrcTO, r.Size, fabric.AccessRemoteRead); flt != faultNone {
 			return refuse(flt.readCause(), "RDMA Read of %d bytes from STag %#x, offset %#x: %v", r.Size, r.SrcSTag, r.SrcTO, flt)
 		}
 	}
-	c.mu.Lock()
-	most := c.ird
+	st := x.c.state.Lock()
+	most := x.ird
 	if r.Size == 0 && x.stats.fpdus == 1 {
 		most = max(most, 1) // a Ready To Receive frame
 	}
-	full := int(c.irq.tail-c.irqNext) >= most
+	full := int(st.irq.tail-st.irqNext) >= most
 	if !full {
-		*c.irq.push() = r
+		*st.irq.push() = r
 	}
-	c.mu.Unlock()
+	x.c.state.Unlock()
 	if full {
-		return refuse(ddpUntagged(ddp.UntaggedNoBuffer), "more than %d Reads at once", c.ird)
+		return refuse(ddpUntagged(ddp.UntaggedNoBuffer), "more than %d Reads at once", x.ird)
 	}
 	x.kick = true
 	return nil

@@ -33,30 +33,46 @@ func lacksPrivateData(n int) error {
 	return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("private data of %d bytes (at most %d)", n, MaxPrivateData)}
 }
 
-// beginSetup moves the connection to stateSetup. endSetup must be called with the result.
-func (c *Conn) beginSetup(passive bool) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.state == stateOver:
-		return c.connErrLocked()
-	case c.passive != passive:
-		return fmt.Errorf("%w: Connect is for resolved connections, Accept and Reject for requests", ErrMisuse)
-	case c.state != stateNew:
-		return fmt.Errorf("%w: connection setup has already begun", ErrMisuse)
-	}
-	c.state = stateSetup
-	c.setups.Add(1)
-	return nil
+// A setup makes a connection. It belongs to the goroutine that has begun it, in Connect, Accept
+// or Reject, and nothing needs it after that.
+type setup struct {
+	c            *Conn
+	passive      bool
+	target       string         // as given to Resolve
+	addrs        []*net.TCPAddr // of target
+	laddr, raddr net.Addr
+	req          mpa.Start // of the peer, if passive
+	reqRDMA      mpa.Enhanced
+	peerData     []byte
+	link
 }
 
-// endSetup ends the connection if its setup has failed, and returns the reason.
-func (c *Conn) endSetup(ctx context.Context, err error) error {
+// beginSetup moves the connection to phaseSetup. The setup's end must be called with the result.
+func (c *Conn) beginSetup(passive bool) (*setup, error) {
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	switch {
+	case st.phase == phaseOver:
+		return nil, st.connErr()
+	case c.passive != passive:
+		return nil, fmt.Errorf("%w: Connect is for resolved connections, Accept and Reject for requests", ErrMisuse)
+	case st.phase != phaseNew:
+		return nil, fmt.Errorf("%w: connection setup has already begun", ErrMisuse)
+	}
+	s := st.setup
+	st.phase, st.setup = phaseSetup, nil
+	c.setups.Add(1)
+	return s, nil
+}
+
+// end ends the connection if its setup has failed, and returns the reason.
+func (s *setup) end(ctx context.Context, err error) error {
+	c := s.c
 	defer c.setups.Done()
 	if err == nil {
 		return nil
 	}
-	c.dropSocket()
+	s.dropSocket()
 	var rejected *fabric.RejectError
 	if errors.As(err, &rejected) {
 		c.end(&failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: err}})
@@ -73,32 +89,30 @@ func (c *Conn) endSetup(ctx context.Context, err error) error {
 	return err
 }
 
-// useSocket makes s the socket of the current setup, which Close may interrupt.
-func (c *Conn) useSocket(s socket) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sock = s
-	if c.shut.Load() {
+// useSocket makes sock the socket of the setup, which Close may interrupt.
+func (s *setup) useSocket(sock socket) error {
+	s.sock = sock
+	s.c.state.Lock().sock = sock
+	s.c.state.Unlock()
+	if s.c.shut.Load() { // Close sets it before it looks for the socket
 		return net.ErrClosed
 	}
 	return nil
 }
 
 // dropSocket closes the socket after a failed setup.
-func (c *Conn) dropSocket() {
-	c.mu.Lock()
-	s := c.sock
-	c.sock = socket{}
-	c.mu.Unlock()
-	if s.f != nil {
-		s.f.Close()
+func (s *setup) dropSocket() {
+	f := s.sock.f
+	s.useSocket(socket{})
+	if f != nil {
+		f.Close()
 	}
 }
 
 // bounded calls wait, which waits for the socket, and interrupts it when ctx ends, when Close
 // is called, or, if d is not zero, after d.
-func (c *Conn) bounded(ctx context.Context, d time.Duration, wait func() error) error {
-	f := c.sock.f
+func (s *setup) bounded(ctx context.Context, d time.Duration, wait func() error) error {
+	f := s.sock.f
 	if d > 0 {
 		if err := f.SetDeadline(time.Now().Add(d)); err != nil {
 			return err
@@ -109,7 +123,7 @@ func (c *Conn) bounded(ctx context.Context, d time.Duration, wait func() error) 
 		defer stop() // fails only if ctx has ended, and the setup with it
 	}
 	// Close sets shut before it sets the deadline.
-	if c.shut.Load() {
+	if s.c.shut.Load() {
 		return net.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
@@ -123,33 +137,34 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 	if len(privateData) > MaxPrivateData {
 		return lacksPrivateData(len(privateData))
 	}
-	if err := c.beginSetup(false); err != nil {
+	s, err := c.beginSetup(false)
+	if err != nil {
 		return err
 	}
-	return c.endSetup(ctx, c.connect(ctx, privateData))
+	return s.end(ctx, s.connect(ctx, privateData))
 }
 
-func (c *Conn) connect(ctx context.Context, privateData []byte) error {
-	if err := c.dial(ctx); err != nil {
-		return &SetupError{Addr: c.target, Reason: "no TCP connection", Err: err}
+func (s *setup) connect(ctx context.Context, privateData []byte) error {
+	if err := s.dial(ctx); err != nil {
+		return &SetupError{Addr: s.target, Reason: "no TCP connection", Err: err}
 	}
-	return c.greet(ctx, privateData)
+	return s.greet(ctx, privateData)
 }
 
 // greet does the initiator's handshake on the TCP connection.
-func (c *Conn) greet(ctx context.Context, privateData []byte) error {
-	rtr, err := c.initiate(ctx, privateData)
+func (s *setup) greet(ctx context.Context, privateData []byte) error {
+	c := s.c
+	rtr, err := s.initiate(ctx, privateData)
 	if err == nil {
-		err = c.establish(ctx)
+		err = s.establish(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	if rtr != 0 {
 		// RFC 6581 section 4.3: the frame that lets the responder send.
-		c.mu.Lock()
-		c.pushSend(&fabric.SendWR{Op: rtr, RKey: noSTag}, true)
-		c.mu.Unlock()
+		c.state.Lock().pushSend(&fabric.SendWR{Op: rtr, RKey: noSTag}, nil, true)
+		c.state.Unlock()
 		c.kick()
 	}
 	c.startNudging()
@@ -157,16 +172,16 @@ func (c *Conn) greet(ctx context.Context, privateData []byte) error {
 }
 
 // dial connects to the first address that can be reached.
-func (c *Conn) dial(ctx context.Context) error {
+func (s *setup) dial(ctx context.Context) error {
 	var errs []error
-	for _, a := range c.addrs {
-		err := c.dialTo(ctx, a)
+	for _, a := range s.addrs {
+		err := s.dialTo(ctx, a)
 		if err == nil {
 			return nil
 		}
-		c.dropSocket()
+		s.dropSocket()
 		errs = append(errs, &net.OpError{Op: "dial", Net: "tcp", Addr: a, Err: err})
-		if ctx.Err() != nil || c.shut.Load() {
+		if ctx.Err() != nil || s.c.shut.Load() {
 			break
 		}
 	}
@@ -176,20 +191,20 @@ func (c *Conn) dial(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (c *Conn) dialTo(ctx context.Context, a *net.TCPAddr) error {
+func (s *setup) dialTo(ctx context.Context, a *net.TCPAddr) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s, finish, err := startConnect(a)
+	sock, finish, err := startConnect(a)
 	if err != nil {
 		return err
 	}
-	if err := c.useSocket(s); err != nil {
+	if err := s.useSocket(sock); err != nil {
 		return err
 	}
 	if finish != nil {
-		err = c.bounded(ctx, 0, func() (err error) {
-			werr := s.rc.Write(func(uintptr) (done bool) {
+		err = s.bounded(ctx, 0, func() (err error) {
+			werr := sock.rc.Write(func(uintptr) (done bool) {
 				done, err = finish()
 				return done
 			})
@@ -202,16 +217,17 @@ func (c *Conn) dialTo(ctx context.Context, a *net.TCPAddr) error {
 			return err
 		}
 	}
-	local, err := localAddr(s.fd)
+	local, err := localAddr(sock.fd)
 	if err != nil {
 		return err
 	}
 	if local.Port == a.Port && local.IP.Equal(a.IP) {
 		return errSelf
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.laddr, c.raddr = local, a
+	s.laddr, s.raddr = local, a
+	st := s.c.state.Lock()
+	st.laddr, st.raddr = local, a
+	s.c.state.Unlock()
 	return nil
 }
 
@@ -221,38 +237,38 @@ var errSelf = errors.New("connection to itself")
 
 // initiate is the initiator's side of the handshake. rtr is the operation of
 // the Ready To Receive frame that has been agreed on, or zero.
-func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opcode, err error) {
-	cfg := &c.p.cfg
+func (s *setup) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opcode, err error) {
+	cfg := &s.c.p.cfg
 	refuse := func(reason string, err error) (fabric.Opcode, error) {
-		return 0, &SetupError{Addr: c.target, Reason: reason, Err: err}
+		return 0, &SetupError{Addr: s.target, Reason: reason, Err: err}
 	}
-	s := mpa.Start{Kind: mpa.Request, Flags: mpa.FlagEnhanced, Revision: mpa.MaxRevision, PDLength: mpa.EnhancedLen + len(privateData)}
+	start := mpa.Start{Kind: mpa.Request, Flags: mpa.FlagEnhanced, Revision: mpa.MaxRevision, PDLength: mpa.EnhancedLen + len(privateData)}
 	if cfg.CRC || cfg.RequireCRC {
-		s.Flags |= mpa.FlagCRC
+		start.Flags |= mpa.FlagCRC
 	}
-	want := mpa.Enhanced{IRD: uint16(c.attr.InboundReads), ORD: uint16(c.attr.OutboundReads)}
+	want := mpa.Enhanced{IRD: uint16(s.c.attr.InboundReads), ORD: uint16(s.c.attr.OutboundReads)}
 	if cfg.PeerToPeer {
 		want.PeerToPeer, want.RTRWrite, want.RTRRead = true, true, true
 	}
-	frame := mpa.AppendStart(make([]byte, 0, mpa.StartLen+s.PDLength), &s)
+	frame := mpa.AppendStart(make([]byte, 0, mpa.StartLen+start.PDLength), &start)
 	frame = mpa.AppendEnhanced(frame, &want)
 	frame = append(frame, privateData...)
-	if err := c.say(ctx, frame); err != nil {
-		return refuse("MPA request not sent", c.netError("write", err))
+	if err := s.say(ctx, frame); err != nil {
+		return refuse("MPA request not sent", s.netError("write", err))
 	}
 
-	st, ok := c.p.stages.Get().(*stage)
+	st, ok := s.c.p.stages.Get().(*stage)
 	if !ok {
 		st = new(stage)
 	}
-	defer c.p.stages.Put(st)
+	defer s.c.p.stages.Put(st)
 	in := startReader{buf: st[:]}
-	err = c.bounded(ctx, cfg.withDefaults().ReplyTimeout, func() error { return in.readAll(c.sock.f, mpa.Reply) })
+	err = s.bounded(ctx, cfg.withDefaults().ReplyTimeout, func() error { return in.readAll(s.sock.f, mpa.Reply) })
 	if err == mpa.ErrKey {
 		err = &StrangerError{Answer: append([]byte(nil), in.buf[:min(in.n, maxAnswer)]...)}
 	}
 	if err != nil {
-		return refuse("no valid MPA reply", c.netError("read", err))
+		return refuse("no valid MPA reply", s.netError("read", err))
 	}
 	rep, pd := in.start, in.privateData()
 	var got mpa.Enhanced
@@ -262,7 +278,7 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 		pd = pd[mpa.EnhancedLen:]
 	}
 	if rep.Flags&mpa.FlagReject != 0 {
-		return 0, &fabric.RejectError{Addr: c.target, PrivateData: pd}
+		return 0, &fabric.RejectError{Addr: s.target, PrivateData: pd}
 	}
 	if rep.Flags&mpa.FlagMarkers != 0 {
 		return refuse("the peer requires markers", nil)
@@ -271,12 +287,12 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 		// RFC 5044 section 7.1.2.
 		return refuse("the peer sent before the first message of this side", nil)
 	}
-	c.crc = (s.Flags|rep.Flags)&mpa.FlagCRC != 0
-	ird, ord := c.attr.InboundReads, c.attr.OutboundReads
+	s.crc = (start.Flags|rep.Flags)&mpa.FlagCRC != 0
+	ird, ord := s.c.attr.InboundReads, s.c.attr.OutboundReads
 	if enhanced {
 		if got.ORD != mpa.ReadsUnknown && int(got.ORD) > ird {
 			// RFC 6581 section 9: a responder's ORD must not exceed the offered IRD.
-			c.refuseReply(mpa.CodeInsufficientIRD)
+			s.refuseReply(mpa.CodeInsufficientIRD)
 			return refuse(fmt.Sprintf("the peer wants %d concurrent Reads, was offered %d", got.ORD, ird), nil)
 		}
 		if got.IRD != mpa.ReadsUnknown {
@@ -289,47 +305,47 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 			case got.RTRRead && ord > 0:
 				rtr = fabric.OpRead
 			default:
-				c.refuseReply(mpa.CodeNoMatchingRTR)
+				s.refuseReply(mpa.CodeNoMatchingRTR)
 				return refuse("the peer chose none of the offered Ready To Receive frames", nil)
 			}
 		}
 	}
-	c.mu.Lock()
-	c.ird, c.ord, c.peerData = ird, ord, pd
-	c.mu.Unlock()
+	s.ird, s.ord = ird, ord
+	s.c.state.Lock().peerData = pd
+	s.c.state.Unlock()
 	return rtr, nil
 }
 
 // netError returns an error of the socket's os.File as one of the network, so that it is not
 // taken for one of a file with the name "tcp". Others it returns as they are.
-func (c *Conn) netError(op string, err error) error {
+func (s *setup) netError(op string, err error) error {
 	if file, ok := err.(*fs.PathError); ok {
-		return &net.OpError{Op: op, Net: "tcp", Source: c.laddr, Addr: c.raddr, Err: file.Err}
+		return &net.OpError{Op: op, Net: "tcp", Source: s.laddr, Addr: s.raddr, Err: file.Err}
 	}
 	return err
 }
 
 // refuseReply sends a Terminate message that says why the reply is not acceptable. RFC 6581
 // section 8.
-func (c *Conn) refuseReply(code mpa.Code) {
+func (s *setup) refuseReply(code mpa.Code) {
 	ulpdu := ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpTerminate), QN: rdmap.QNTerminate, MSN: 1})
 	ulpdu = rdmap.AppendTerminate(ulpdu, &rdmap.Terminate{Cause: llp(code)})
-	c.sock.f.Write(mpa.AppendFPDU(nil, ulpdu, c.crc))
+	s.sock.f.Write(mpa.AppendFPDU(nil, ulpdu, s.crc))
 }
 
 // say sends a start-up frame. It normally fits into the buffer of a new socket.
-func (c *Conn) say(ctx context.Context, frame []byte) error {
+func (s *setup) say(ctx context.Context, frame []byte) error {
 	var v [1]iovec
 	setIovec(&v[0], frame)
-	n, err := writev(c.sock.fd, v[:])
+	n, err := writev(s.sock.fd, v[:])
 	if err != nil && err != errAgain {
 		return err
 	}
 	if n == len(frame) {
 		return nil
 	}
-	return c.bounded(ctx, 0, func() error {
-		_, err := c.sock.f.Write(frame[n:])
+	return s.bounded(ctx, 0, func() error {
+		_, err := s.sock.f.Write(frame[n:])
 		return err
 	})
 }
@@ -385,48 +401,60 @@ func (r *startReader) privateData() []byte {
 func (r *startReader) more() bool { return r.n > mpa.StartLen+r.start.PDLength }
 
 // establish turns a TCP connection after its handshake into an iWARP stream.
-func (c *Conn) establish(ctx context.Context) error {
-	c.sizeSegments()
+func (s *setup) establish(ctx context.Context) error {
+	c := s.c
+	s.sizeSegments()
+	l := new(link)
+	*l = s.link
 	c.held.Store(c.passive)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.attach(l)
+	st := c.state.Lock()
+	defer c.state.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if c.shut.Load() || c.state != stateSetup {
+	if c.shut.Load() || st.phase != phaseSetup {
 		return net.ErrClosed
 	}
 	// This fails if the poller does not watch the socket.
-	if err := c.sock.f.SetDeadline(time.Time{}); err != nil {
-		return &SetupError{Addr: c.raddr.String(), Reason: "descriptor", Err: err}
+	if err := l.sock.f.SetDeadline(time.Time{}); err != nil {
+		return &SetupError{Addr: s.raddr.String(), Reason: "descriptor", Err: err}
 	}
-	c.state = stateUp
-	c.up.Store(true)
+	st.phase = phaseUp
+	c.link.Store(l)
 	return nil
 }
 
+// attach gives the sender and the receiver their link, before any of them runs.
+func (c *Conn) attach(l *link) {
+	c.tx.Lock().link = l
+	c.tx.Unlock()
+	c.rx.Lock().link = l
+	c.rx.Unlock()
+}
+
 // sizeSegments sets the segment sizes.
-func (c *Conn) sizeSegments() {
+func (s *setup) sizeSegments() {
 	ulpdu := mpa.MaxULPDU
-	switch fpdu := c.p.cfg.MaxFPDU; {
+	switch fpdu := s.c.p.cfg.MaxFPDU; {
 	case fpdu > 0:
 		ulpdu = mpa.MULPDU(fpdu)
-	case c.sameHost():
+	case s.sameHost():
 		ulpdu = localFPDU
 	default:
-		if emss := segmentSize(c.sock.fd); emss > 0 {
+		if emss := segmentSize(s.sock.fd); emss > 0 {
 			ulpdu = mpa.MULPDU(emss)
 		}
 	}
 	// Payloads of a multiple of eight keep the rest of a message aligned. At least eight bytes
 	// make progress.
-	c.maxTagged = max(ulpdu-ddp.TaggedLen, 8) &^ 7
-	c.maxUntagged = max(ulpdu-ddp.UntaggedLen, 8) &^ 7
+	s.maxTagged = max(ulpdu-ddp.TaggedLen, 8) &^ 7
+	s.maxUntagged = max(ulpdu-ddp.UntaggedLen, 8) &^ 7
 }
 
-func (c *Conn) sameHost() bool {
-	l, lok := c.laddr.(*net.TCPAddr)
-	r, rok := c.raddr.(*net.TCPAddr)
+func (s *setup) sameHost() bool {
+	l, lok := s.laddr.(*net.TCPAddr)
+	r, rok := s.raddr.(*net.TCPAddr)
 	return lok && rok && (r.IP.IsLoopback() || r.IP.Equal(l.IP))
 }
 
@@ -438,82 +466,81 @@ func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := c.beginSetup(true); err != nil {
+	s, err := c.beginSetup(true)
+	if err != nil {
 		return err
 	}
-	err := c.respond(ctx, privateData)
+	err = s.respond(ctx, privateData)
 	if err == nil {
-		err = c.establish(ctx)
+		err = s.establish(ctx)
 	}
-	return c.endSetup(ctx, err)
+	return s.end(ctx, err)
 }
 
 // respond is the responder's half of the handshake.
-func (c *Conn) respond(ctx context.Context, privateData []byte) error {
-	if waiting, eof := peek(c.sock.fd); waiting {
+func (s *setup) respond(ctx context.Context, privateData []byte) error {
+	if waiting, eof := peek(s.sock.fd); waiting {
 		// RFC 5044 section 7.1.2: the initiator waits for the reply.
-		c.replyReject(nil)
-		return &SetupError{Addr: c.raddr.String(), Reason: "the peer sends before it has been answered"}
+		s.replyReject(nil)
+		return &SetupError{Addr: s.raddr.String(), Reason: "the peer sends before it has been answered"}
 	} else if eof {
-		return &SetupError{Addr: c.raddr.String(), Reason: "the peer has given up", Err: io.ErrUnexpectedEOF}
+		return &SetupError{Addr: s.raddr.String(), Reason: "the peer has given up", Err: io.ErrUnexpectedEOF}
 	}
-	rep := mpa.Start{Kind: mpa.Reply, Flags: c.req.Flags & mpa.FlagCRC, Revision: c.req.Revision, PDLength: len(privateData)}
-	if c.p.cfg.RequireCRC {
+	rep := mpa.Start{Kind: mpa.Reply, Flags: s.req.Flags & mpa.FlagCRC, Revision: s.req.Revision, PDLength: len(privateData)}
+	if s.c.p.cfg.RequireCRC {
 		rep.Flags |= mpa.FlagCRC
 	}
-	ird, ord := c.attr.InboundReads, c.attr.OutboundReads
+	ird, ord := s.c.attr.InboundReads, s.c.attr.OutboundReads
 	var grant mpa.Enhanced
-	if c.enhanced() {
+	if s.enhanced() {
 		rep.Flags |= mpa.FlagEnhanced
 		rep.PDLength += mpa.EnhancedLen
 		// The reply states the effective values: our ORD is at most the peer's IRD, and our
 		// IRD at most the peer's ORD.
-		if c.reqRDMA.IRD != mpa.ReadsUnknown {
-			ord = min(ord, int(c.reqRDMA.IRD))
+		if s.reqRDMA.IRD != mpa.ReadsUnknown {
+			ord = min(ord, int(s.reqRDMA.IRD))
 		}
-		if c.reqRDMA.ORD != mpa.ReadsUnknown {
-			ird = min(ird, int(c.reqRDMA.ORD))
+		if s.reqRDMA.ORD != mpa.ReadsUnknown {
+			ird = min(ird, int(s.reqRDMA.ORD))
 		}
 		grant = mpa.Enhanced{IRD: uint16(ird), ORD: uint16(ord)}
-		if c.reqRDMA.PeerToPeer {
+		if s.reqRDMA.PeerToPeer {
 			grant.PeerToPeer = true
 			// RFC 6581 section 4.3: choose one of those offered. A Write is the cheapest.
 			switch {
-			case c.reqRDMA.RTRWrite:
+			case s.reqRDMA.RTRWrite:
 				grant.RTRWrite = true
-			case c.reqRDMA.RTRRead:
+			case s.reqRDMA.RTRRead:
 				grant.RTRRead = true
-			case c.reqRDMA.RTRSend:
+			case s.reqRDMA.RTRSend:
 				grant.RTRSend = true
-				c.rtrFPDU = true
+				s.rtrFPDU = true
 			default:
 				grant.RTRWrite = true
 			}
 		}
 	}
-	c.crc = rep.Flags&mpa.FlagCRC != 0
+	s.crc = rep.Flags&mpa.FlagCRC != 0
 	frame := mpa.AppendStart(make([]byte, 0, mpa.StartLen+rep.PDLength), &rep)
-	if c.enhanced() {
+	if s.enhanced() {
 		frame = mpa.AppendEnhanced(frame, &grant)
 	}
 	frame = append(frame, privateData...)
-	c.mu.Lock()
-	c.ird, c.ord = ird, ord
-	c.mu.Unlock()
-	if err := c.say(ctx, frame); err != nil {
-		return &SetupError{Addr: c.raddr.String(), Reason: "reply not sent", Err: c.netError("write", err)}
+	s.ird, s.ord = ird, ord
+	if err := s.say(ctx, frame); err != nil {
+		return &SetupError{Addr: s.raddr.String(), Reason: "reply not sent", Err: s.netError("write", err)}
 	}
 	return nil
 }
 
-func (c *Conn) enhanced() bool {
-	return c.req.Revision >= 2 && c.req.Flags&mpa.FlagEnhanced != 0
+func (s *setup) enhanced() bool {
+	return s.req.Revision >= 2 && s.req.Flags&mpa.FlagEnhanced != 0
 }
 
 // replyReject sends a rejection without waiting for space in the socket: a peer that does not
 // read may not get it.
-func (c *Conn) replyReject(privateData []byte) error {
-	return sendReject(c.sock.f, &c.req, c.enhanced(), privateData)
+func (s *setup) replyReject(privateData []byte) error {
+	return sendReject(s.sock.f, &s.req, s.enhanced(), privateData)
 }
 
 func sendReject(f *os.File, req *mpa.Start, enhanced bool, privateData []byte) error {
@@ -537,14 +564,15 @@ func (c *Conn) Reject(privateData []byte) error {
 	if len(privateData) > MaxPrivateData {
 		return lacksPrivateData(len(privateData))
 	}
-	if err := c.beginSetup(true); err != nil {
+	s, err := c.beginSetup(true)
+	if err != nil {
 		return err
 	}
-	err := c.replyReject(privateData)
-	c.endSetup(context.Background(), ErrRejected)
+	err = s.replyReject(privateData)
+	s.end(context.Background(), ErrRejected)
 	c.Close()
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		return &SetupError{Addr: c.raddr.String(), Reason: "rejection not sent", Err: c.netError("write", err)}
+		return &SetupError{Addr: s.raddr.String(), Reason: "rejection not sent", Err: s.netError("write", err)}
 	}
 	return nil
 }

@@ -614,9 +614,7 @@ func TestConnectWaits(t *testing.T) {
 }
 
 func (c *Conn) setupSocket() *os.File {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sock.f
+	return look(&c.state, func(st *state) *os.File { return st.sock.f })
 }
 
 // TestConnectRefused: the error wraps the system's error, and other addresses are tried.
@@ -644,7 +642,9 @@ func TestConnectRefused(t *testing.T) {
 	}
 	defer fc.Close()
 	c := fc.(*Conn)
-	c.addrs = append([]*net.TCPAddr{nobody.Addr().(*net.TCPAddr)}, c.addrs...)
+	to := c.state.Lock().setup
+	to.addrs = append([]*net.TCPAddr{nobody.Addr().(*net.TCPAddr)}, to.addrs...)
+	c.state.Unlock()
 	done := make(chan error, 1)
 	go func() { done <- c.Connect(context.Background(), nil) }()
 	mustAccept(t, acceptNext(t, l), nil)
@@ -671,7 +671,7 @@ func TestKeepAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		on, err := syscall.GetsockoptInt(fc.(*Conn).sock.fd, syscall.SOL_SOCKET, syscall.SO_KEEPALIVE)
+		on, err := syscall.GetsockoptInt(fc.(*Conn).link.Load().sock.fd, syscall.SOL_SOCKET, syscall.SO_KEEPALIVE)
 		if on != 0 {
 			break
 		}
@@ -684,7 +684,7 @@ func TestKeepAlive(t *testing.T) {
 		{syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, 15},
 		{syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1},
 	} {
-		if v, err := syscall.GetsockoptInt(server.sock.fd, o.level, o.name); v != o.want || err != nil {
+		if v, err := syscall.GetsockoptInt(server.link.Load().sock.fd, o.level, o.name); v != o.want || err != nil {
 			t.Errorf("option %d/%d of an accepted socket is %d, %v; want %d", o.level, o.name, v, err, o.want)
 		}
 	}

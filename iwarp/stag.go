@@ -59,22 +59,30 @@ type entry struct {
 // needs no check, and always valid.
 type ref struct{ index, epoch uint32 }
 
-// A table is the STag table of a connection, which is its own protection domain. Its lock comes
-// before Conn.mu.
+// A table is the STag table of a connection, which is its own protection domain. Any goroutine
+// may use it.
 //
-// Invalidation has two steps: the entry is changed under mu, after which no lookup finds it
-// and no ref to it is valid; then the caller's fence waits until no earlier lookup is in use.
+// Invalidation has two steps: the entry is changed under the lock, after which no lookup finds
+// it and no ref to it is valid; then the caller's fence waits until no earlier lookup is in use.
 type table struct {
-	mu     lockorder.Mutex
-	gen    atomic.Uint64 // incremented whenever a ref may have become invalid
-	e      []entry
-	free   []uint32
-	tokens *tokens                  // nil before the first entry
-	stags  struct{ mrs, mws int64 } // live
+	gen     atomic.Uint64 // incremented whenever a ref may have become invalid
+	entries lockorder.Value[entries]
 }
 
-// alloc finds a free entry. The caller holds mu.
-func (t *table) alloc() (uint32, error) {
+// Entries are those of a table, under the lock of table.entries.
+type entries struct {
+	gen    *atomic.Uint64 // table.gen
+	e      []entry
+	free   []uint32
+	tokens *tokens // nil before the first entry
+	live   live
+}
+
+// live counts what is open.
+type live struct{ mrs, mws int64 }
+
+// alloc finds a free entry.
+func (t *entries) alloc() (uint32, error) {
 	if n := len(t.free); n > 0 {
 		i := t.free[n-1]
 		t.free = t.free[:n-1]
@@ -93,8 +101,8 @@ func (t *table) alloc() (uint32, error) {
 	return uint32(len(t.e) - 1), nil
 }
 
-// name gives an entry a new token for size bytes of memory. The caller holds mu.
-func (t *table) name(e *entry, size int) {
+// name gives an entry a new token for size bytes of memory.
+func (t *entries) name(e *entry, size int) {
 	tok := t.tokens.draw(e.tweak, e.uses, uint32(size), e.key)
 	e.key, e.base = tok.key, tok.base
 	if e.uses++; e.uses == 0 {
@@ -104,17 +112,17 @@ func (t *table) name(e *entry, size int) {
 
 // release frees an entry. Its next use goes on with the tokens where this one
 // has stopped.
-func (t *table) release(i uint32) {
+func (t *entries) release(i uint32) {
 	e := &t.e[i]
 	*e = entry{key: e.key, tweak: e.tweak, uses: e.uses, epoch: e.epoch + 1}
 	t.free = append(t.free, i)
 	t.gen.Add(1)
 }
 
-func (t *table) stag(i uint32) uint32 { return i<<stagKeyBits | uint32(t.e[i].key) }
+func (t *entries) stag(i uint32) uint32 { return i<<stagKeyBits | uint32(t.e[i].key) }
 
 // entry returns the entry of stag, if its index is in use and its key matches.
-func (t *table) entry(stag uint32) (uint32, *entry) {
+func (t *entries) entry(stag uint32) (uint32, *entry) {
 	i := stag >> stagKeyBits
 	if i == 0 || int64(i) >= int64(len(t.e)) {
 		return 0, nil
@@ -209,17 +217,18 @@ func (e *exposure) at(to uint64, n uint32) ([]byte, fault) {
 }
 
 // exposed looks up stag for the peer.
-func (t *table) exposed(stag uint32, need fabric.Access) (exposure, fault) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	i, e := t.entry(stag)
-	if e == nil || e.kind != kindRegion && e.kind != kindBound {
-		return exposure{}, faultSTag
+func (t *table) exposed(stag uint32, need fabric.Access) (x exposure, flt fault) {
+	l := t.entries.Lock()
+	switch i, e := l.entry(stag); {
+	case e == nil || e.kind != kindRegion && e.kind != kindBound:
+		flt = faultSTag
+	case e.access&need == 0:
+		flt = faultAccess
+	default:
+		x = exposure{e.buf, e.base, ref{i, e.epoch}}
 	}
-	if e.access&need == 0 {
-		return exposure{}, faultAccess
-	}
-	return exposure{e.buf, e.base, ref{i, e.epoch}}, faultNone
+	t.entries.Unlock()
+	return x, flt
 }
 
 // remote looks up the n bytes at tagged offset to for the peer.
@@ -238,12 +247,12 @@ func (t *table) local(sge *fabric.SGE, write bool) (ref, bool) {
 	if sge.LKey == fabric.LocalDMAKey {
 		return ref{}, true
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.localLocked(sge, write)
+	r, ok := t.entries.Lock().local(sge, write)
+	t.entries.Unlock()
+	return r, ok
 }
 
-func (t *table) localLocked(sge *fabric.SGE, write bool) (ref, bool) {
+func (t *entries) local(sge *fabric.SGE, write bool) (ref, bool) {
 	i, e := t.entry(sge.LKey)
 	if e == nil || e.kind != kindRegion || write && e.access&fabric.AccessLocalWrite == 0 || !within(sge.Buf, e.buf) {
 		return ref{}, false
@@ -265,31 +274,29 @@ func (t *table) valid(r ref) bool {
 	if r.index == 0 {
 		return true
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.validLocked(r)
+	ok := t.entries.Lock().valid(r)
+	t.entries.Unlock()
+	return ok
 }
 
-func (t *table) validLocked(r ref) bool {
+func (t *entries) valid(r ref) bool {
 	return r.index == 0 || int64(r.index) < int64(len(t.e)) && t.e[r.index].epoch == r.epoch
 }
 
 // bind executes an OpBindMW.
-func (t *table) bind(w *MW) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if w.closed {
+func (t *entries) bind(w *MW) bool {
+	if w.closed.Load() {
 		return false
 	}
 	e := &t.e[w.index]
-	if e.kind != kindPrepared || !t.validLocked(e.parent) {
+	if e.kind != kindPrepared || !t.valid(e.parent) {
 		return false
 	}
 	e.kind = kindBound
 	return true
 }
 
-// invalidate unbinds the window that stag names. The caller fences.
+// invalidate unbinds the window that stag names.
 //
 // This side may post the invalidation of a window that the peer has just invalidated, before
 // it has polled the completion that says so: for example when a call is canceled while its
@@ -298,9 +305,7 @@ func (t *table) bind(w *MW) bool {
 // the window is closed and stays closed, but only once, and until the window is prepared again.
 // RFC 5040 leaves to the adapter what cannot be invalidated, and in the RDMA verbs an STag may be
 // invalid already.
-func (t *table) invalidate(stag uint32, peer bool) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *entries) invalidate(stag uint32, peer bool) bool {
 	_, e := t.entry(stag)
 	switch {
 	case e == nil:
@@ -319,8 +324,22 @@ func (t *table) invalidate(stag uint32, peer bool) bool {
 	return e.byPeer
 }
 
+// bind executes an OpBindMW.
+func (t *table) bind(w *MW) bool {
+	ok := t.entries.Lock().bind(w)
+	t.entries.Unlock()
+	return ok
+}
+
+// invalidate unbinds the window that stag names. The caller fences.
+func (t *table) invalidate(stag uint32, peer bool) bool {
+	ok := t.entries.Lock().invalidate(stag, peer)
+	t.entries.Unlock()
+	return ok
+}
+
 // unbind returns a window to the allocated state.
-func (t *table) unbind(e *entry) {
+func (t *entries) unbind(e *entry) {
 	e.kind = kindWindow
 	e.buf = nil
 	e.access = 0
@@ -329,15 +348,15 @@ func (t *table) unbind(e *entry) {
 	t.gen.Add(1)
 }
 
-// clear frees everything, for Conn.Close.
-func (t *table) clear() (mrs, mws int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	mrs, mws = t.stags.mrs, t.stags.mws
-	t.stags.mrs, t.stags.mws = 0, 0
-	t.e, t.free = nil, nil
+// clear frees everything, for Conn.Close. It returns what was live.
+func (t *table) clear() live {
+	l := t.entries.Lock()
+	defer t.entries.Unlock()
+	was := l.live
+	l.live = live{}
+	l.e, l.free = nil, nil
 	t.gen.Add(1)
-	return mrs, mws
+	return was
 }
 
 // An MR is a registered region. It is a fabric.MR.
@@ -348,7 +367,7 @@ type MR struct {
 	stag   uint32
 	base   uint64
 	remote bool
-	closed bool // under table.mu
+	closed atomic.Bool
 }
 
 var _ fabric.MR = (*MR)(nil)
@@ -370,9 +389,8 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	if err := c.alive(); err != nil {
 		return nil, err
 	}
-	t := &c.stags
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t := c.stags.entries.Lock()
+	defer c.stags.entries.Unlock()
 	if c.shut.Load() {
 		return nil, c.connErr()
 	}
@@ -387,7 +405,7 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 		size = 0 // not exposed, may have any size
 	}
 	t.name(e, size)
-	t.stags.mrs++
+	t.live.mrs++
 	c.p.open.mrs.Add(1)
 	return &MR{c: c, buf: buf, index: i, stag: t.stag(i), base: e.base, remote: remote}, nil
 }
@@ -408,13 +426,11 @@ func (m *MR) Segment() fabric.Segment {
 
 // Close implements fabric.MR. Windows over the region are unbound with it.
 func (m *MR) Close() error {
-	t := &m.c.stags
-	t.mu.Lock()
-	if m.closed || int64(m.index) >= int64(len(t.e)) {
-		t.mu.Unlock()
+	t := m.c.stags.entries.Lock()
+	if m.closed.Swap(true) || int64(m.index) >= int64(len(t.e)) {
+		m.c.stags.entries.Unlock()
 		return nil
 	}
-	m.closed = true
 	self := ref{m.index, t.e[m.index].epoch}
 	for i := range t.e {
 		if e := &t.e[i]; e.parent == self && (e.kind == kindBound || e.kind == kindPrepared) {
@@ -422,8 +438,8 @@ func (m *MR) Close() error {
 		}
 	}
 	t.release(m.index)
-	t.stags.mrs--
-	t.mu.Unlock()
+	t.live.mrs--
+	m.c.stags.entries.Unlock()
 	m.c.p.open.mrs.Add(-1)
 	m.c.fence()
 	return nil
@@ -433,7 +449,7 @@ func (m *MR) Close() error {
 type MW struct {
 	c      *Conn
 	index  uint32
-	closed bool // under table.mu
+	closed atomic.Bool
 }
 
 var _ fabric.MW = (*MW)(nil)
@@ -443,9 +459,8 @@ func (c *Conn) AllocMW() (fabric.MW, error) {
 	if err := c.alive(); err != nil {
 		return nil, err
 	}
-	t := &c.stags
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t := c.stags.entries.Lock()
+	defer c.stags.entries.Unlock()
 	if c.shut.Load() {
 		return nil, c.connErr()
 	}
@@ -454,7 +469,7 @@ func (c *Conn) AllocMW() (fabric.MW, error) {
 		return nil, err
 	}
 	t.e[i].kind = kindWindow
-	t.stags.mws++
+	t.live.mws++
 	c.p.open.mws.Add(1)
 	return &MW{c: c, index: i}, nil
 }
@@ -476,10 +491,9 @@ func (w *MW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, erro
 	if uint64(len(mem.Buf)) > math.MaxUint32 {
 		return fabric.Segment{}, ErrBadMemory
 	}
-	t := &w.c.stags
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if w.closed || int64(w.index) >= int64(len(t.e)) {
+	t := w.c.stags.entries.Lock()
+	defer w.c.stags.entries.Unlock()
+	if w.closed.Load() || int64(w.index) >= int64(len(t.e)) {
 		return fabric.Segment{}, w.c.connErr()
 	}
 	e := &t.e[w.index]
@@ -489,7 +503,7 @@ func (w *MW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, erro
 	var parent ref
 	if mem.LKey != fabric.LocalDMAKey {
 		var ok bool
-		if parent, ok = t.localLocked(&mem, access&fabric.AccessRemoteWrite != 0); !ok {
+		if parent, ok = t.local(&mem, access&fabric.AccessRemoteWrite != 0); !ok {
 			return fabric.Segment{}, ErrBadMemory
 		}
 	}
@@ -502,16 +516,14 @@ func (w *MW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, erro
 
 // Close implements fabric.MW.
 func (w *MW) Close() error {
-	t := &w.c.stags
-	t.mu.Lock()
-	if w.closed || int64(w.index) >= int64(len(t.e)) {
-		t.mu.Unlock()
+	t := w.c.stags.entries.Lock()
+	if w.closed.Swap(true) || int64(w.index) >= int64(len(t.e)) {
+		w.c.stags.entries.Unlock()
 		return nil
 	}
-	w.closed = true
 	t.release(w.index)
-	t.stags.mws--
-	t.mu.Unlock()
+	t.live.mws--
+	w.c.stags.entries.Unlock()
 	w.c.p.open.mws.Add(-1)
 	w.c.fence()
 	return nil

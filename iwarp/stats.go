@@ -21,15 +21,14 @@ type Stats struct {
 // Stats returns the counters. It takes the locks of the data path, so it is for tests and
 // monitoring.
 func (c *Conn) Stats() Stats {
-	c.mu.Lock()
-	s := Stats{Doorbells: c.doorbells}
-	c.mu.Unlock()
-	c.txMu.Lock()
-	s.Writev, s.WriteFull, s.TxFPDUs, s.TxBytes, s.Writers = c.tx.stats.writev, c.tx.stats.full, c.tx.stats.fpdus, c.tx.stats.bytes, c.tx.stats.writers
+	s := Stats{Doorbells: c.state.Lock().doorbells}
+	c.state.Unlock()
+	t := c.tx.Lock()
+	s.Writev, s.WriteFull, s.TxFPDUs, s.TxBytes, s.Writers = t.stats.writev, t.stats.full, t.stats.fpdus, t.stats.bytes, t.stats.writers
 	c.unlockTx()
-	c.rxMu.Lock()
-	s.Readv, s.ReadEmpty, s.ReadDirect, s.RxFPDUs, s.RxBytes = c.rx.stats.readv, c.rx.stats.empty, c.rx.stats.direct, c.rx.stats.fpdus, c.rx.stats.bytes
-	c.rxMu.Unlock()
+	x := c.rx.Lock()
+	s.Readv, s.ReadEmpty, s.ReadDirect, s.RxFPDUs, s.RxBytes = x.stats.readv, x.stats.empty, x.stats.direct, x.stats.fpdus, x.stats.bytes
+	c.rx.Unlock()
 	s.Wakes = c.wakes.Load()
 	return s
 }

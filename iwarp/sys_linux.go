@@ -113,7 +113,7 @@ func setKeepAlive(fd int) {
 
 // A socket is a TCP socket that the runtime's poller watches. A net.TCPConn would cost a third
 // more system calls per connection, and an allocation for each unpark. After setup the system
-// calls are made on fd directly, under Conn.txMu or Conn.rxMu; Close takes both before it
+// calls are made on fd directly, under Conn.tx or Conn.rx; Close locks both before it
 // closes the descriptor.
 type socket struct {
 	f  *os.File

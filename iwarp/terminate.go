@@ -10,8 +10,7 @@ import (
 )
 
 // terminated processes the peer's Terminate message.
-func (c *Conn) terminated(n int) *failure {
-	x := &c.rx
+func (x *receiver) terminated(n int) *failure {
 	b := x.ctl[:n]
 	turnRound(b)
 	var m rdmap.Terminate

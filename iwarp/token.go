@@ -32,7 +32,7 @@ type token struct {
 // A tweak makes the permutation of an entry its own.
 type tweak struct{ in, out uint32 }
 
-// tokens draws tokens. It is under table.mu.
+// tokens draws tokens. It is a part of entries.
 type tokens struct {
 	rnd   rand.ChaCha8
 	slots schedule

@@ -186,7 +186,7 @@ func lives(t *testing.T, c *Conn, uses int, what func(now life)) {
 // docs/adr/0019.
 func TestStaleHandles(t *testing.T) {
 	const uses = 25_000
-	c := New(Config{}).newConn(fabric.ConnAttr{})
+	c := New(Config{}).newConn(fabric.ConnAttr{}, &setup{})
 	defer c.Close()
 	var past []life
 	attempts, hits := 0, 0
@@ -241,23 +241,25 @@ func TestStaleHandles(t *testing.T) {
 
 // TestAllUses: after 2^32 uses of an entry its slots are permuted differently.
 func TestAllUses(t *testing.T) {
-	c := New(Config{}).newConn(fabric.ConnAttr{})
+	c := New(Config{}).newConn(fabric.ConnAttr{}, &setup{})
 	defer c.Close()
+	one := func() entry { return look(&c.stags.entries, func(t *entries) entry { return t.e[1] }) }
 	slot := func(now life) uint32 { return uint32(now.base >> 32) }
 	var first []uint32
 	masks := map[tweak]bool{{}: true}
 	lives(t, c, 3, func(now life) {
 		first = append(first, slot(now))
-		masks[c.stags.e[1].tweak] = true
+		masks[one().tweak] = true
 	})
 	if len(masks) != 2 {
 		t.Errorf("the masks of three uses are %v, want the same, and not zero", masks)
 	}
-	c.stags.e[1].uses = 1<<32 - 3
+	c.stags.entries.Lock().e[1].uses = 1<<32 - 3
+	c.stags.entries.Unlock()
 	var then []uint32
 	lives(t, c, 6, func(now life) { then = append(then, slot(now)) })
-	if c.stags.e[1].uses != 3 {
-		t.Fatalf("counted %d uses, want 3 since the last one of 2^32", c.stags.e[1].uses)
+	if n := one().uses; n != 3 {
+		t.Fatalf("counted %d uses, want 3 since the last one of 2^32", n)
 	}
 	for i, s := range then {
 		if slices.Contains(first, s) {

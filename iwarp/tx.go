@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
@@ -72,8 +73,10 @@ func (b *batch) full() bool {
 	return b.niov > batchIOV-MaxSendSGE-2 || b.bytes > batchBytes-segmentArena
 }
 
-// tx is the sending side, under Conn.txMu.
-type tx struct {
+// A sender is the sending side, under the lock of Conn.tx.
+type sender struct {
+	c      *Conn
+	*link       // nil until setup is complete
 	dead   bool // for good
 	writer bool // the writer goroutine runs, and does all sending
 	b      *batch
@@ -85,6 +88,15 @@ type tx struct {
 	local  *failure // found while building; ends the connection once the batch is written
 	failed *failure // found by the writer
 	stats  struct{ writev, full, fpdus, bytes, writers uint64 }
+}
+
+// An outlet is what any goroutine may know of the sender, and ask of it, without its lock.
+type outlet struct {
+	txPending atomic.Bool // there may be something to send
+	spoke     atomic.Bool // something has been sent
+	held      atomic.Bool // nothing may be sent until something has been received
+	fin       atomic.Bool // the write side has been shut down
+	txBroken  atomic.Bool // writing has failed
 }
 
 // A message is what is being segmented. Messages are not interleaved, as siw requires.
@@ -112,13 +124,17 @@ func (c *Conn) kick() {
 	c.drive()
 }
 
-// drive sends what kick announced. A holder of txMu calls it after unlocking (unlockTx), so
-// that a kick that found txMu locked is not lost.
+// drive sends what kick announced. A holder of tx calls it after unlocking (unlockTx), so
+// that a kick that found tx locked is not lost.
 func (c *Conn) drive() {
-	for c.txPending.Load() && c.txMu.TryLock() {
+	for c.txPending.Load() {
+		t := c.tx.TryLock()
+		if t == nil {
+			return
+		}
 		c.txPending.Store(false)
-		f := c.pump()
-		c.txMu.Unlock()
+		f := t.pump()
+		c.tx.Unlock()
 		if f != nil {
 			c.endSending(f)
 			return
@@ -127,24 +143,24 @@ func (c *Conn) drive() {
 }
 
 func (c *Conn) unlockTx() {
-	c.txMu.Unlock()
+	c.tx.Unlock()
 	c.drive()
 }
 
-// pump sends what can be sent. The caller holds txMu.
-func (c *Conn) pump() *failure {
-	t := &c.tx
+// pump sends what can be sent.
+func (t *sender) pump() *failure {
+	c := t.c
 	if t.dead || t.writer || c.txBroken.Load() || c.fin.Load() {
 		return nil
 	}
-	blocked, f := c.flush()
+	blocked, f := t.flush()
 	if blocked {
 		// Posting never waits for the peer: the writer goroutine does, until the queue is
 		// empty.
 		t.writer = true
 		t.stats.writers++
 		c.writers.Add(1)
-		go c.writerFn()
+		go c.steps.writer()
 	}
 	return f
 }
@@ -152,11 +168,11 @@ func (c *Conn) pump() *failure {
 // writer waits for space in the socket and sends until the queue is empty.
 func (c *Conn) writer() {
 	defer c.writers.Done()
-	c.sock.rc.Write(c.writeFn) // fails if the connection has ended
-	c.txMu.Lock()
-	c.tx.writer = false
-	f := c.tx.failed
-	c.tx.failed = nil
+	c.link.Load().sock.rc.Write(c.steps.write) // fails if the connection has ended
+	t := c.tx.Lock()
+	t.writer = false
+	f := t.failed
+	t.failed = nil
 	// Requests posted while the writer was running relied on it.
 	c.txPending.Store(true)
 	c.unlockTx()
@@ -167,10 +183,10 @@ func (c *Conn) writer() {
 
 // writeStep is the writer's step. It returns false to wait for space.
 func (c *Conn) writeStep(uintptr) bool {
-	c.txMu.Lock()
-	blocked, f := c.flush()
+	t := c.tx.Lock()
+	blocked, f := t.flush()
 	if !blocked {
-		c.tx.failed = f
+		t.failed = f
 	}
 	c.unlockTx()
 	return !blocked
@@ -188,29 +204,28 @@ func (c *Conn) endSending(f *failure) {
 }
 
 // flush builds and writes batches until there is nothing to send or the socket is full, which
-// it reports. The caller holds txMu.
-func (c *Conn) flush() (blocked bool, f *failure) {
-	t := &c.tx
+// it reports.
+func (t *sender) flush() (blocked bool, f *failure) {
 	for !t.dead {
 		if t.b == nil {
-			if !c.pending() {
+			if !t.pending() {
 				return false, nil
 			}
-			t.b = c.p.getBatch()
-			c.build(t.b)
+			t.b = t.c.p.getBatch()
+			t.build(t.b)
 		}
-		if t.b.niov > 0 && c.held.Load() {
+		if t.b.niov > 0 && t.c.held.Load() {
 			// Binds and invalidations take effect, but nothing is sent before the peer has
 			// sent something.
 			t.b.blocked = true
 			return false, nil
 		}
-		if blocked, f := c.write(t.b); blocked || f != nil {
+		if blocked, f := t.write(t.b); blocked || f != nil {
 			return blocked, f
 		}
-		c.settle(t.b)
+		t.settle(t.b)
 		more := t.b.more || t.b.blocked
-		c.releaseBatch()
+		t.releaseBatch()
 		if t.local != nil {
 			f, t.local = t.local, nil
 			return false, f
@@ -223,37 +238,37 @@ func (c *Conn) flush() (blocked bool, f *failure) {
 }
 
 // pending reports whether there may be something to send.
-func (c *Conn) pending() bool {
-	if c.tx.cur.active || c.tx.nudge {
+func (t *sender) pending() bool {
+	if t.cur.active || t.nudge {
 		return true
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.tx.next != c.sq.tail || c.irqNext != c.irq.tail
+	st := t.c.state.Lock()
+	more := t.next != st.sq.tail || st.irqNext != st.irq.tail
+	t.c.state.Unlock()
+	return more
 }
 
 // write writes the rest of b to the socket.
-func (c *Conn) write(b *batch) (blocked bool, f *failure) {
-	t := &c.tx
-	if b.blocked && b.pos < b.niov && !c.leave(b) {
+func (t *sender) write(b *batch) (blocked bool, f *failure) {
+	if b.blocked && b.pos < b.niov && !b.mayLeave(&t.c.stags) {
 		// Memory that is partly in the socket has been revoked. The rest of its FPDU cannot be
 		// sent, so the stream ends inside it.
 		return false, &failure{err: fabric.ConnError{Provider: name, Cause: ErrRevoked}}
 	}
 	if b.pos < b.niov {
-		c.mu.Lock()
-		c.unsent, c.writing = true, true
-		c.mu.Unlock()
-		c.spoke.Store(true)
+		st := t.c.state.Lock()
+		st.unsent, st.writing = true, true
+		t.c.state.Unlock()
+		t.c.spoke.Store(true)
 	}
 	for b.pos < b.niov {
 		t.stats.writev++
-		n, err := writev(c.sock.fd, b.iov[b.pos:b.niov])
+		n, err := writev(t.sock.fd, b.iov[b.pos:b.niov])
 		if err != nil {
-			c.mu.Lock()
-			c.answered(b)
-			c.stopWriting()
-			c.mu.Unlock()
+			st := t.c.state.Lock()
+			st.answered(b)
+			st.stopWriting()
+			t.c.state.Unlock()
 		}
 		if err == errAgain {
 			t.stats.full++
@@ -261,7 +276,7 @@ func (c *Conn) write(b *batch) (blocked bool, f *failure) {
 			return true, nil
 		}
 		if err != nil {
-			c.txBroken.Store(true)
+			t.c.txBroken.Store(true)
 			return false, &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: &BrokenError{"write", err}}}
 		}
 		t.stats.bytes += uint64(n)
@@ -278,60 +293,46 @@ func (c *Conn) write(b *batch) (blocked bool, f *failure) {
 	return false, nil
 }
 
-// answered removes the Read Requests whose responses have been written. Messages that the peer
-// sends after it has received a whole response must not find the request, even if the rest of
-// the batch is not written yet. The caller holds mu.
-func (c *Conn) answered(b *batch) {
-	k := 0
-	for k < b.nresp && int(b.resp[k].end) <= b.pos {
-		c.irq.drop(int(b.resp[k].n))
-		k++
-	}
-	b.nresp = copy(b.resp[:], b.resp[k:b.nresp])
-}
-
-// leave reports whether all memory that remains to be sent may still be read.
-func (c *Conn) leave(b *batch) bool {
-	t := &c.stags
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// mayLeave reports whether all memory that remains to be sent may still be read.
+func (b *batch) mayLeave(t *table) bool {
+	e := t.entries.Lock()
+	defer t.entries.Unlock()
 	for i := b.pos; i < b.niov; i++ {
-		if !t.validLocked(b.ref[i]) {
+		if !e.valid(b.ref[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-// stopWriting signals that no memory is being read. The caller holds mu.
-func (c *Conn) stopWriting() {
-	c.writing = false
-	c.wrote.Broadcast()
+// stopWriting signals that no memory is being read.
+func (st *state) stopWriting() {
+	st.writing = false
+	st.wrote.Broadcast()
 }
 
 // settle accounts for a batch that has been written.
-func (c *Conn) settle(b *batch) {
-	c.mu.Lock()
-	c.unsent = false
-	c.answered(b)
-	c.stopWriting()
-	before := c.cq.tail
-	c.written = b.sqDone
-	c.retire()
-	tell := c.cq.tail != before || c.wakeup.Load() // the queue may no longer be full
-	if c.drain.Load() {
-		tell = tell || c.sq.len() == 0 && c.irq.len() == 0
+func (t *sender) settle(b *batch) {
+	st := t.c.state.Lock()
+	st.unsent = false
+	st.answered(b)
+	st.stopWriting()
+	before := st.cq.tail
+	st.written = b.sqDone
+	st.retire()
+	tell := st.cq.tail != before || t.c.wakeup.Load() // the queue may no longer be full
+	if t.c.drain.Load() {
+		tell = tell || st.sq.len() == 0 && st.irq.len() == 0
 	}
-	c.mu.Unlock()
+	t.c.state.Unlock()
 	if tell {
-		c.unpark()
+		t.c.unpark()
 	}
 }
 
-// build fills an empty batch. The caller holds txMu.
-func (c *Conn) build(b *batch) {
-	t := &c.tx
-	if m := &t.cur; m.active && !c.mayContinue(m) {
+// build fills an empty batch.
+func (t *sender) build(b *batch) {
+	if m := &t.cur; m.active && !t.mayContinue(m) {
 		// This is between two FPDUs, so a Terminate message can be sent.
 		f := &failure{err: fabric.ConnError{Provider: name, Cause: ErrRevoked}, term: true, cause: catastrophic}
 		if m.response {
@@ -347,18 +348,18 @@ func (c *Conn) build(b *batch) {
 			b.more = true
 			break
 		}
-		if !t.cur.active && !c.begin(b, &next) {
+		if !t.cur.active && !t.begin(b, &next) {
 			break
 		}
-		c.segment(b)
+		t.segment(b)
 	}
 	b.closeRun()
 	b.sqDone = t.next
 }
 
-func (c *Conn) mayContinue(m *message) bool {
+func (t *sender) mayContinue(m *message) bool {
 	for i := m.si; i < m.nsge; i++ {
-		if !c.stags.valid(m.ref[i]) {
+		if !t.c.stags.valid(m.ref[i]) {
 			return false
 		}
 	}
@@ -376,7 +377,7 @@ type lookahead struct {
 }
 
 // look fills an empty lookahead with the requests after number i, as long as they depend on
-// nothing that may change. The caller holds mu.
+// nothing that may change.
 func (l *lookahead) look(q *queues, i uint64) {
 	l.n, l.at = 0, 0
 	for i++; i != q.sq.tail && l.n < len(l.list); i++ {
@@ -395,13 +396,12 @@ func (l *lookahead) look(q *queues, i uint64) {
 
 // begin makes the next message the current one. Requests that send nothing are executed on the
 // way. It returns false if no message can be begun now.
-func (c *Conn) begin(b *batch, next *lookahead) bool {
-	t := &c.tx
+func (t *sender) begin(b *batch, next *lookahead) bool {
 	if next.at < next.n {
 		l := &next.list[next.at]
 		next.at++
 		t.cur.sgl[0] = l.sge
-		return c.beginRequest(&l.e)
+		return t.beginRequest(&l.e)
 	}
 	if t.nudge {
 		// Before requests, which may be waiting for the peer.
@@ -412,76 +412,71 @@ func (c *Conn) begin(b *batch, next *lookahead) bool {
 		m.rem, m.si, m.so, m.nsge = 0, 0, 0, 0
 		return true
 	}
-	c.mu.Lock()
+	st := t.c.state.Lock()
 	for {
-		send := t.next != c.sq.tail && !c.stalled(c.sq.at(t.next))
-		if c.irqNext != c.irq.tail && (t.turn || !send) {
-			req := *c.irq.at(c.irqNext)
-			c.mu.Unlock()
+		send := t.next != st.sq.tail && !st.stalled(st.sq.at(t.next), t.ord)
+		if st.irqNext != st.irq.tail && (t.turn || !send) {
+			req := *st.irq.at(st.irqNext)
+			t.c.state.Unlock()
 			t.turn = false
-			return c.beginResponse(&req)
+			return t.beginResponse(&req)
 		}
 		if !send {
-			c.mu.Unlock()
+			t.c.state.Unlock()
 			return false
 		}
 		t.turn = true
-		e := *c.sq.at(t.next)
+		e := *st.sq.at(t.next)
 		if e.op != fabric.OpBindMW && e.op != fabric.OpLocalInv {
 			for i := range int(e.nsge) {
-				t.cur.sgl[i] = *c.sges.at(e.sge + uint64(i))
+				t.cur.sgl[i] = *st.sges.at(e.sge + uint64(i))
 			}
-			next.look(&c.queues, t.next)
-			c.mu.Unlock()
-			return c.beginRequest(&e)
+			next.look(&st.queues, t.next)
+			t.c.state.Unlock()
+			return t.beginRequest(&e)
 		}
 		if e.op == fabric.OpLocalInv && b.exposes {
 			// What is to be invalidated may be in this batch. Its turn comes
 			// when the batch has left.
 			b.more = true
-			c.mu.Unlock()
+			t.c.state.Unlock()
 			return false
 		}
-		c.mu.Unlock()
-		if status := c.executeLocal(&e); status != fabric.WCSuccess {
-			c.failRequest(status)
+		t.c.state.Unlock()
+		if status := t.executeLocal(&e); status != fabric.WCSuccess {
+			t.failRequest(status)
 			return false
 		}
 		t.next++
-		c.mu.Lock()
+		st = t.c.state.Lock()
 	}
 }
 
-// stalled reports whether a request has to wait for earlier Reads. The caller holds mu.
-func (c *Conn) stalled(e *sqEntry) bool {
-	return e.flags&fabric.Fence != 0 && c.orq.len() > 0 || e.op == fabric.OpRead && c.orq.len() >= max(c.ord, 1)
-}
-
 // executeLocal executes a request that sends nothing.
-func (c *Conn) executeLocal(e *sqEntry) fabric.WCStatus {
+func (t *sender) executeLocal(e *sqEntry) fabric.WCStatus {
 	if e.op == fabric.OpBindMW {
-		if e.mw == nil || !c.stags.bind(e.mw) {
+		if e.mw == nil || !t.c.stags.bind(e.mw) {
 			return fabric.WCMWBindErr
 		}
 		return fabric.WCSuccess
 	}
-	if !c.stags.invalidate(e.rkey, false) {
+	if !t.c.stags.invalidate(e.rkey, false) {
 		return fabric.WCLocQPOpErr
 	}
-	// The fence: nothing is being sent, as this goroutine holds txMu, and
-	// nothing is being placed when rxMu has been had.
-	c.awaitRx()
+	// The fence: nothing is being sent, as this goroutine holds tx, and
+	// nothing is being placed once rx has been held.
+	t.c.awaitRx()
 	return fabric.WCSuccess
 }
 
 // failRequest records that the next request cannot be executed. The connection ends when all
 // before it has been written.
-func (c *Conn) failRequest(status fabric.WCStatus) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.sq.at(c.tx.next)
+func (t *sender) failRequest(status fabric.WCStatus) {
+	st := t.c.state.Lock()
+	defer t.c.state.Unlock()
+	e := st.sq.at(t.next)
 	e.status = status
-	c.tx.local = &failure{
+	t.local = &failure{
 		err:   fabric.ConnError{Provider: name, Cause: &WorkError{e.id, status}},
 		term:  true,
 		cause: catastrophic,
@@ -493,19 +488,18 @@ var sendOps = [2][2]rdmap.Opcode{
 	{rdmap.OpSendInv, rdmap.OpSendSEInv},
 }
 
-// beginRequest makes a request, whose gather list is already in tx.cur, the current message.
-func (c *Conn) beginRequest(e *sqEntry) bool {
-	t := &c.tx
+// beginRequest makes a request, whose gather list is already in t.cur, the current message.
+func (t *sender) beginRequest(e *sqEntry) bool {
 	m := &t.cur
-	if e.op == fabric.OpRead && c.ord == 0 {
-		c.failRequest(fabric.WCLocQPOpErr) // the peer's IRD is zero
+	if e.op == fabric.OpRead && t.ord == 0 {
+		t.failRequest(fabric.WCLocQPOpErr) // the peer's IRD is zero
 		return false
 	}
 	for i := range int(e.nsge) {
-		r, ok := c.stags.local(&m.sgl[i], e.op == fabric.OpRead)
+		r, ok := t.c.stags.local(&m.sgl[i], e.op == fabric.OpRead)
 		if !ok {
 			clear(m.sgl[:e.nsge])
-			c.failRequest(fabric.WCLocProtErr)
+			t.failRequest(fabric.WCLocProtErr)
 			return false
 		}
 		m.ref[i] = r
@@ -524,9 +518,9 @@ func (c *Conn) beginRequest(e *sqEntry) bool {
 		m.rem, m.nsge = rdmap.ReadRequestLen, 1
 		m.sgl[0], m.ref[0] = fabric.SGE{Buf: m.control[:]}, ref{}
 		// The response may arrive as soon as the request is in the socket.
-		c.mu.Lock()
-		*c.orq.push() = t.next
-		c.mu.Unlock()
+		st := t.c.state.Lock()
+		*st.orq.push() = t.next
+		t.c.state.Unlock()
 	default:
 		se, inv := 0, 0
 		if e.flags&fabric.Solicited != 0 {
@@ -543,16 +537,16 @@ func (c *Conn) beginRequest(e *sqEntry) bool {
 }
 
 // beginResponse makes the response to a Read of the peer the current message.
-func (c *Conn) beginResponse(req *rdmap.ReadRequest) bool {
-	m := &c.tx.cur
+func (t *sender) beginResponse(req *rdmap.ReadRequest) bool {
+	m := &t.cur
 	m.sgl[0], m.ref[0] = fabric.SGE{}, ref{}
 	if req.Size > 0 {
 		// The STag was valid when the request arrived, but the memory may have been revoked
 		// since. Bounds and rights cannot have changed, as a new use of the entry has a new
 		// token; checking them again costs nothing.
-		buf, r, flt := c.stags.remote(req.SrcSTag, req.SrcTO, req.Size, fabric.AccessRemoteRead)
+		buf, r, flt := t.c.stags.remote(req.SrcSTag, req.SrcTO, req.Size, fabric.AccessRemoteRead)
 		if flt != faultNone {
-			c.tx.local = &failure{
+			t.local = &failure{
 				err:   fabric.ConnError{Provider: name, Cause: ErrRevoked},
 				term:  true,
 				cause: flt.readCause(),
@@ -568,13 +562,12 @@ func (c *Conn) beginResponse(req *rdmap.ReadRequest) bool {
 }
 
 // segment appends one FPDU of the current message to b.
-func (c *Conn) segment(b *batch) {
-	t := &c.tx
+func (t *sender) segment(b *batch) {
 	m := &t.cur
 	tagged := m.op.Tagged()
-	most := c.maxUntagged
+	most := t.maxUntagged
 	if tagged {
-		most = c.maxTagged
+		most = t.maxTagged
 	}
 	n := int(min(int64(m.rem), int64(most)))
 	m.rem -= uint32(n)
@@ -595,11 +588,11 @@ func (c *Conn) segment(b *batch) {
 		m.mo += uint32(n)
 	}
 	b.na = len(h)
-	crc, summed := c.payload(b, start, n)
+	crc, summed := t.payload(b, start, n)
 	pad := b.arena[b.na : b.na+mpa.Pad(ulpdu)]
 	clear(pad)
 	b.na += len(pad)
-	if c.crc {
+	if t.crc {
 		crc = mpa.UpdateCRC(crc, b.arena[summed:b.na])
 	}
 	mpa.PutCRC(b.arena[b.na:], crc) // zero if CRCs are not in use
@@ -608,15 +601,15 @@ func (c *Conn) segment(b *batch) {
 	b.exposes = b.exposes || m.response
 	t.stats.fpdus++
 	if last {
-		c.finish(b)
+		t.finish(b)
 	}
 }
 
 // payload appends the next n bytes of the message to b: up to copyMax bytes are copied into
 // the arena, more become elements of the iovec. The FPDU begins at start in the arena. crc
 // covers the arena up to summed and all bytes that were not copied.
-func (c *Conn) payload(b *batch, start, n int) (crc uint32, summed int) {
-	m := &c.tx.cur
+func (t *sender) payload(b *batch, start, n int) (crc uint32, summed int) {
+	m := &t.cur
 	summed = start
 	for left := n; left > 0; {
 		buf := m.sgl[m.si].Buf[m.so:]
@@ -631,7 +624,7 @@ func (c *Conn) payload(b *batch, start, n int) (crc uint32, summed int) {
 			b.na += copy(b.arena[b.na:], buf)
 			continue
 		}
-		if c.crc {
+		if t.crc {
 			crc = mpa.UpdateCRC(mpa.UpdateCRC(crc, b.arena[summed:b.na]), buf)
 			summed = b.na
 		}
@@ -644,8 +637,7 @@ func (c *Conn) payload(b *batch, start, n int) (crc uint32, summed int) {
 }
 
 // finish removes the current message, whose last segment is in b, from its queue.
-func (c *Conn) finish(b *batch) {
-	t := &c.tx
+func (t *sender) finish(b *batch) {
 	m := &t.cur
 	clear(m.sgl[:m.nsge])
 	m.active = false
@@ -656,9 +648,9 @@ func (c *Conn) finish(b *batch) {
 	if m.response {
 		// The peer may send another request as soon as this is in the socket, so this one must
 		// not count any longer.
-		c.mu.Lock()
-		c.irqNext++
-		c.mu.Unlock()
+		st := t.c.state.Lock()
+		st.irqNext++
+		t.c.state.Unlock()
 		b.addResponse()
 		return
 	}
@@ -669,59 +661,56 @@ func (c *Conn) finish(b *batch) {
 }
 
 // lastWords sends a Terminate message, if that is possible without waiting. If it returns true
-// the stream must not be closed in order either. The caller holds txMu.
-func (c *Conn) lastWords(f *failure) (silent bool) {
-	t := &c.tx
+// the stream must not be closed in order either.
+func (t *sender) lastWords(f *failure) (silent bool) {
 	if f.abort {
-		if t.b != nil || !c.idle() {
-			resetOnClose(c.sock.fd)
+		if t.b != nil || !t.c.idle() {
+			resetOnClose(t.sock.fd)
 			return true
 		}
 		return false
 	}
-	if !f.term || c.txBroken.Load() || c.fin.Load() {
+	if !f.term || t.c.txBroken.Load() || t.c.fin.Load() {
 		return false
 	}
-	if c.held.Load() && !c.heard() {
+	if t.c.held.Load() && !t.c.heard() {
 		return false // nothing may be sent before the peer's first message
 	}
-	if t.b != nil && !c.held.Load() {
+	if t.b != nil && !t.c.held.Load() {
 		// A Terminate message can only be sent between two FPDUs.
-		if blocked, g := c.write(t.b); blocked || g != nil {
+		if blocked, g := t.write(t.b); blocked || g != nil {
 			return false
 		}
-		c.settle(t.b)
+		t.settle(t.b)
 	}
-	c.sendTerminate(f)
+	t.sendTerminate(f)
 	return false
 }
 
-// heard reports whether anything has come from the peer since set-up. The caller
-// holds txMu.
+// heard reports whether anything has come from the peer since set-up.
 func (c *Conn) heard() bool {
-	c.rxMu.Lock()
-	defer c.rxMu.Unlock()
-	return c.rx.stats.bytes > 0
+	defer c.rx.Unlock()
+	return c.rx.Lock().stats.bytes > 0
 }
 
 // sendTerminate writes the Terminate message. RFC 5040 section 4.8.
-func (c *Conn) sendTerminate(f *failure) {
+func (t *sender) sendTerminate(f *failure) {
 	var buf [mpa.LengthLen + ddp.UntaggedLen + rdmap.MaxTerminateLen + 3 + mpa.CRCLen]byte
 	ulpdu := ddp.AppendUntagged(buf[:0], &ddp.Untagged{
-		Last: true, ULP: rdmap.Control(rdmap.OpTerminate), QN: rdmap.QNTerminate, MSN: c.tx.msn[rdmap.QNTerminate],
+		Last: true, ULP: rdmap.Control(rdmap.OpTerminate), QN: rdmap.QNTerminate, MSN: t.msn[rdmap.QNTerminate],
 	})
 	m := rdmap.Terminate{Cause: f.cause}
 	if f.quote != nil {
 		m.HasSegment, m.Segment, m.DDP, m.RDMAP = true, uint16(f.seglen), f.quote, f.read
 	}
 	ulpdu = rdmap.AppendTerminate(ulpdu, &m)
-	fpdu := mpa.AppendFPDU(nil, ulpdu, c.crc)
+	fpdu := mpa.AppendFPDU(nil, ulpdu, t.crc)
 	v := make([]iovec, 1)
 	setIovec(&v[0], fpdu)
-	c.tx.stats.writev++
-	if n, err := writev(c.sock.fd, v); err == nil {
-		c.tx.stats.bytes += uint64(n)
-		c.tx.stats.fpdus++
+	t.stats.writev++
+	if n, err := writev(t.sock.fd, v); err == nil {
+		t.stats.bytes += uint64(n)
+		t.stats.fpdus++
 	}
 }
 
@@ -732,15 +721,15 @@ func (p *Provider) getBatch() *batch {
 	return new(batch)
 }
 
-// releaseBatch returns the batch to the pool. The caller holds txMu.
-func (c *Conn) releaseBatch() {
-	b := c.tx.b
+// releaseBatch returns the batch to the pool.
+func (t *sender) releaseBatch() {
+	b := t.b
 	if b == nil {
 		return
 	}
-	c.tx.b = nil
+	t.b = nil
 	clear(b.iov[:b.niov])
 	b.niov, b.pos, b.na, b.run, b.bytes = 0, 0, 0, 0, 0
 	b.blocked, b.more, b.exposes, b.nresp, b.sqDone = false, false, false, 0, 0
-	c.p.batches.Put(b)
+	t.c.p.batches.Put(b)
 }

@@ -257,7 +257,7 @@ var readViolations = []offence{
 	{name: "Read of an STag never given", cause: rdmaProtection(rdmap.CodeInvalidSTag), recv: fabric.WCFlushErr,
 		script: one(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: 0x7fffff01}))},
 	{name: "Read of the first STag that is not given yet", cause: rdmaProtection(rdmap.CodeInvalidSTag), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
-		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: uint32(len(g.c.stags.e)) << stagKeyBits, SrcTO: g.read.Offset}))}
+		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.c.stags.len() << stagKeyBits, SrcTO: g.read.Offset}))}
 	}},
 	{name: "Read with the wrong key", cause: rdmaProtection(rdmap.CodeInvalidSTag), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
 		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.read.Handle ^ 1, SrcTO: g.read.Offset}))}
@@ -457,11 +457,7 @@ func TestReadFlood(t *testing.T) {
 	for msn := range uint32(reads) {
 		ask(1 + msn)
 	}
-	pollUntil(t, c, "as many Reads as were agreed on", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.irq.len() == reads
-	})
+	pollUntil(t, c, "as many Reads as were agreed on", func() bool { return c.readsOfPeer() == reads })
 	ask(1 + reads)
 	_, end := drive(t, c)
 	var pe *ProtocolError

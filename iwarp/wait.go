@@ -1,0 +1,142 @@
+package iwarp
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// A waiter is what Wait and Disconnect wait for. Any goroutine may use it: who waits sets
+// parked before it looks at the rest, and others store what has happened before they unpark.
+type waiter struct {
+	cqn    atomic.Int32 // length of the completion queue
+	over   atomic.Bool  // everything outstanding has been flushed
+	wakeup atomic.Bool  // Wake has been called
+	drain  atomic.Bool  // the end of the send queue is waited for
+	parked atomic.Bool  // a goroutine is parked on the socket and needs unpark for other events
+	wakes  atomic.Uint64
+}
+
+// Poll implements fabric.Conn. It reads from the socket only if no completion is queued.
+func (c *Conn) Poll(wc []fabric.WC) (int, error) {
+	if c.cqn.Load() == 0 && c.link.Load() != nil && !c.over.Load() {
+		c.progress(true)
+	}
+	n, err := c.state.Lock().poll(wc)
+	c.state.Unlock()
+	return n, err
+}
+
+// poll removes completions from the completion queue. Once there will be none it returns why.
+func (st *state) poll(wc []fabric.WC) (int, error) {
+	n := st.take(wc)
+	if n == 0 && st.cq.len() == 0 && st.waiter.over.Load() {
+		return 0, st.connErr()
+	}
+	return n, nil
+}
+
+// Wait implements fabric.Conn.
+func (c *Conn) Wait() error {
+	if c.link.Load() == nil {
+		// Before setup there is no socket to wait on, and after a failed setup no event to
+		// wait for.
+		if c.ready() {
+			return c.readyErr()
+		}
+		return ErrNotConnected
+	}
+	c.park(c.steps.wait)
+	c.wakeup.Store(false)
+	return c.readyErr()
+}
+
+// park calls step until it returns true: at once, and whenever the socket becomes readable or
+// unpark is called.
+func (c *Conn) park(step func(fd uintptr) bool) {
+	sock := &c.link.Load().sock
+	for {
+		err := sock.rc.Read(step)
+		c.parked.Store(false)
+		if err == nil {
+			return
+		}
+		// Either unpark has set the deadline, or the file was closed. The deadline is cleared
+		// before step checks its conditions again, so that a later unpark is not lost.
+		if c.shut.Load() || sock.f.SetReadDeadline(time.Time{}) != nil {
+			return
+		}
+	}
+}
+
+// past is a deadline that has passed.
+var past = time.Unix(1, 0)
+
+// unpark makes a parked waiter check its conditions again.
+func (c *Conn) unpark() {
+	if c.parked.Load() {
+		c.wakes.Add(1)
+		c.link.Load().sock.f.SetReadDeadline(past)
+	}
+}
+
+// waitStep is the step of Wait. It returns false to park.
+func (c *Conn) waitStep(uintptr) bool {
+	c.parked.Store(false)
+	for {
+		if c.ready() {
+			return true
+		}
+		if empty := c.progress(true); !empty {
+			continue
+		}
+		c.parked.Store(true)
+		if !c.ready() {
+			return false
+		}
+	}
+}
+
+// ready reports whether Wait has a reason to return.
+func (w *waiter) ready() bool {
+	return w.cqn.Load() > 0 || w.over.Load() || w.wakeup.Load()
+}
+
+func (c *Conn) readyErr() error {
+	if c.cqn.Load() == 0 && c.over.Load() {
+		return c.connErr()
+	}
+	return nil
+}
+
+// Wake implements fabric.Conn.
+func (c *Conn) Wake() {
+	c.wakeup.Store(true)
+	c.unpark()
+}
+
+// drainStep is the step with which Disconnect waits: first until the queues have drained, then
+// for the end.
+func (c *Conn) drainStep(uintptr) bool {
+	c.parked.Store(false)
+	for {
+		if c.drainDone() {
+			return true
+		}
+		if empty := c.progress(false); !empty {
+			continue
+		}
+		c.parked.Store(true)
+		if !c.drainDone() {
+			return false
+		}
+	}
+}
+
+func (c *Conn) drainDone() bool {
+	if c.over.Load() {
+		return true
+	}
+	return c.drain.Load() && c.idle()
+}
