@@ -24,18 +24,18 @@
 // The requests of a queue complete in the order in which they were posted: a completion tells
 // that all requests before it in its queue are complete, too. What a device is asked to report
 // is up to the adapter, which has to free the entries of its queue and to notice failures.
-// The caller says what it wants to be told:
+// The caller says what it wants to learn:
 //
-//   - [Signaled]: somebody waits for the request. It has a completion.
-//   - [Deferred]: nobody waits, but the caller has something to release. A later completion
-//     may stand for this one; at most [MaxDeferred] of these requests in a row have none.
+//   - [Signaled]: the caller waits for the request. It has a completion.
+//   - [Deferred]: the caller does not wait, but has something to release. A later completion
+//     may stand for this one; at most [MaxDeferred] deferred requests in a row have none.
 //   - neither: nothing. The request has a completion only if it fails.
 //
 // # The end
 //
 // A request that fails ends the connection, and the end of the connection makes outstanding
 // requests fail, with WCFlushErr. The first request of the send queue that is known to have
-// failed has a completion, and so have all behind it, whatever their flags. A request before it
+// failed has a completion, and so have all after it, whatever their flags. A request before it
 // has one only if its flags ask for it, and then with success. Without one it may have been
 // executed or not: devices differ in what they report of requests that are not signaled.
 //
@@ -191,7 +191,7 @@ type Conn interface {
 	// completions have freed queue entries. It returns the *ConnError when Poll would.
 	Wait() error
 
-	// Wake makes the current Wait, or if there is none the next, return at once.
+	// Wake makes the current Wait, or else the next one, return at once.
 	Wake()
 
 	// Disconnect closes the connection in order: it waits until all requests have been sent,

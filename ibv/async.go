@@ -31,7 +31,7 @@ const (
 	EventSMChange         EventType = 13
 	EventSRQErr           EventType = 14
 	EventSRQLimitReached  EventType = 15 // fewer receives are left than the limit, which is now 0
-	EventQPLastWQEReached EventType = 16 // a queue pair in error takes no more receives from its SRQ
+	EventQPLastWQEReached EventType = 16 // a queue pair in error has taken its last receive from its SRQ
 	EventClientReregister EventType = 17
 	EventGIDChange        EventType = 18
 	EventWQFatal          EventType = 19

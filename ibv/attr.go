@@ -297,7 +297,7 @@ type GIDEntry struct {
 	Index       int // in the table of the port: what GRH.SGIDIndex takes
 	Port        uint8
 	Type        GIDType
-	NetdevIndex int // of the network interface, 0 if there is none or it is unknown
+	NetdevIndex int // of the network interface, 0 if it has none or is unknown
 }
 
 // GIDTable lists the GIDs of all ports.

@@ -50,7 +50,7 @@ func (ch *CompChannel) Raw() *cgo.CompChannel { return ch.raw }
 // Await calls try until it returns true, and parks in Go's poller between calls until
 // there is an event. It is for programs that take events, arm the queue and poll it in
 // one call of [cgo.Progress]. try has to do all of that: an event from before the first
-// call wakes nobody. Events taken in this way are acknowledged with [CQ.AckEvents].
+// call wakes no goroutine. Events taken in this way are acknowledged with [CQ.AckEvents].
 //
 // Await returns nil once try has returned true, ErrClosed after Close, and another error
 // after Wake. One Wake may end two calls, and the end of a GetEvent may end one, so
@@ -64,7 +64,7 @@ func (ch *CompChannel) Await(try func() bool) error {
 	return err
 }
 
-// Wake makes the current Await, or the next one if there is none, return.
+// Wake makes the current Await, or else the next one, return.
 func (ch *CompChannel) Wake() { ch.w.fd.Wake() }
 
 // GetEvent waits for the next event, until ctx is done or the channel is closed, and
@@ -114,7 +114,7 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 // Implements: int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 func (ch *CompChannel) Close() error {
 	return ch.end("ibv_destroy_comp_channel", func() syscall.Errno {
-		ch.w.fd.Close() // and wait until nobody is in the library
+		ch.w.fd.Close() // and wait until no goroutine is in the library
 		return ch.ctx.lib.DestroyCompChannel(ch.raw)
 	})
 }

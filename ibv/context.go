@@ -13,7 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A Context is an open device. Whoever opened it closes it, after all objects created from
+// A Context is an open device. The opener closes it, after all objects created from
 // it.
 type Context struct {
 	life

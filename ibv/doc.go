@@ -30,7 +30,7 @@
 // pages, which other Go objects share; memory from mmap is better for regions that live
 // longer than a call.
 //
-// Whoever creates an object closes it, children first: a queue pair before its
+// The creator of an object closes it, children first: a queue pair before its
 // queues and its protection domain, a completion queue before its channel,
 // everything before the [Context]. The wrong order is a [*BusyError] and closes
 // nothing. Close may be called again, and from any goroutine; it waits for calls that

@@ -13,7 +13,7 @@ import (
 // A watch waits for events of a descriptor of the library, for one goroutine at a time.
 type watch struct {
 	fd   *pollfd.FD
-	turn chan struct{} // holds a token while somebody waits
+	turn chan struct{} // holds a token while a goroutine waits
 }
 
 func newWatch(fd int, name string) (*watch, error) {

@@ -106,7 +106,7 @@ func childDevices(dir string, out io.Writer) error {
 }
 
 // inC returns the time of the C program, in ns for an operation, in a machine whose clock counts
-// instructions: each is a nanosecond. 0: there is none.
+// instructions: each is a nanosecond. 0: no instructions.
 func (k *deviceKind) inC(host string) (float64, error) {
 	name, options, _ := strings.Cut(k.c, " ")
 	if name == "" {

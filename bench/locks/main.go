@@ -1,4 +1,4 @@
-// Command locks measures the locks of calls: how often each is taken, how long it is held, who
+// Command locks measures the locks of calls: how often each is taken, how long it is held, which
 // waits for it, and what follows for many processors.
 //
 //	go run ./bench/locks            print the page

@@ -151,7 +151,7 @@ type supervisor struct {
 // maxSaid bounds the output of a row that is kept, in bytes.
 const maxSaid = 4 << 20
 
-// run returns the results, nil if there are none.
+// run returns the results, or nil.
 func (s *supervisor) run(ctx context.Context) (*result.File, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -7,7 +7,7 @@
 //	go run ./bench/report -machines DIR    machines.md and plots in DIR: the ratios of all folders
 //	                                       of results in DIR
 //
-// The page has every goal with its floor and its result, or the reason why there is none. Exit
+// The page has every goal with its floor and its result, or the reason why it has no result. Exit
 // status 1 means that an undisturbed result misses a floor, or that the command failed; 2 that
 // the command line is invalid.
 package main

@@ -131,7 +131,7 @@ func (f *Library) begin(o *object, kind string, parents ...*object) {
 	f.live = append(f.live, o)
 }
 
-// end destroys an object that nobody uses. mu is held.
+// end destroys an object that is not in use. mu is held.
 func (f *Library) end(o *object) syscall.Errno {
 	f.usable(o)
 	if o.users > 0 {

@@ -26,22 +26,22 @@
 // an error, as RFC 4506 section 4.3 has it. A comment belongs to the declaration that it follows on
 // the line, or else to the one below it.
 //
-// Comments behind members of structures and arms of unions:
+// Comments after members of structures and arms of unions:
 //
 //   - /* ddp */: the data, opaque<> or string<>, may be placed directly in memory of the receiver
 //     (RFC 8166 section 6.1). /* ddp: GET, PUT */ says so for these procedures alone. A string becomes
-//     a []byte. An item of results may be optional if no other follows. Behind a typedef it is for the
+//     a []byte. An item of results may be optional if no other follows. After a typedef it is for the
 //     members, arms, arguments and results that are of the type, but not for elements of arrays.
 //   - /* max: 65536 */: in results, the member has at most so many bytes of contents. The number
 //     may be a constant's name, or a member of the arguments, as in /* max: args.count */; of several,
 //     with commas between, the largest counts, up to 16 MiB.
 //
-// Comments behind procedures:
+// Comments after procedures:
 //
 //   - /* idempotent */: it may be executed again if a client repeats a call; its replies are not
 //     kept.
 //   - /* inline */: it is quick and never blocks; see transport.Program.
-//   - /* max: 65536 */: the same as behind a member, for the result as a whole.
+//   - /* max: 65536 */: the same as after a member, for the result as a whole.
 //   - /* oneway */ is an error: RPC-over-RDMA has no calls without a reply.
 //
 // A comment /* independent */ after the opening brace of a version says that no handler of it waits
@@ -90,7 +90,7 @@
 //	func (c *Kv1Client) Get(ctx context.Context, args *GetArgs, value []byte) (res GetRes, err error)
 //
 // Structures and unions are passed as pointers, all other types as they are. Each argument of a
-// procedure is a parameter, and behind them is a buffer for each item of results that may be placed
+// procedure is a parameter, followed by a buffer for each item of results that may be placed
 // directly: the result's field is then a part of it, whether the data came in a write chunk or
 // inline. Items of arguments are sent from where they are. All other results are copies.
 //
@@ -115,7 +115,7 @@
 // Config.Logger. Program.Auth and wrappers of package middleware go around the program that is made.
 //
 // Clients and servers refuse arguments and results with pad bytes that are not zero, which RFC 4506
-// section 3 does not have, except behind items of arguments. A comment /* lax */ at a version has
+// section 3 does not have, except after items of arguments. A comment /* lax */ at a version has
 // them ignored, for peers that send such. Outside of them that is up to the Decoder: see
 // [xdr.Decoder.Strict].
 //

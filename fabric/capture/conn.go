@@ -59,7 +59,7 @@ type conn struct {
 	ended   bool
 	exposed map[uint32]*exposure // by handle
 	recvs   []recv               // posted, oldest first
-	reads   []read               // posted, oldest first, with the signaled requests behind them
+	reads   []read               // posted, oldest first, with the signaled requests after them
 
 	hdr    rpcrdma.Header  // scratch
 	wrs    []fabric.SendWR // scratch

@@ -16,7 +16,7 @@
 //   - Every Send of this end, and every message that it has received.
 //   - RDMA Writes and RDMA Reads that this end has posted, with their data.
 //   - What the peer does to the memory of this end, which no adapter reports: the RDMA Reads of a
-//     chunk are recorded behind the message whose read list names it, and RDMA Writes in front of
+//     chunk are recorded after the message whose read list names it, and RDMA Writes in front of
 //     the reply whose write list or reply chunk says how much was written. The data are those in
 //     the memory at that time.
 //   - The end of the connection, with its reason as a packet comment.
@@ -42,7 +42,7 @@
 //
 // # Privacy
 //
-// A capture has the credentials and data of all who use the connections. [Create] makes files that
+// A capture has the credentials and data of all users of the connections. [Create] makes files that
 // only their owner can read.
 //
 // # Limitations

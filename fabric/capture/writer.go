@@ -13,10 +13,10 @@ import (
 const VersionComment = "RPC-over-RDMA version 2, written as version 1"
 
 // PaddingComment is the comment of a packet with XDR padding that is not written into a chunk, and
-// without which Wireshark does not understand the reply behind it.
+// without which Wireshark does not understand the reply after it.
 const PaddingComment = "XDR padding for Wireshark, not on the wire"
 
-// DroppedComment begins the comment of the first packet behind messages and operations, of any
+// DroppedComment begins the comment of the first packet after messages and operations, of any
 // connection, that were dropped. Their number follows.
 const DroppedComment = "dropped before this packet: "
 
@@ -56,7 +56,7 @@ type Config struct {
 	MaxSize int64
 
 	// Files is how many files of MaxSize there may be: the newest has the name given to
-	// [Create], those before it have ".1", ".2" and so on behind it. With 0 or 1 recording ends
+	// [Create], those before it have ".1", ".2" and so on appended. With 0 or 1 recording ends
 	// when the file is full. A [New] Writer has one.
 	Files int
 

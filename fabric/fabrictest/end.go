@@ -195,8 +195,8 @@ func closeAtPeerFlushes(s *scene) {
 	}
 }
 
-// failureFlushesTheRest: a request that fails has a completion, and so have all behind it,
-// whatever their flags. One before it that nobody has asked for has none.
+// failureFlushesTheRest: a request that fails has a completion, and so have all after it,
+// whatever their flags. One before it that was not asked for has none.
 func failureFlushesTheRest(s *scene) {
 	l := s.listen(attr)
 	for _, flags := range []fabric.SendFlags{0, fabric.Deferred, fabric.Signaled} {

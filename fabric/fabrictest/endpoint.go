@@ -124,18 +124,18 @@ type Endpoint struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	sq      []request     // posted, not completed yet
-	rq      []request     // likewise
+	rq      []request     // the driver's
 	sent    []fabric.WC   // completed, not taken by an expectation yet
-	rcvd    []received    // likewise
+	rcvd    []received    // the driver's
 	end     error         // the last error of Poll
 	wrong   []string      // broken rules
 	sqError bool          // a send has failed: no other may succeed
-	rqError bool          // likewise
+	rqError bool          // the driver's
 	closed  bool          // by this side: outstanding requests may be lost
 	wcs     [16]fabric.WC // the driver's
 	nextID  uint64        // of requests whose ID the Endpoint chooses
 	stop    atomic.Bool   // the driver must return
-	stopped chan struct{} // closed by the driver; nil if there is none
+	stopped chan struct{} // closed by the driver; nil without one
 	in, out heap          // of the test's goroutine
 }
 
@@ -559,7 +559,7 @@ func (e *Endpoint) state() string {
 	return s
 }
 
-// NextSend returns the next completion of the send queue, or an error if there is none in
+// NextSend returns the next completion of the send queue, or an error if it does not come in
 // time.
 func (e *Endpoint) NextSend() (fabric.WC, error) {
 	e.mu.Lock()

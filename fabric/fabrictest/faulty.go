@@ -26,7 +26,7 @@ const (
 	AtRegMR                   // Conn.RegMR
 	AtAllocMW                 // Conn.AllocMW
 	AtPost                    // Conn.Post, counted in calls
-	AtPostRecv                // Conn.PostRecv, likewise
+	AtPostRecv                // Conn.PostRecv
 	AtCompletion              // a completion that Poll returns
 	AtRequest                 // Conn.Post, counted in requests
 	points
@@ -100,7 +100,7 @@ type Fault struct {
 
 // A Passage is an event at the Point of a Fault.
 type Passage struct {
-	Conn int // number of the Conn, in the order of creation; 0: there is none yet
+	Conn int // number of the Conn, in the order of creation; 0: not created yet
 
 	// AtRequest: the list that contains the request.
 	List []fabric.SendWR

@@ -206,7 +206,7 @@ func unsignaled(s *scene) {
 	client.WantNothing("from requests that are not signaled")
 }
 
-// deferred: of the deferred requests all but MaxDeferred have a completion, or one behind them
+// deferred: of the deferred requests all but MaxDeferred have a completion, or one after them
 // has, whatever is between them. Endpoint checks that with each completion; here none follows.
 func deferred(s *scene) {
 	client, server := s.pair(stage{})

@@ -564,7 +564,7 @@ func connsOutliveListener(s *scene) {
 
 // providerClose: Close of a provider, by several at once, closes its listeners. There are no new
 // ones and no new Conns after it; those that exist go on, and one that has been resolved has
-// nobody to connect to.
+// no peer to connect to.
 func providerClose(s *scene) {
 	l := s.listen(attr)
 	a, b := s.pairAt(l, stage{})

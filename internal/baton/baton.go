@@ -3,19 +3,19 @@
 // events for all of them. The others follow: each sleeps until the leader has served it, or
 // until it is its turn to lead.
 //
-// The package keeps account of who has the baton and who waits. Whom an event serves is its
-// user's business, who guards that and a [Baton] with one lock: all functions but
+// The package keeps account of which goroutine has the baton and which wait. Which of them an event serves is its
+// user's business, which guards that and a [Baton] with one lock: all functions but
 // [Waiter.Wake], [Waiter.Sleep] and [SleepOn] need it.
 //
 // # No wake-up is lost
 //
 // A goroutine joins the line without having released the lock since it found that it is not
-// served and that the baton is taken. From then on, who takes it off the line wakes it, once,
+// served and that the baton is taken. From then on, the goroutine that takes it off the line wakes it, once,
 // with the lock or later. So a wake-up never comes too early, and Wake never blocks.
 //
-// # Nobody waits while the baton is free
+// # No goroutine waits while the baton is free
 //
-// Who gives the baton back calls Next, and wakes the follower that it returns, unserved. That
+// The goroutine that gives the baton back calls Next, and wakes the follower that it returns, unserved. That
 // follower does one of three things: it takes the baton; or, if another goroutine was faster,
 // it joins the line again, and that one will call Next; or, if it does not want the baton any
 // more, it calls Next itself.
@@ -23,17 +23,17 @@ package baton
 
 import "context"
 
-// A Baton is a T that one goroutine at a time has, and the line of those who wait for it or to
-// be served by who has it. The zero value is a Baton that somebody has.
+// A Baton is a T that one goroutine at a time has, and the line of goroutines that wait for it or to
+// be served by its holder. The zero value is a Baton that is taken.
 type Baton[T, W any] struct {
-	token *T // nil: somebody has it
+	token *T // nil: it is taken
 	line  Line[W]
 }
 
-// Taken reports whether somebody has the baton.
+// Taken reports whether the baton is taken.
 func (b *Baton[T, W]) Taken() bool { return b.token == nil }
 
-// Take takes the baton. It returns nil if somebody has it.
+// Take takes the baton. It returns nil if it is taken.
 func (b *Baton[T, W]) Take() *T {
 	t := b.token
 	b.token = nil
@@ -44,7 +44,7 @@ func (b *Baton[T, W]) Take() *T {
 func (b *Baton[T, W]) Give(t *T) { b.token = t }
 
 // Next takes the follower off the line that has waited longest, if the baton is free. The
-// caller wakes it, to lead. Nil: there is none, or somebody leads and will call Next.
+// caller wakes it, to lead. Nil: the line is empty, or a goroutine leads and will call Next.
 func (b *Baton[T, W]) Next() *Waiter[W] {
 	if b.Taken() {
 		return nil
@@ -55,14 +55,14 @@ func (b *Baton[T, W]) Next() *Waiter[W] {
 // Join puts w at the end of the line.
 func (b *Baton[T, W]) Join(w *Waiter[W]) { b.line.Push(w) }
 
-// Leave takes w off the line. It returns false if somebody has done that already, and wakes w.
+// Leave takes w off the line. It returns false if another goroutine has done that, and wakes w.
 func (b *Baton[T, W]) Leave(w *Waiter[W]) bool { return b.line.Remove(w) }
 
 // Waiting reports whether anybody is in the line.
 func (b *Baton[T, W]) Waiting() bool { return !b.line.Empty() }
 
 // Disband takes a follower off the line whether or not the baton is free, for the end of all
-// waiting. Nil: there is none.
+// waiting. Nil: the line is empty.
 func (b *Baton[T, W]) Disband() *Waiter[W] { return b.line.Pop() }
 
 // A Waiter is a goroutine that can wait, in one line at a time.
@@ -82,7 +82,7 @@ func (w *Waiter[W]) Who() *W { return w.who }
 func (w *Waiter[W]) Queued() bool { return w.next != nil }
 
 // Wake wakes w, which the caller has taken off its line. Served tells it that what it waits for
-// is there, or else that it is to lead. A nil Waiter is nobody.
+// is there, or else that it is to lead. A nil Waiter is ignored.
 func (w *Waiter[W]) Wake(served bool) {
 	if w != nil {
 		w.bell <- served

@@ -3,10 +3,10 @@ package baton
 // A Line is a queue of Waiters, first come, first served. The zero value is empty. It must not
 // be copied.
 type Line[W any] struct {
-	head Waiter[W] // its next is the first Waiter; itself or nil: there is none
+	head Waiter[W] // its next is the first Waiter; itself or nil if the line is empty
 }
 
-// Empty reports whether nobody is in the line.
+// Empty reports whether the line is empty.
 func (l *Line[W]) Empty() bool { return l.head.next == nil || l.head.next == &l.head }
 
 // Len is how many are in the line.
@@ -42,7 +42,7 @@ func (l *Line[W]) Remove(w *Waiter[W]) bool {
 	return true
 }
 
-// Pop takes the first one out. Nil: there is none.
+// Pop takes the first one out. Nil if the line is empty.
 func (l *Line[W]) Pop() *Waiter[W] {
 	if l.Empty() {
 		return nil

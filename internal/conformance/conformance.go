@@ -22,8 +22,8 @@ type Rule struct {
 	ID       string // used in tests
 	Document string
 	Section  string // or several, with commas
-	Level    string // MUST, MUST NOT, SHOULD, SHOULD NOT, MAY; FACT: none of these words
-	Role     string // whom it binds
+	Level    string // MUST, MUST NOT, SHOULD, SHOULD NOT, MAY; FACT: without a keyword
+	Role     string // which end it binds
 	Text     string
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A Set is the connections that an Observer has been told of and that have not ended. The zero
+// A Set is the connections that have begun for an Observer and that have not ended. The zero
 // value is empty. Its methods may be called by many goroutines at once.
 type Set struct {
 	mu     sync.Mutex
@@ -50,7 +50,7 @@ func (s *Set) Began(e transport.ConnEvent) {
 
 // Ended is for ConnEnded.
 func (s *Set) Ended(e transport.ConnEvent) Entry {
-	stats := e.Conn.Stats() // takes locks that others may hold who wait for s.mu: not under it
+	stats := e.Conn.Stats() // takes locks whose holders may wait for s.mu: not under it
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.open[e.Conn]

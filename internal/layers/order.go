@@ -20,7 +20,7 @@ type Group struct {
 // TransportGroups orders the files of package transport. Immutable.
 //
 // The second group is large because its types refer to each other: a conn to its leader, slots
-// and exchanges, and each of these to the conn. Its files are divided by concern.
+// and exchanges, which in turn refer to the conn. Its files are divided by concern.
 var TransportGroups = []Group{
 	{"terms", []string{"binding", "doc", "errors", "locks", "stats"}},
 	{"one connection", []string{

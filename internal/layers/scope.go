@@ -105,7 +105,7 @@ func (s *scope) mutator(f *File, e ast.Expr, called map[string]bool) string {
 }
 
 // volatile names the part of a type that changes without an assignment: a lock or
-// anything else of package sync, an atomic, a channel. It is "" if there is none.
+// anything else of package sync, an atomic, a channel. It is "" if nothing does.
 func (s *scope) volatile(f *File, e ast.Expr) string {
 	return s.find(f, e, make(map[ast.Expr]bool), func(f *File, e ast.Expr) string {
 		switch e := e.(type) {

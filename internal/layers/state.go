@@ -176,7 +176,7 @@ func sentinel(name string, value ast.Expr) bool {
 	return false
 }
 
-// makers are functions whose results nobody can change. Immutable.
+// makers are functions whose results cannot be changed. Immutable.
 var makers = map[string]bool{
 	"crc32.MakeTable":     true,
 	"errors.New":          true,

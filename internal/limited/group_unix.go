@@ -18,7 +18,7 @@ func ownGroup(cmd *exec.Cmd) {
 }
 
 // killGroup may be called when the program itself has been waited for: as long as
-// somebody is left in the group, its number is nobody else's; and when nobody is, there is
+// a process is left in the group, its number belongs to no other; and when none is, there is
 // no such group but in the moment that it takes the system to come round to that number.
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 

@@ -123,7 +123,7 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 	var err error
 	select {
 	case err = <-ended:
-		// Kill the processes that it left behind.
+		// Kill the processes that outlive it.
 		killGroup(cmd)
 	case <-timer:
 		if p.Stacks {

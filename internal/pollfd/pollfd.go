@@ -74,7 +74,7 @@ func (p *FD) Await(try func() bool) error {
 	return err
 }
 
-// Wake makes the current Await, or the next one if there is none, return ErrWoken. Several
+// Wake makes the current Await, or else the next one, return ErrWoken. Several
 // may count as one, and one may end two calls.
 func (p *FD) Wake() {
 	p.woken.Store(true)

@@ -36,7 +36,7 @@ func NewTurn() (*Turn, error) {
 		if t.taken {
 			return true
 		}
-		// Every write is an edge, whether or not somebody has read.
+		// Every write is an edge, whether or not it has been read.
 		t.taken = true
 		n, err := syscall.Write(int(fd), one)
 		return n != len(one) || err != nil

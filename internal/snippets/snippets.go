@@ -65,7 +65,7 @@ func PackageComment(file string, src []byte) ([]Snippet, error) {
 		return nil, err
 	}
 	var list []Snippet
-	blank := -1 // empty lines behind the last block; negative outside of a block
+	blank := -1 // empty lines after the last block; negative outside of a block
 	for _, c := range f.Doc.List {
 		code, indented := strings.CutPrefix(c.Text, "//\t")
 		switch {

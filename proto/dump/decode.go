@@ -58,7 +58,7 @@ func (d *Decoder) Decode(b []byte) *Message {
 	return m
 }
 
-// hasRPC reports whether an RPC message follows the header, with left bytes behind it.
+// hasRPC reports whether an RPC message follows the header, with left bytes after it.
 func hasRPC(h *rpcrdma.Header, left int) bool {
 	switch h.Proc {
 	case rpcrdma.ProcMsg, rpcrdma.ProcMsgp:

@@ -7,7 +7,7 @@ import (
 )
 
 // A Message describes one message as far as it could be decoded. Pointers and slices are
-// nil for what the message does not have or what lies behind the damage.
+// nil for what the message does not have or what lies after the damage.
 type Message struct {
 	Number  int     `json:"message"`       // 1 for the decoder's first message
 	Size    int     `json:"bytes"`         // of the whole message
@@ -31,7 +31,7 @@ type Message struct {
 }
 
 // Lists are the chunk lists of a header: read chunks in Reads, write chunks in Writes. A list
-// behind the damage is nil; an empty one is not.
+// after the damage is nil; an empty one is not.
 type Lists struct {
 	Reads  []Segment   `json:"reads"`
 	Writes [][]Segment `json:"writes,omitzero"`
@@ -80,7 +80,7 @@ type PrivateData struct {
 	Recv    int   `json:"recv_size"` // in bytes
 	Inval   bool  `json:"remote_invalidation"`
 
-	// Setup is the setup message behind it, or nil. docs/extensions.md, At setup.
+	// Setup is the setup message after it, or nil. docs/extensions.md, At setup.
 	Setup *Setup `json:"setup,omitempty"`
 }
 

@@ -59,7 +59,7 @@ func AppendPrivateData(b []byte, p PrivateData) []byte {
 // any octets (RFC 8797 section 5.2). A format identifier that is not followed by a complete
 // message of a known version is skipped. Reserved bits are ignored.
 //
-// If there is none it returns [DefaultPrivateData] and false.
+// Without one it returns [DefaultPrivateData] and false.
 func FindPrivateData(b []byte) (PrivateData, bool) {
 	for ; len(b) >= PrivateDataSize; b = b[1:] {
 		if binary.BigEndian.Uint32(b) != PrivateDataID || b[4] != PrivateDataVersion {

@@ -8,7 +8,7 @@ import (
 )
 
 // The setup message is the exchange of properties in the private data of the connection setup,
-// behind the message of RFC 8797: peers that both know it begin with version 2 and its
+// after the message of RFC 8797: peers that both know it begin with version 2 and its
 // properties, without a message for that. docs/extensions.md, At setup.
 const (
 	SetupID   = 0x8d52a04b // RDMA_PROP_CM_FORMAT, the format identifier
@@ -39,7 +39,7 @@ func AppendSetup(b []byte, s Setup) []byte {
 }
 
 // FindSetup looks for a setup message of kind dir anywhere in the private data that the
-// connection manager delivered, which may have more in front and behind, like
+// connection manager delivered, which may have more before and after, like
 // [FindPrivateData]. One that does not decode, has no credit or is of another kind is skipped.
 func FindSetup(b []byte, dir PropDir) (s Setup, ok bool) {
 	for ; len(b) >= SetupSize; b = b[1:] {

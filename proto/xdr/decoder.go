@@ -113,7 +113,7 @@ func (d *Decoder) Fail(what string) {
 	}
 }
 
-// End fails if bytes remain, and returns [Decoder.Err]. Call it when no more items may follow.
+// End fails if bytes remain, and returns [Decoder.Err]. Call it when no item may follow.
 func (d *Decoder) End() error {
 	if d.Remaining() > 0 {
 		d.Fail("bytes after the last item")

@@ -31,9 +31,9 @@ type Account interface {
 }
 
 // Enter begins a value of a recursive type, and reports whether it may be decoded. It may not if
-// [MaxDepth] of them are open already, which is an error, or behind any other error. If Enter returns
-// true, call [Decoder.Leave] behind the value. Without a limit, input of 4 bytes for each level could
-// use up the stack. Behind an error all discriminants are 0, and the arm for 0 may have two values of
+// [MaxDepth] of them are open already, which is an error, or after any other error. If Enter returns
+// true, call [Decoder.Leave] after the value. Without a limit, input of 4 bytes for each level could
+// use up the stack. After an error all discriminants are 0, and the arm for 0 may have two values of
 // the type: they would double at each level without any input.
 func (d *Decoder) Enter() bool {
 	if d.err != nil {
@@ -65,7 +65,7 @@ func (d *Decoder) limit() {
 }
 
 // ChargeTo has the Decoder reserve in a what it allocates beyond 64 KiB. It gives nothing back: that
-// is for the one who knows how long the values live. Call it before anything is decoded.
+// is for code that knows how long the values live. Call it before anything is decoded.
 func (d *Decoder) ChargeTo(a Account) { d.account = a }
 
 // allocate reports whether n values of size bytes may be allocated, and otherwise fails.

@@ -11,7 +11,7 @@ import (
 
 // An Access says who may call, by where a call has come from and by its AUTH_SYS credential. A call
 // has to pass all of it. The zero value is every call with such a credential. A list that is nil
-// does not restrict; one that is empty, but not nil, lets nobody pass.
+// does not restrict; one that is empty, but not nil, lets no call pass.
 type Access struct {
 	// From are the networks that calls may come from. Addresses of IPv4 are compared as such,
 	// however they are written. A Prefix that is not valid has no address in it.
@@ -24,7 +24,7 @@ type Access struct {
 	// None lets calls pass that have AUTH_NONE, unless UIDs or GIDs is set.
 	None bool
 
-	// Others are flavors that pass as well, whatever their credentials say: somebody else checks
+	// Others are flavors that pass as well, whatever their credentials say: other code checks
 	// them, such as a wrapper for RPCSEC_GSS.
 	Others []oncrpc.Flavor
 
@@ -43,7 +43,7 @@ const highestReserved = 1023
 // Allow returns a function for transport.Program.Auth, or [Require], that reports whether a call may
 // be executed:
 //
-//   - AUTH_BADCRED if its AUTH_SYS credential cannot be decoded, or has bytes behind it;
+//   - AUTH_BADCRED if its AUTH_SYS credential cannot be decoded, or has bytes after it;
 //   - AUTH_TOOWEAK if a does not let it pass, so that clients do not try the same again.
 //
 // It does not depend on the lists of a afterwards. It allocates nothing, and takes a time that grows
@@ -87,7 +87,7 @@ func Allow(a Access) func(*transport.Request) oncrpc.AuthStat {
 
 // Require returns a wrapper that denies the calls for which check says so, without calling the
 // handler within. It is in the place of transport.Program.Auth where an outer wrapper is to see what
-// is refused, and for servers behind a bridge (transport.Server.Bridge). What the reply cache answers
+// is refused, and for servers that are bridged (transport.Server.Bridge). What the reply cache answers
 // does not get here, nor does procedure 0, unless transport.Program.Null says so or it is a bridge's.
 func Require(check func(*transport.Request) oncrpc.AuthStat) transport.Middleware {
 	return func(next transport.Handler) transport.Handler {

@@ -5,9 +5,9 @@
 //
 // [Allow] makes a function for transport.Program.Auth of an [Access]: lists of addresses, of the
 // users and groups of AUTH_SYS, reserved ports. It is asked before everything else, for procedure 0
-// as well. [Require] asks such a function in the chain of wrappers instead, behind a [Log] that is
+// as well. [Require] asks such a function in the chain of wrappers instead, inside a [Log] that is
 // to see who was refused. AUTH_SYS is a claim of the client: it keeps honest clients apart, and
-// stops nobody who can choose what is sent. Addresses are as good as the network.
+// does not stop an attacker, who can choose what is sent. Addresses are as good as the network.
 //
 // # How much
 //
@@ -34,7 +34,7 @@
 // The first wrapper of a chain is the outermost:
 //
 //	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []transport.Middleware{
-//		middleware.Log(middleware.LogConfig{}), // sees what those behind it refuse
+//		middleware.Log(middleware.LogConfig{}), // sees what the inner ones refuse
 //		middleware.Require(check),
 //		limiter.Wrap,
 //	}}}

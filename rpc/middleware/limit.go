@@ -19,7 +19,7 @@ const (
 	// ByHost: a host, as Conn.Host has it: an IPv4 address, or a network of IPv6, by default one of
 	// 64 bits.
 	ByHost By = iota
-	// ByConn: a connection. Whoever makes a new one has a limit of its own again; how many there
+	// ByConn: a connection. A caller that makes a new one has a new limit; how many there
 	// may be is ServerConfig.MaxConns.
 	ByConn
 	// ByUser: a user of AUTH_SYS at a host. Calls with other credentials are
@@ -62,7 +62,7 @@ type Limits struct {
 	// such as NFS3ERR_JUKEBOX says it here. The reply cache remembers the answer like any other.
 	Refuse transport.HandlerFunc
 
-	// Callers is how many callers are told apart, of whom one host has no more than an eighth.
+	// Callers is how many callers are told apart, of which one host has at most an eighth.
 	// A caller without calls whose rate has recovered is forgotten when others need the place.
 	// Those beyond share one limit, of their host or of all; one that gets a place later has its
 	// own limit from then on, and what it has under the shared one beside that. Zero is 4096;
@@ -86,7 +86,7 @@ type Limiter struct {
 	mu      sync.Mutex
 	callers map[callerID]*caller
 	hosts   map[netip.Prefix]*host
-	rest    *caller // all for whom there is no room
+	rest    *caller // all callers without a place of their own
 	stats   LimiterStats
 }
 
@@ -97,7 +97,7 @@ type LimiterStats struct {
 	Refused uint64 // calls that have waited in vain, or could not wait
 }
 
-// A callerID is who a caller is.
+// A callerID identifies a caller.
 type callerID struct {
 	host netip.Prefix
 	conn netip.AddrPort // ByConn
@@ -110,7 +110,7 @@ type callerKind uint8
 const (
 	kindKnown callerKind = iota
 	kindUser             // of AUTH_SYS
-	kindRest             // those of a host for whom there is no room
+	kindRest             // callers of a host without a place of their own
 )
 
 // A caller has calls, or has had some. Guarded by Limiter.mu.
@@ -244,7 +244,7 @@ func (l *Limiter) enter(ctx context.Context, id callerID) *caller {
 	l.mu.Unlock()
 	if pause > 0 && !sleep(ctx, pause) {
 		l.leave(c, true)
-		return nil // nobody will see the answer
+		return nil // the caller will not see the answer
 	}
 	return c
 }
@@ -269,7 +269,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// await waits for a place, behind those who wait already. mu is held, but for the wait.
+// await waits for a place, after the calls that wait already. mu is held, but for the wait.
 func (l *Limiter) await(ctx context.Context, c *caller, patience time.Duration) bool {
 	w := &turn{ready: make(chan struct{})}
 	if c.last == nil {

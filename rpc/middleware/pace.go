@@ -40,7 +40,7 @@ func newPace(rate float64, burst int) (pace, error) {
 	return pace{interval: time.Duration(interval), early: time.Duration(early)}, nil
 }
 
-// next is the time until an event may come, and when the one behind it is due.
+// next is the time until an event may come, and when the one after it is due.
 func (p pace) next(due, now time.Duration) (wait, then time.Duration) {
 	due = max(due, now)
 	return max(due-p.early-now, 0), due + p.interval

@@ -1,7 +1,7 @@
 // Package names numbers the procedures that a process knows by name, for those that count
 // calls by procedure.
 //
-// Program and procedure numbers come from peers, who may send any. A [Table] has a fixed
+// Program and procedure numbers come from peers, which may send any. A [Table] has a fixed
 // set of procedures, and everything else is the entry [Other] of its version of the program,
 // or of the table: so the number of counters, and of the label values of a metric, is bounded
 // by what the process has named, whatever its peers send. Each entry has an index, so that
@@ -70,7 +70,7 @@ type Table struct {
 
 type version struct{ prog, vers uint32 }
 
-// A span is where the procedures of a version are: behind the last is its Other.
+// A span is where the procedures of a version are: after the last is its Other.
 type span struct{ first, n int }
 
 // New returns a Table of these programs. It fails if one of them has no name or is in the list

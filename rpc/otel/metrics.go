@@ -113,7 +113,7 @@ var buckets = []float64{
 	0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 }
 
-// Metrics measures what it is told as a transport.Observer, of any number of clients and servers.
+// Metrics measures what it sees as a transport.Observer, of any number of clients and servers.
 // A call that succeeds costs no memory of its own; whether the SDK takes some is its affair.
 type Metrics struct {
 	transport.NoObserver
@@ -126,7 +126,7 @@ type Metrics struct {
 	open             metric.Int64UpDownCounter
 	ended, notices   metric.Int64Counter
 
-	// What is read when somebody asks: adding to a number costs less than telling the SDK.
+	// What is read on demand: adding to a number costs less than telling the SDK.
 	active [2]atomic.Int64                  // client, server
 	bytes  [2][2][1 << wayBits]atomic.Int64 // by end, message and way
 

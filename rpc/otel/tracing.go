@@ -34,7 +34,7 @@ type Carrier interface {
 // ends have to know the flavor: servers that know only the flavors of RFC 5531, such as Linux's, reject
 // such calls. It leaves alone calls that have a verifier, and so those of RPCSEC_GSS. Choose a
 // flavor that nothing else in the network has, such as one above 0x20000000. The fields prove
-// nothing: who can call can continue any trace.
+// nothing: any caller can continue any trace.
 type Verifier oncrpc.Flavor
 
 // maxFields is how many fields a verifier may have.

@@ -47,7 +47,7 @@ func DefaultBuckets() []float64 {
 	}
 }
 
-// A Collector counts what it is told as a transport.Observer. New makes one.
+// A Collector counts what it sees as a transport.Observer. New makes one.
 type Collector struct {
 	transport.NoObserver
 	table *names.Table
@@ -86,7 +86,7 @@ type procedure struct {
 	duration, handler prom.Observer // handler: nil at a client
 }
 
-// A figure is made of a Sum when somebody asks.
+// A figure is made of a Sum on demand.
 type figure struct {
 	desc  *prom.Desc
 	value func(*connset.Sum) float64

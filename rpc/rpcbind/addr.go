@@ -20,7 +20,7 @@ const (
 	RDMA6 Netid = "rdma6"
 )
 
-// family returns the IP version of n's addresses, or 0 if n is none of the netids above.
+// family returns the IP version of n's addresses, or 0 if n is not one of the netids above.
 func (n Netid) family() int {
 	switch n {
 	case TCP, UDP, RDMA:

@@ -16,7 +16,7 @@ const Patience = 15 * time.Second
 
 // A Client is the address of an rpcbind. Every operation makes a new connection and closes it.
 type Client struct {
-	// Network is "tcp" or "udp", or one of these with "4" or "6" appended for one version of
+	// Network is "tcp" or "udp", or one of the two with "4" or "6" appended for one version of
 	// IP. Empty means "tcp". Over UDP only the first address of the host is tried, and a DUMP
 	// that does not fit one datagram fails.
 	Network string
@@ -148,7 +148,7 @@ func (c *Client) GetAddr(ctx context.Context, prog, vers uint32, netid Netid) (n
 	return at, nil
 }
 
-// getAddr returns a universal address, or "" if there is none.
+// getAddr returns a universal address, or "".
 func getAddr(ctx context.Context, c *conn, vers uint32, m Mapping) (uaddr string, err error) {
 	if m.Netid == c.netid {
 		err = c.call(ctx, vers, procGetAddr, m.append(nil), func(d *xdr.Decoder) { uaddr = d.String(maxString) })

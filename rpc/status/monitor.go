@@ -11,7 +11,7 @@
 //
 // The page needs no JavaScript and nothing from elsewhere. What a Monitor keeps is bounded,
 // whatever peers do. It tells addresses of peers and errors with what peers sent, and is meant
-// for operators: serve it where nobody else gets, such as on a loopback address.
+// for operators: serve it where only they get, such as on a loopback address.
 package status
 
 import (
@@ -65,7 +65,7 @@ type Config struct {
 	MaxRecords int
 }
 
-// A Monitor remembers what it is told as a transport.Observer, of any number of clients and
+// A Monitor remembers what it sees as a transport.Observer, of any number of clients and
 // servers, and shows it as an http.Handler. It allocates nothing for a call that succeeds and is
 // not among the slowest.
 type Monitor struct {

@@ -22,7 +22,7 @@ const fresh = time.Second
 
 // A page has what was shown last.
 type page struct {
-	mu         sync.Mutex // held while one is made: who comes meanwhile gets the same
+	mu         sync.Mutex // held while one is made: requests meanwhile get the same
 	made       time.Time
 	snapshot   *Snapshot
 	html, json []byte // nil: not asked for since
@@ -71,7 +71,7 @@ func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; style-src '"+styleHash+"'")
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body) // who does not read it has left
+	_, _ = w.Write(body) // a client that does not read it has left
 }
 
 // body returns what to answer with. It is not changed later.

@@ -162,7 +162,7 @@ type ring[T any] struct {
 	taken  int
 }
 
-// add adds what entry returns. It does not call entry if it takes no more now.
+// add adds what entry returns. It does not call entry if it is full for now.
 func (r *ring[T]) add(now time.Time, entry func() T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +194,7 @@ func (r *ring[T]) latest() ([]T, uint64) {
 type slowList struct {
 	n int
 
-	floor atomic.Int64 // nanoseconds: a call that took no longer is none of this window's
+	floor atomic.Int64 // nanoseconds: a call that took no longer is not one of this window's
 	until atomic.Int64 // UnixNano of the end of the window
 
 	mu           sync.Mutex

@@ -165,7 +165,7 @@ func (c *Call) What() string {
 // A Travel is a transport.Transfer.
 type Travel struct {
 	Bytes      int    `json:"bytes"`       // of the RPC message, with all data that was in chunks
-	ChunkBytes int    `json:"chunk_bytes"` // of these, those moved by RDMA Read or Write
+	ChunkBytes int    `json:"chunk_bytes"` // bytes moved by RDMA Read or Write
 	By         string `json:"by"`          // transport.Ways
 }
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// unresolved finds in text what looks like a link to a name, and is none. An index of an array and
+// unresolved finds in text what looks like a link to a name without being one. An index of an array and
 // the host of an address, [HOST]:PORT, only look like one. Immutable.
 var unresolved = regexp.MustCompile(`(?:^|[^A-Za-z0-9])(\[\*?(?:[a-z][a-z0-9]*\.)?[A-Z][A-Za-z0-9_]*(?:\.[A-Z][A-Za-z0-9_]*)?\])(?:[^:]|$)`)
 

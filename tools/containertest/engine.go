@@ -22,7 +22,7 @@ type engine struct {
 	mark string // in the name of everything that is started
 	work string // directory for temporary files
 
-	stopService func() // ends Podman's service; nil if there is none
+	stopService func() // ends Podman's service; or nil
 }
 
 const (

@@ -22,7 +22,7 @@ type step struct {
 
 // parseSequence reads a description. Its lines are
 //
-//	title TEXT      of the picture, for those who cannot see it
+//	title TEXT      of the picture, for readers that cannot see it
 //	ends A, B       the names at the two lines
 //	A -> B: TEXT    a Send from A to B; B -> A goes the other way
 //	A => B: TEXT    bytes that RDMA places in B's memory, or fetches from A's

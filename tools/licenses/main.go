@@ -1,4 +1,4 @@
-// Command licenses prints the licences of what a Go binary is linked from, as whoever
+// Command licenses prints the licences of what a Go binary is linked from, as everyone who
 // distributes the binary has to hand them on: the standard library and every module in its
 // build information, except those of its own repository. It fails for a module without a
 // licence, and for one that is not among those that go with Apache-2.0 without further duties.

@@ -65,7 +65,7 @@ func load(root string) (*tree, error) {
 		return nil, fmt.Errorf("%s: no module at the top", name)
 	}
 	for _, m := range byPath {
-		// Where a module lies is what its path says, or else nobody finds it.
+		// Where a module lies is what its path says, or else it cannot be found.
 		if want := path.Join(main.path, m.dir); m.path != want {
 			return nil, fmt.Errorf("%s/go.mod: the module is called %s, want %s", m.dir, m.path, want)
 		}
@@ -203,7 +203,7 @@ func (t *tree) rejoin() error {
 			}
 			continue
 		}
-		at := 1 // behind the path
+		at := 1 // after the path
 		if !has.Syntax.InBlock {
 			at++
 		}

@@ -230,7 +230,7 @@ func (t *tree) untagged(version string) (findings []string) {
 }
 
 // tag prints or creates the tags of a version, in order, and prints how to publish them: all at
-// once, so that nobody sees a module whose requirements are not there yet.
+// once, so that no module is visible whose requirements are not there yet.
 func (t *tree) tag(version string, create bool, w io.Writer) error {
 	if err := t.check(version, false); err != nil {
 		return err

@@ -146,7 +146,7 @@ var cverbs = []string{
 }
 
 // programs builds the C programs with the sanitizers and runs them: with devices, to do
-// what they are for; without, to see them complain that there is none.
+// what they are for; without, to see them complain.
 func programs(ctx context.Context, rdma bool, limit time.Duration) error {
 	fmt.Println("==    the C programs of bench/cverbs, with AddressSanitizer and UndefinedBehaviorSanitizer")
 	dir, err := os.MkdirTemp("", "sanitize")

@@ -29,11 +29,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A role is what a process is told in its environment.
+// A role is what a process gets in its environment.
 type role struct {
 	Server bool
 	RDMA   bool
-	Addrs  []string // where to listen, or whom to call
+	Addrs  []string // where to listen, or which server to call
 	Every  time.Duration
 	Seed   uint64
 }
@@ -78,7 +78,7 @@ const inlineVersion = 1
 // slow is how long procSlow takes.
 const slow = 20 * time.Millisecond
 
-// patience is how long a call may take that nobody gives up: peers are stopped, and are
+// patience is how long a call may take that is not given up: peers are stopped, and are
 // away for a while.
 const patience = 30 * time.Second
 

@@ -158,7 +158,7 @@ func (s *soak) run(ctx context.Context) error {
 	}
 	var hung *hungError
 	if errors.As(failed, &hung) {
-		// Nobody can be expected to end well.
+		// No process can be expected to end well.
 		s.examine(hung)
 	} else {
 		// What stays ends well, and tells last what it has seen.
@@ -242,7 +242,7 @@ func (s *soak) start(ctx context.Context, name string, r role, memlock int) ([]s
 	}
 }
 
-// maxWrong is how many replies that are wrong are told of.
+// maxWrong is how many replies that are wrong are reported.
 const maxWrong = 20
 
 // take takes a sample.
@@ -284,7 +284,7 @@ func (s *soak) take(p *process, x sample) {
 // silence is how long a process that stays may have nothing done before it counts as hung.
 const silence = 2 * time.Minute
 
-// look counts verbs objects, and sees whether those who stay are well.
+// look counts verbs objects, and sees whether the processes that stay are well.
 func (s *soak) look(ctx context.Context) error {
 	if s.rdma {
 		out, err := output(ctx, "rdma", "resource", "show")
@@ -339,7 +339,7 @@ func (s *soak) again(ctx context.Context, name string, memlock int) error {
 	if !p.ends(deathLimit) {
 		return fmt.Errorf("the %s has not ended %v after it was killed", name, deathLimit)
 	}
-	// Whoever has the port may need a moment to be gone.
+	// The process that has the port may need a moment to be gone.
 	var err error
 	for range 100 {
 		if _, err = s.start(ctx, name, s.roles[name], memlock); err == nil || ctx.Err() != nil {
@@ -386,7 +386,7 @@ func (s *soak) during(ctx context.Context, begin, end []string) error {
 }
 
 // commandLimit is how long a command may take. The removal of a device takes longest: it
-// waits for all who have the device open.
+// waits for all processes that have the device open.
 const commandLimit = time.Minute
 
 func command(ctx context.Context, words ...string) error {
@@ -419,8 +419,8 @@ func (e *hungError) Error() string { return e.line + ": " + e.err.Error() }
 
 func (e *hungError) Unwrap() error { return e.err }
 
-// examine finds out who is in the way of a command that hangs, for the report. Of our own
-// processes who are, it wants the stacks.
+// examine finds out which processes are in the way of a command that hangs, for the report. Of our own
+// processes among them, it wants the stacks.
 func (s *soak) examine(hung *hungError) {
 	list := holders("/proc")
 	who := "nobody"
@@ -449,7 +449,7 @@ func (s *soak) examine(hung *hungError) {
 	}
 }
 
-// holders lists who has RDMA devices open, of the folder proc: "soak (12): uverbs0 uverbs1
+// holders lists the processes that have RDMA devices open, of the folder proc: "soak (12): uverbs0 uverbs1
 // (deleted)". A device whose file is deleted is one that is being removed.
 func holders(proc string) []string {
 	var list []string
@@ -473,7 +473,7 @@ func holders(proc string) []string {
 	return list
 }
 
-// deathLimit is how long a process may take to end that was killed, or told to print its
+// deathLimit is how long a process may take to end that was killed, or asked to print its
 // stacks: one that waits in the kernel may not end at all.
 const deathLimit = 20 * time.Second
 
@@ -481,7 +481,7 @@ const deathLimit = 20 * time.Second
 func (p *process) ends(limit time.Duration) bool {
 	select {
 	case err := <-p.ended:
-		p.ended <- err // for whoever asks next
+		p.ended <- err // for the next that asks
 		return true
 	case <-time.After(limit):
 		return false
@@ -512,8 +512,8 @@ func (s *soak) netdev() string { return "rdma-" + s.kind() }
 
 // remove takes a device away, under all that use it, and makes it again.
 func (s *soak) remove(ctx context.Context) error {
-	// Devices of rxe and siw are not taken away from those who have them open: the kernel
-	// waits until all have closed them, which one who is stopped does not. stop has let
+	// Devices of rxe and siw are not taken away from processes that have them open: the kernel
+	// waits until all have closed them, which a stopped process does not. stop has let
 	// all go on before it has come back; should a signal be lost, this is where it hurts.
 	for _, p := range s.procs {
 		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -41,7 +41,7 @@ func (a *apt) depends(ctx context.Context, pkg string) []byte {
 }
 
 // image returns the package that has the kernel: the one asked for is perhaps
-// only a name for the newest. It is empty if there is none.
+// only a name for the newest. It may be empty.
 func (a *apt) image(ctx context.Context, pkg string) string {
 	if imagePackage.MatchString(pkg) {
 		return pkg

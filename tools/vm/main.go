@@ -16,7 +16,7 @@
 //	kernel.go    the guest's kernel: from the cache, or built from Debian's packages (apt.go)
 //	initrd.go    the initial RAM disk: busybox, our init, kernel modules (modules.go, cpio.go)
 //	qemu.go      QEMU's arguments; kvm.go finds out whether KVM works
-//	job.go       what the guest is told to do
+//	job.go       what the guest is to do
 //	boot.go      QEMU runs; watchdog.go sees a guest that hangs, follow.go copies the output
 //	result.go    what the run amounts to: exit statuses and messages
 package main
@@ -128,7 +128,7 @@ func (h *host) run(ctx context.Context, opts *options) (int, error) {
 }
 
 // explain tells the user why there is no exit status of the command, and shows what the
-// machine printed. Whoever sent a signal or closed our output knows why.
+// machine printed. The sender of a signal, or the reader that closed our output, knows why.
 func (h *host) explain(err error) {
 	var by *signalError
 	if errors.As(err, &by) || errors.Is(err, syscall.EPIPE) {

@@ -76,7 +76,7 @@ func (e *moduleError) Error() string {
 }
 
 // closure lists the paths of the named modules and of all that they need, each once
-// and behind what it needs itself.
+// and after what it needs itself.
 func (t *moduleTree) closure(names ...string) (paths []string, err error) {
 	seen := map[string]bool{}
 	var add func(name string) error

@@ -87,7 +87,7 @@ func programStatus(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// result tells the exit status of the command, after QEMU has ended, or why there is none.
+// result tells the exit status of the command, after QEMU has ended, or why it has none.
 // cause is why QEMU was stopped, nil if it ended by itself; qemu is its exit status.
 func (g *guest) result(cause error, qemu int) (int, error) {
 	var limit *limitError

@@ -280,7 +280,7 @@ func (d *Distribution) markdown(b *strings.Builder) {
 }
 
 // GoalsMarkdown returns a list of all goals, each with its results in the files, or the reason
-// why there are none.
+// why there is no result.
 func GoalsMarkdown(files []*File) string {
 	var b strings.Builder
 	b.WriteString("| | goal | floor | goal | measured |\n|---|---|---|---|---|\n")

@@ -15,7 +15,7 @@ const (
 	screenValue   = 16 // columns of a value
 )
 
-// Screen summarizes results for somebody who does not know them: what was measured, where this
+// Screen summarizes results for a reader who does not know them: what was measured, where this
 // module is better and worse than its alternatives, and which floors it misses. It has fewer than
 // 40 lines of at most 80 columns.
 func Screen(files []*File) string {

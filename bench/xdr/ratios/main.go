@@ -1,4 +1,4 @@
-// Command ratios makes a table of several runs of the benchmarks of bench/xdr, one behind the other
+// Command ratios makes a table of several runs of the benchmarks of bench/xdr, one after the other
 // on standard input: how much more CPU time each codec takes than ours, as the median of the
 // runs' ratios with quartiles, and its allocations.
 //

@@ -1,4 +1,4 @@
-// Command server answers with what it is told.
+// Command server answers with what it receives.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package leak detects goroutines and file descriptors that tests leave behind.
+// Package leak detects goroutines and file descriptors that outlive tests.
 package leak
 
 import (
@@ -16,7 +16,7 @@ import (
 const patience = 10 * time.Second
 
 // Main runs the tests of a package and returns the exit status: 99 if they passed
-// and left something behind.
+// and left something open.
 //
 //	func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 func Main(m *testing.M) int {
@@ -35,7 +35,7 @@ func fuzzing() bool {
 	return f != nil && f.Value.String() != ""
 }
 
-// Check fails the test if it leaves goroutines or descriptors behind. Parallel tests cannot
+// Check fails the test if goroutines or descriptors outlive it. Parallel tests cannot
 // use it.
 func Check(t testing.TB) {
 	t.Helper()

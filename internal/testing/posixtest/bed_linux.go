@@ -37,7 +37,7 @@ type check struct {
 	who   *user
 	umask int
 	times bool // compare which times change
-	busy  bool // files are removed while they are open: an NFS client tidies up behind it
+	busy  bool // files are removed while they are open: an NFS client tidies up after it
 
 	prepare func(dir string) // makes what the check finds; as root, without the client
 	do      func(p *program) // does it, and says what it has seen
@@ -57,7 +57,7 @@ func (p *program) at(name string) string {
 	return p.dir + "/" + name
 }
 
-// did tells the result of a system call, and what else there is to tell of it.
+// did notes the result of a system call, and what else there is to say of it.
 func (p *program) did(what string, err error, more ...any) {
 	s := what + ": " + errorName(err)
 	if err == nil && len(more) > 0 {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A dirent is an entry of a directory, and where to go on behind it.
+// A dirent is an entry of a directory, and where to go on after it.
 type dirent struct {
 	name string
 	next int64
@@ -53,7 +53,7 @@ func sorted(names []string) []string {
 }
 
 // Listing checks a directory with n entries in Mount, which it makes in Export: every position
-// that telldir(3) gives leads to the entry behind it, also after others have been removed and
+// that telldir(3) gives leads to the entry after it, also after others have been removed and
 // made, and a listing under way has everything that stays, once. It returns the number of checks.
 func (b Bed) Listing(n int) (count int, list []Difference, err error) {
 	differs := func(what string, want, got any) {

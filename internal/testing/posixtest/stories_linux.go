@@ -222,7 +222,7 @@ func (p *program) opened(name string, flags int) int {
 	return fd
 }
 
-// openFiles: what becomes of a file that is open.
+// openFiles: operations on a file that is open.
 func openFiles(p *people, add adder) {
 	file := func(m *maker) { m.file("x", ownerID, 0o644) }
 	both := func(m *maker) {

@@ -37,7 +37,7 @@ type end struct {
 
 	reports  fabric.Deferrals
 	sq       []*request // posted and not executed, in order
-	started  int        // of these
+	started  int        // operations of them that have begun
 	starting bool       // the next one is about to start
 	reads    int        // under way
 	slots    int        // of the send queue in use

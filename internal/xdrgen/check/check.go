@@ -53,7 +53,7 @@ type checker struct {
 type constant struct {
 	syntax.Ident
 	source *syntax.Value // nil: one more than prev
-	prev   *constant     // the enumerator before this one; nil: there is none
+	prev   *constant     // the enumerator before this one; or nil
 	text   bool          // it is no number
 	value  syntax.Int
 	state  state

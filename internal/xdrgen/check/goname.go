@@ -110,7 +110,7 @@ func GoName(name string) string {
 	return "X" + b.String()
 }
 
-// wordLen returns the length of the first word, which ends before an underscore or behind digits.
+// wordLen returns the length of the first word, which ends before an underscore or after digits.
 func wordLen(name string) int {
 	for i := 1; i < len(name); i++ {
 		if name[i] == '_' || digit(name[i-1]) && !digit(name[i]) {

@@ -70,7 +70,7 @@ func (c *checker) typedefs() {
 
 // lists finds the structures that are elements of linked lists and only that, takes their links
 // away and makes every pointer to one a List. A list has a head: a structure that nothing but
-// its own link points to is none.
+// its own link points to does not count.
 func (c *checker) lists() {
 	nodes, heads := make(map[*Type]bool), make(map[*Type]bool)
 	for _, t := range c.spec.Types {

@@ -21,7 +21,7 @@ const (
 	maxItem       = 16 << 20 // the same for items
 	unlimitedItem = 1 << 20
 
-	// A limit of 4 GiB, which a length word ends at, is none.
+	// A limit of 4 GiB, the most that a length word says, does not count.
 	noLimit = 1 << 32
 )
 
@@ -331,7 +331,7 @@ func most(doc syntax.Comments) (a syntax.Annotation, ok bool) {
 }
 
 // annotated returns the bound that the annotation max of a member sets, or of the procedure for its
-// result. ok is false if there is none.
+// result. ok is false without one.
 func (s *stubs) annotated(m *Member) (b Bound, ok bool) {
 	doc := m.Doc
 	if m == s.proc.Returned {
@@ -376,7 +376,7 @@ func (s *stubs) constant(term string) (int64, bool) {
 }
 
 // path finds an integer in the arguments by its name, such as args.count, or by that of a
-// parameter. It returns nil if there is none.
+// parameter. It returns nil without one.
 func (s *stubs) path(term string) Path {
 	names := strings.Split(term, ".")
 	var path Path

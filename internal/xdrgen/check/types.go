@@ -10,7 +10,7 @@ import (
 type Spec struct {
 	Names    []string // of the files
 	Consts   []*Const
-	Types    []*Type // that have names, and bodies within them behind them; in source order
+	Types    []*Type // that have names, each before the bodies within it; in source order
 	Programs []*Program
 }
 

@@ -339,7 +339,7 @@ func (w *walker) body(t *check.Type, path check.Path) {
 			g.p("%s.FixedOpaque(%s%s)", d, count, size)
 			return
 		}
-		// Behind an error the elements would go on without any input.
+		// After an error the elements would go on without any input.
 		g.p("for range %s {\nif %s.Err() != nil {\nbreak\n}", count, d)
 		w.block(func() { w.value(t.Elem, nil) })
 		g.p("}")

@@ -113,7 +113,7 @@ func index(t *check.Type, e, i string) string {
 	return operand(e) + "[" + i + "]"
 }
 
-// chain returns the field by which the structures of a chain are linked, "" if t is none.
+// chain returns the field by which the structures of a chain are linked, "" if t is not linked.
 func (g *generator) chain(t *check.Type) string {
 	if !t.Chained() {
 		return ""

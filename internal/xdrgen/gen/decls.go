@@ -27,7 +27,7 @@ func (g *generator) comment(first string, doc syntax.Comments) {
 	}
 }
 
-// field writes a line within a declaration with the comments of the source: a short one behind
+// field writes a line within a declaration with the comments of the source: a short one after
 // it, or else all in front.
 func (g *generator) field(line, first string, doc syntax.Comments) {
 	lines := doc.Lines()

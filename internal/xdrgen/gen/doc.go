@@ -62,5 +62,5 @@
 // items are taken out: the statements for its members, and theirs, down to the items, are written
 // out in the method of the client or server, and in the binding. What contains no items is
 // left to Append and Decode, or, in bindings, to functions that skip one type. Bindings skip
-// neighbours of fixed sizes together; of these they check bools alone.
+// neighbours of fixed sizes together; among them they check bools alone.
 package gen

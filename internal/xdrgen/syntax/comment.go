@@ -54,7 +54,7 @@ func (c Comment) annotation() (Annotation, bool) {
 	return Annotation{}, false
 }
 
-// meant reports whether a comment has been meant to be an annotation, or several, and is none.
+// meant reports whether a comment looks like an annotation, or several, without being one.
 func (c Comment) meant() bool {
 	if _, ok := c.annotation(); ok {
 		return false
@@ -69,7 +69,7 @@ func (c Comment) meant() bool {
 }
 
 // Lines returns the prose in lines without the signs around it and without annotations. There
-// is an empty line between comments in front of a declaration and those behind it, and no
+// is an empty line between comments in front of a declaration and those after it, and no
 // empty line at either end.
 func (c Comments) Lines() []string {
 	before, after := prose(c.Before), prose(c.After)
@@ -106,7 +106,7 @@ func (c Comment) lines() []string {
 	for len(lines) > 0 && lines[0] == "" {
 		lines = lines[1:]
 	}
-	// The first line of a comment begins behind the sign that opens it: its indentation says
+	// The first line of a comment begins after the sign that opens it: its indentation says
 	// nothing unless it is the only one.
 	indent := -1
 	for i, line := range lines {

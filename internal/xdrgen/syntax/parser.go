@@ -75,7 +75,7 @@ func (p *parser) isWord(text string) bool {
 	return !p.stuck && t.text == text && (t.kind == tokKeyword || t.kind == tokIdent)
 }
 
-// take returns the next token and goes on to the one behind it.
+// take returns the next token and goes on to the one after it.
 func (p *parser) take() *token {
 	t := p.peek()
 	if !p.stuck && t.kind != tokEOF {
@@ -115,8 +115,8 @@ func (p *parser) expected(what string) {
 	p.stuck = true
 }
 
-// recover goes on after a mistake in what began at token start: behind the semicolon that ends
-// it, or in front of the brace that closes the body around it. At the top there is none.
+// recover goes on after a mistake in what began at token start: after the semicolon that ends
+// it, or in front of the brace that closes the body around it. At the top no brace closes it.
 func (p *parser) recover(start int, top bool) {
 	if !p.stuck {
 		return
@@ -186,7 +186,7 @@ func (p *parser) comments(start int) Comments {
 }
 
 // bodyComments is comments for a definition with a body: those of the body belong to its
-// members, except one behind the opening brace.
+// members, except one after the opening brace.
 func (p *parser) bodyComments(start, brace, end int) Comments {
 	c := Comments{Before: p.tokens[start].before}
 	inside := false // the parentheses of a union: those are the discriminant's
@@ -343,7 +343,7 @@ func (p *parser) enum(at Pos) Type {
 		if !p.stuck {
 			e.Values = append(e.Values, v)
 		}
-		if !more || p.is('}') { // a comma behind the last one, in published files
+		if !more || p.is('}') { // a comma after the last one, in published files
 			break
 		}
 	}

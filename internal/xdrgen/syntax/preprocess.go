@@ -39,7 +39,7 @@ func (f *source) directive(at Pos) {
 		f.turn(at, word)
 		return
 	case "elif", "elifdef", "elifndef":
-		// Behind a part that was left out it would be compiled.
+		// After a part that was left out it would be compiled.
 		if n := len(f.conds); n == 0 || !f.conds[n-1].outer {
 			f.errs.Add(at, "#%s is not supported", word)
 		}
@@ -102,7 +102,7 @@ func (f *source) logicalLine() string {
 	return strings.TrimRight(line.String(), " \t\r\f\v")
 }
 
-// cutWord returns the first word of a line, and the rest behind the space that follows.
+// cutWord returns the first word of a line, and the rest after the space that follows.
 func cutWord(line string) (word, rest string) {
 	line = strings.TrimLeft(line, " \t")
 	i := 0

@@ -32,7 +32,7 @@ type source struct {
 
 	rowOfToken int        // row in which the last token ends, -1: none yet
 	rowInUse   int        // row of the last thing that was not space, -1: none yet
-	pending    []Comment  // behind the last token
+	pending    []Comment  // after the last token
 	conds      []condFrom // #if that are open
 	rows       [][2]int   // first and last row of each pending comment
 }
@@ -162,7 +162,7 @@ func (f *source) add(t token) {
 }
 
 // settle gives the pending comments to the token before them, if they are the last on its line,
-// or to the token t behind them, if there is one and no empty line between.
+// or to the token t after them, if there is one and no empty line between.
 func (f *source) settle(t token, more bool) {
 	i := 0
 	for ; i < len(f.pending); i++ {
@@ -208,7 +208,7 @@ func (f *source) lost(list []Comment) {
 	}
 }
 
-// space skips white space, and reports whether anything is behind it.
+// space skips white space, and reports whether anything follows.
 func (f *source) space() bool {
 	for ; f.off < len(f.src); f.off++ {
 		switch f.src[f.off] {
@@ -231,7 +231,7 @@ func (f *source) newline() {
 
 func (f *source) pos() Pos { return Pos{f.name, f.line, f.off - f.bol + 1} }
 
-// at returns the byte i bytes ahead, 0 behind the end.
+// at returns the byte i bytes ahead, 0 after the end.
 func (f *source) at(i int) byte {
 	if f.off+i < len(f.src) {
 		return f.src[f.off+i]

@@ -21,7 +21,7 @@ type token struct {
 	num  Int // of a number
 
 	before []Comment // directly in front of it, without an empty line between
-	after  []Comment // behind it, as the last on its line
+	after  []Comment // after it, as the last on its line
 }
 
 // String is how errors name the token.
