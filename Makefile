@@ -79,7 +79,7 @@ bench: ## measure against the alternatives, interleaved, and print the ratios; w
 	@rm -f $(OUT)/results.json
 	export CGO_ENABLED=0; status=0; go run ./bench/ratio -budget 7m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
 	go run ./bench/report -o $(OUT) $(OUT)/results.json || status=1; \
-	if [[ $(OUT) == docs/bench/* ]]; then go run ./bench/report -machines docs/bench || status=1; fi; \
+	if [[ $(OUT) == docs/reports/bench/* ]]; then go run ./bench/report -machines docs/reports/bench || status=1; fi; \
 	echo 'bench: the page with plots and goals is $(OUT)/README.md'; exit $$status
 
 .PHONY: bench-rdma
@@ -92,16 +92,16 @@ bench-rdma: ## the same on RDMA devices: this machine's, or a virtual machine's;
 	@rm -f $(OUT)/results.json
 	status=0; go run ./bench/ratio $(ON) -rounds 10 -time 100ms -budget 13m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
 	go run ./bench/report -o $(OUT) $(OUT)/results.json || status=1; \
-	if [[ $(OUT) == docs/bench/* ]]; then go run ./bench/report -machines docs/bench || status=1; fi; \
+	if [[ $(OUT) == docs/reports/bench/* ]]; then go run ./bench/report -machines docs/reports/bench || status=1; fi; \
 	echo 'bench-rdma: the page with plots and goals is $(OUT)/README.md'; exit $$status
 
 .PHONY: bench-machines
-bench-machines: ## write docs/bench/machines.md anew: the ratios of all machines whose results are there
+bench-machines: ## write docs/reports/bench/machines.md anew: the ratios of all machines whose results are there
 	@scripts/setup bench
-	CGO_ENABLED=0 go run ./bench/report -machines docs/bench
+	CGO_ENABLED=0 go run ./bench/report -machines docs/reports/bench
 
 .PHONY: instructions
-instructions: ## count the instructions of a call, and record them in docs/bench/instructions.md
+instructions: ## count the instructions of a call, and record them in docs/reports/bench/instructions.md
 	@scripts/setup instructions
 	go run ./bench/instructions -record
 
@@ -112,9 +112,9 @@ instructions-rdma: ## the same with RDMA devices, in a virtual machine, with the
 	go run ./bench/instructions -devices -record
 
 .PHONY: locks
-locks: ## measure the locks of a call: how often, how long, who waits; written to docs/bench/locks.md
+locks: ## measure the locks of a call: how often, how long, who waits; written to docs/reports/bench/locks.md
 	@scripts/setup bench
-	go run ./bench/locks -o docs/bench/locks.md
+	go run ./bench/locks -o docs/reports/bench/locks.md
 
 .PHONY: race
 race: ## the tests five times over with the race detector, to shake out flakes

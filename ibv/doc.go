@@ -53,7 +53,7 @@
 // # Limitations
 //
 // Queue pairs are reliable connections: no datagrams, no multicast, no raw packets.
-// docs/coverage.md lists every function of the library.
+// docs/reports/coverage.md lists every function of the library.
 //
 // The package is empty when cgo is off or the system is not Linux.
 package ibv

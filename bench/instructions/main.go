@@ -3,9 +3,9 @@
 // the machine does, and hardly on the machine.
 //
 //	go run ./bench/instructions                    print the page
-//	go run ./bench/instructions -record            and write testdata/recorded.json and docs/bench/instructions.md
+//	go run ./bench/instructions -record            and write testdata/recorded.json and docs/reports/bench/instructions.md
 //	go run ./bench/instructions -devices           print the part of the page that is about RDMA devices
-//	go run ./bench/instructions -devices -record   and write testdata/devices.json and docs/bench/instructions.md
+//	go run ./bench/instructions -devices -record   and write testdata/devices.json and docs/reports/bench/instructions.md
 //
 // The program runs itself in QEMU's user-mode emulation, with a plugin that counts. Of each kind
 // of call there is a run of n and one of 2n calls; the difference is n calls, without what is
@@ -39,7 +39,7 @@ import (
 const (
 	recordFile  = "bench/instructions/testdata/recorded.json"
 	devicesFile = "bench/instructions/testdata/devices.json"
-	pageFile    = "docs/bench/instructions.md"
+	pageFile    = "docs/reports/bench/instructions.md"
 )
 
 func main() {

@@ -15,14 +15,14 @@ func (r *record) page() string {
 
 Written by `+"`make instructions`"+`; do not edit. What a call costs at both ends together: instructions outside of the kernel, system
 calls, and allocations. These are counts: they do not depend on what else the machine does. `+"`TestInstructions`"+` of
-[bench/instructions](../../bench/instructions) fails if a call takes 5 %% more or fewer instructions than here.
+[bench/instructions](../../../bench/instructions) fails if a call takes 5 %% more or fewer instructions than here.
 
 - date: %s
 - commit: %s
 - Go: %s, linux/amd64, GOMAXPROCS=1, without cgo, without garbage collection
 - emulator: %s %s, a processor of the kind %s
 
-Client and server are one process, in QEMU's user-mode emulation with [a plugin](../../bench/instructions/plugin/count.c) that counts.
+Client and server are one process, in QEMU's user-mode emulation with [a plugin](../../../bench/instructions/plugin/count.c) that counts.
 After a warm-up there is a run of n calls and one of 2n, and the difference is divided by n. A string instruction counts
 once for each repetition. A native processor that has wider vectors copies memory with fewer instructions.
 

@@ -36,7 +36,7 @@ Each row is counted %d times, as a run of n and one of 2n calls. The numbers are
 least, in %%. The second and later repetitions of a string instruction are not among the instructions; they are how the kernel
 copies, a byte each.
 
-In C is what a program of [bench/cverbs](../../bench/cverbs) takes that moves the same messages without RPC, with events: instructions and
+In C is what a program of [bench/cverbs](../../../bench/cverbs) takes that moves the same messages without RPC, with events: instructions and
 repetitions together. The ratio is to it, with our repetitions: of times in row 2, where more is slower, and of rates in rows 6 and 7, where
 more is faster, as in `+"`make bench-rdma`"+`. Polling has none: on one processor the C program waits for the scheduler.
 

@@ -76,7 +76,7 @@ func TestMachines(t *testing.T) {
 
 // The page in the documentation is that of the results there.
 func TestMachinesPage(t *testing.T) {
-	const dir = "../../docs/bench"
+	const dir = "../../docs/reports/bench"
 	all, err := machinesIn(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ error, and the exit status is 1.
 A capture is a file of --capture, tcpdump or Wireshark, pcap or pcapng, with iWARP over TCP
 or RoCE v2. Printed are for each connection the calls by procedure: how many, how long they
 took, how their data travelled, and with --calls each of them; then what the specifications
-forbid, with the rule's id in docs/conformance.md. In such a case the exit status is 1, and
+forbid, with the rule's id in docs/reports/conformance.md. In such a case the exit status is 1, and
 for a capture without RPC-over-RDMA, too.`,
 		Example: `  echo 00000001 00000001 00000020 00000000 00000000 00000000 00000000 | rpcrdma decode
   xxd message.bin | rpcrdma decode --json

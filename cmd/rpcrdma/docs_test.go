@@ -24,7 +24,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	commands := newRoot()
 	checked := 0
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "Dockerfile", "compose.yaml", "cmd/rpcrdma/*.go", "deploy/*/rpcrdma.*", "deploy/package/*"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md", "Dockerfile", "compose.yaml", "cmd/rpcrdma/*.go", "deploy/*/rpcrdma.*", "deploy/package/*"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)

@@ -4,7 +4,7 @@
 // The catalogue is in three files: rules.tsv are the rules, each in one sentence, reasons.tsv
 // says why a rule cannot have a test here, and open.txt lists those that have neither yet; it
 // may only shrink. The package's tests check the three files against the sources of the
-// project, and docs/conformance.md, which scripts/conformance generates, against all of them.
+// project, and docs/reports/conformance.md, which scripts/conformance generates, against all of them.
 // Only tests that would be run count; whether they pass is checked by make test.
 package conformance
 

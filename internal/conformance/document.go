@@ -8,7 +8,7 @@ import (
 )
 
 // DocumentPath is the path of the document, relative to the module's root.
-const DocumentPath = "docs/conformance.md"
+const DocumentPath = "docs/reports/conformance.md"
 
 // OpenPath is the path of the list of open rules.
 const OpenPath = "internal/conformance/open.txt"
@@ -36,7 +36,7 @@ var levels = []string{"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY", "FACT"}
 
 const introduction = `# Conformance
 
-Written by ` + "`scripts/conformance`" + ` from the rules in [internal/conformance](../internal/conformance) and from the sources.
+Written by ` + "`scripts/conformance`" + ` from the rules in [internal/conformance](../../internal/conformance) and from the sources.
 ` + "`go test ./internal/conformance`" + ` fails when it is not current, when a rule has neither a test nor a reason, and when a rule
 that is listed as open has a test after all.
 

@@ -93,7 +93,7 @@ func TestDocumentation(t *testing.T) {
 // the comments of all packages but commands.
 func all(t *testing.T) []Snippet {
 	var list []Snippet
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md"} {
 		files, err := filepath.Glob(filepath.Join(top, pattern))
 		if err != nil {
 			t.Fatal(err)

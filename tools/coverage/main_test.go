@@ -13,9 +13,9 @@ import (
 
 const root = "../.."
 
-// TestDocument: docs/coverage.md is what scripts/coverage would write.
+// TestDocument: docs/reports/coverage.md is what scripts/coverage would write.
 func TestDocument(t *testing.T) {
-	b, err := os.ReadFile(root + "/docs/coverage.md")
+	b, err := os.ReadFile(root + "/docs/reports/coverage.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestDocument(t *testing.T) {
 		listed[r[1]] = strings.Split(r[2], "`, `")
 	}
 	if !maps.EqualFunc(offered, listed, slices.Equal) {
-		t.Errorf("docs/coverage.md is stale, run scripts/coverage:\ncode %v\ndocument %v", offered, listed)
+		t.Errorf("docs/reports/coverage.md is stale, run scripts/coverage:\ncode %v\ndocument %v", offered, listed)
 	}
 
 	for _, lib := range libraries {
@@ -53,7 +53,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have != want {
-		t.Error("docs/coverage.md is stale, run scripts/coverage")
+		t.Error("docs/reports/coverage.md is stale, run scripts/coverage")
 	}
 }
 

@@ -122,7 +122,7 @@ func readResults(file string) (*results, error) {
 	return r, nil
 }
 
-// bar returns a row of the results. What is disturbed is said in docs/bench/README.md, under Method.
+// bar returns a row of the results. What is disturbed is said in docs/reports/bench/README.md, under Method.
 func (r *results) bar(id string) (bar, error) {
 	for _, p := range r.Pairs {
 		if p.ID != id {

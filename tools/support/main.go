@@ -1,10 +1,10 @@
-// Support writes docs/support.md, the support matrix, from the results of test runs.
+// Support writes docs/reports/support.md, the support matrix, from the results of test runs.
 //
 //	support                                 write the page from the records
 //	support -record NAME                    run a known command, keep a record of it, write the page
 //	support -record NAME -- COMMAND ARG...  the same with a command of your own
 //
-// It is run in the root of the repository. A record is docs/support/NAME.json: which tests passed,
+// It is run in the root of the repository. A record is docs/reports/support/NAME.json: which tests passed,
 // failed and were skipped, and when, where and with what. The known names are those of the list
 // runs in this package. For another kernel or machine, record under another name.
 //
@@ -24,8 +24,8 @@ import (
 
 // Where the page and the records are, under the root of the repository.
 const (
-	pagePath   = "docs/support.md"
-	recordsDir = "docs/support"
+	pagePath   = "docs/reports/support.md"
+	recordsDir = "docs/reports/support"
 )
 
 // A run is a command whose results make a record.

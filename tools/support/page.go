@@ -13,7 +13,7 @@ import (
 
 const introduction = `# What is supported
 
-Written by ` + "`go run ./tools/support`" + ` from the results of test runs, which are in [docs/support](support). A cell says *passed* if
+Written by ` + "`go run ./tools/support`" + ` from the results of test runs, which are in [docs/reports/support](support). A cell says *passed* if
 all tests that the program names for it passed in a run, and *not run* if there is no record of one: then nothing is claimed here.
 Where a cell is empty, the adapter has no such thing.
 
@@ -53,7 +53,7 @@ const missing = `
 - RPCSEC_GSS, Kerberos, RPC-with-TLS: credentials of other flavors are carried, not interpreted.
 - NFSv4 beyond sessions and their backchannel, as a client; locks (NLM) of NFSv3.
 - Provider ` + "`rdmacm`" + ` and ` + "`rpcrdma serve`" + ` outside Linux.
-- A shared receive queue ([ADR 10](adr/0010-no-shared-receive-queue-at-the-seam.md)).
+- A shared receive queue ([ADR 10](../adr/0010-no-shared-receive-queue-at-the-seam.md)).
 `
 
 // merge joins the results of all records. A test that failed in one has failed, one that passed in
@@ -154,7 +154,7 @@ func writeTable(b *strings.Builder, title string, m map[string]result, rows []ro
 	}
 }
 
-// writeSpecifications counts the rules of each document, as docs/conformance.md has them, and what
+// writeSpecifications counts the rules of each document, as docs/reports/conformance.md has them, and what
 // came of the tests that name them.
 func writeSpecifications(b *strings.Builder, m map[string]result, c *conformance.Catalogue, s *conformance.Sources) {
 	b.WriteString("\n## Specifications\n\n[conformance.md](conformance.md) has the rules one by one. A rule counts as passed if one of its tests at least passed in a run, and none failed.\n\n")

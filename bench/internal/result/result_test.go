@@ -202,22 +202,22 @@ func TestGoals(t *testing.T) {
 
 // The documentation has these goals, and no others.
 func TestGoalsAreDocumented(t *testing.T) {
-	b, err := os.ReadFile("../../../docs/bench/README.md")
+	b, err := os.ReadFile("../../../docs/reports/bench/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, text, ok := strings.Cut(string(b), "\n## Goals\n")
 	if !ok {
-		t.Fatal("docs/bench/README.md has no section about goals")
+		t.Fatal("docs/reports/bench/README.md has no section about goals")
 	}
 	for _, g := range Goals {
 		row := fmt.Sprintf("| %d | %s | %s | %s |\n", g.Number, g.What, g.Floor, g.Want)
 		if !strings.Contains(text, row) {
-			t.Errorf("docs/bench/README.md lacks the row\n%s", row)
+			t.Errorf("docs/reports/bench/README.md lacks the row\n%s", row)
 		}
 	}
 	if got, want := strings.Count(text, "\n|"), len(Goals)+2; got != want {
-		t.Errorf("docs/bench/README.md has %d rows, want %d", got, want)
+		t.Errorf("docs/reports/bench/README.md has %d rows, want %d", got, want)
 	}
 }
 
@@ -225,7 +225,7 @@ func TestGoalsAreDocumented(t *testing.T) {
 func TestScreen(t *testing.T) {
 	f := sample()
 	golden(t, "screen.txt", Screen([]*File{f}))
-	all, err := filepath.Glob("../../../docs/bench/*/results.json")
+	all, err := filepath.Glob("../../../docs/reports/bench/*/results.json")
 	if err != nil || len(all) < 2 {
 		t.Fatalf("%v, %v", all, err)
 	}

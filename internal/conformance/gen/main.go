@@ -1,4 +1,4 @@
-// Gen regenerates docs/conformance.md, and removes rules that have a test from the list of
+// Gen regenerates docs/reports/conformance.md, and removes rules that have a test from the list of
 // open rules.
 //
 //	gen [ROOT]

@@ -64,7 +64,7 @@ type Conversation struct {
 
 // An Anomaly is something that a rule forbids.
 type Anomaly struct {
-	Rule   string `json:"rule"` // its id, see docs/conformance.md
+	Rule   string `json:"rule"` // its id, see docs/reports/conformance.md
 	Packet int    `json:"packet"`
 	At     int64  `json:"-"`
 	Text   string `json:"text"`
