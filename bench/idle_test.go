@@ -9,7 +9,7 @@ import (
 )
 
 // TestManyIdleConnections: 10,000 connections over the software adapter that have been used
-// and are idle take no more than 1 GiB of a server, after garbage collection.
+// and are idle take at most 1 GiB of a server, after garbage collection.
 func TestManyIdleConnections(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("it makes 10,000 connections and measures memory")

@@ -228,7 +228,7 @@ func TestProgressAllocs(t *testing.T) {
 }
 
 // BenchmarkProgress is a poll of an empty queue, whose driver does nothing: the call
-// into C by itself; behind the choice of the Library, as on the data path; and
+// into C by itself; after the choice of the Library, as on the data path; and
 // through an interface's method.
 func BenchmarkProgress(b *testing.B) {
 	q := newQueues(b)

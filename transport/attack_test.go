@@ -207,7 +207,7 @@ type rawEnd struct {
 	c     fabric.Conn
 	ctx   context.Context
 	mr    fabric.MR
-	recvs []fabric.WC // completions that nobody has asked for
+	recvs []fabric.WC // completions that were not asked for
 	sends []fabric.WC
 	given []handle
 }
@@ -448,7 +448,7 @@ func newHaven(rng *rand.Rand) *haven {
 	n := 5000 + rng.IntN(2000)
 	g.srcAt = 100 + rng.IntN(3000)
 	g.dstAt = g.srcAt + n + 100 + rng.IntN(3000)
-	g.src, g.dst = g.mem[g.srcAt:][:n], g.mem[g.dstAt:][:n] // with room behind them
+	g.src, g.dst = g.mem[g.srcAt:][:n], g.mem[g.dstAt:][:n] // with room after them
 	return g
 }
 

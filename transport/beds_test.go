@@ -40,7 +40,7 @@ type bed struct {
 	// loses: a listener may be lost without a word (docs/tuning.md).
 	loses bool
 
-	// refused is in the error of Dial where nobody listens.
+	// refused is in the error of Dial where no server listens.
 	refused string
 }
 

@@ -64,7 +64,7 @@ func TestBounce(t *testing.T) {
 				if !bytes.Equal(mem, want) || call.WriteItems[0].N != len(text) || !call.WriteItems[0].Chunked {
 					t.Errorf("the result is %.20q, %d bytes", res.of(mem), call.WriteItems[0].N)
 				}
-				// What the peer writes behind its reply reaches nobody.
+				// What the peer writes after its reply reaches nobody.
 				p.write(h.Writes[0][0], "late")
 				if !bytes.Equal(mem, want) {
 					t.Error("the peer has written to the program's memory")
@@ -277,7 +277,7 @@ func TestBounceGivenUp(t *testing.T) {
 	})
 
 	t.Run("when all are in use memory is registered for the call", func(t *testing.T) {
-		const half = bounceMemory / 2 // two of these, and the slab of the results, are too much
+		const half = bounceMemory / 2 // two of them, and the slab of the results, are too much
 		clientOf(t, registering(t, false), &Settings{BounceMax: half}, func(p *peer, cl *Client) {
 			p.opensTwo(cl)
 			ctx, giveUp := context.WithCancel(bg)

@@ -27,7 +27,7 @@ import (
 // Connections are cut at every step of a call's life, in both directions, and every call
 // is executed once all the same.
 
-// A cut is a place where a connection is cut: in front of a step, or behind it.
+// A cut is a place where a connection is cut: in front of a step, or after it.
 type cut struct {
 	name  string
 	at    fabrictest.Point

@@ -27,7 +27,7 @@ import (
 // held has been given back, and no goroutine is left. synctest sees to the first and the last:
 // it does not let a bubble end with goroutines in it.
 
-// A convScript is the bytes of one; behind its end are zeros.
+// A convScript is the bytes of one; after its end are zeros.
 type convScript struct{ b []byte }
 
 func (s *convScript) next() int {

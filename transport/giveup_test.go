@@ -67,7 +67,7 @@ func TestIwarpGivenUpCallKeepsConnection(t *testing.T) {
 			t.Fatalf("the call returned %v", err)
 		}
 		gate <- struct{}{}
-		// Calls behind it are answered, and at last the late reply has come.
+		// Calls after it are answered, and at last the late reply has come.
 		for end := time.Now().Add(10 * time.Second); cl.Stats().Dropped <= before+n; {
 			if err := cl.Null(bg, prog, 1); err != nil {
 				t.Fatal(err)

@@ -397,7 +397,7 @@ func TestTotalMemory(t *testing.T) {
 
 	t.Run("free memory of one connection is given back when another needs it", func(t *testing.T) {
 		const unit, size = 1 << 16, 60_000
-		// The two of them have 4 units of their own buffers and come to need 3 more each.
+		// The two of them have 4 units of their own buffers and need 3 more each.
 		const room = 8 * unit
 		cfg := &Settings{MaxMessage: unit, MaxMemory: room, MaxTotalMemory: room}
 		testServer(t, cfg, func(p *peer, s *Server, svc *testService) {

@@ -105,7 +105,7 @@ func (p *pairs) wrong() []string {
 	return bad
 }
 
-// seen is an Observer that keeps copies of what it is told.
+// seen is an Observer that keeps copies of what it sees.
 type seen struct {
 	pairs
 	mu      sync.Mutex
@@ -441,7 +441,7 @@ func (a *asking) ask(event string, c *transport.Conn) (st transport.ConnStats) {
 	if held := lockorder.Held(); len(held) > 0 {
 		a.t.Errorf("%s is called with locks of the ranks %v", event, held)
 	}
-	if c == nil { // there is none yet
+	if c == nil { // it does not exist yet
 		return st
 	}
 	answer := make(chan transport.ConnStats, 1)

@@ -526,7 +526,7 @@ func (p *peer) deliver(msg []byte) {
 	p.notify()
 }
 
-// reply sends an accepted reply with results behind header h; xid, version and
+// reply sends an accepted reply with results after header h; xid, version and
 // credits have defaults.
 func (p *peer) reply(h rpcrdma.Header, results ...byte) {
 	p.t.Helper()
@@ -790,7 +790,7 @@ type peers struct {
 	dials []time.Time // of each attempt
 	seen  []*conn     // connections of the end under test, but a client's latest
 	cl    *Client
-	more  func() *peer               // makes one when line is empty; nil: nobody is there
+	more  func() *peer               // makes one when line is empty; nil: no peer is there
 	wrap  func(peerConn) fabric.Conn // of a client's first connection, and of all of a server's
 	doors chan fabric.Conn
 }

@@ -120,7 +120,7 @@ func TestReconnectResends(t *testing.T) {
 			if st.Resent < 3 || st.Conns != 6 || st.OpenConns != 1 {
 				t.Errorf("counters are %+v", st)
 			}
-			// More calls, on a connection that has xids of five others behind it.
+			// More calls, on a connection that has xids of five others after it.
 			for n := range uint32(100) {
 				d := async(cl, bg, numbered(n))
 				h, _ := p.numberedCall("a new call")
@@ -1501,7 +1501,7 @@ func TestBackchannelEnds(t *testing.T) {
 }
 
 // wild answers calls with their own arguments, makes calls with the same xids, says things
-// that nobody has asked for, grants whatever it likes, and ends the connection after a
+// that was not asked for, grants whatever it likes, and ends the connection after a
 // number of calls.
 func (p *peer) wild(calls int) {
 	defer p.hangUp()

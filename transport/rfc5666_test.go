@@ -127,7 +127,7 @@ func TestPaddedCalls(t *testing.T) {
 
 	t.Run("V1-3.9-4 padding with no room behind it for the data, whatever is missing, is one, too", func(t *testing.T) {
 		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
-			for align := uint32(2); align <= 80; align++ { // 2 of the 6 bytes behind the length word
+			for align := uint32(2); align <= 80; align++ { // 2 of the 6 bytes after the length word
 				m := rpcrdma.Header{XID: align, Vers: 1, Credit: 8, Proc: rpcrdma.ProcMsgp, Align: align, Thresh: 1}
 				args := append(xdr.AppendUint32(nil, 2), make([]byte, 6)...)
 				p.send(append(rpcrdma.AppendHeader(nil, &m), appendCall(nil, align, 1, args...)...), 0)

@@ -13,8 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestRoom: a handler is told how much its caller has room for. A reply that fills it arrives,
-// one that is longer does not, and both ends are told what was too long.
+// TestRoom: a handler learns how much its caller has room for. A reply that fills it arrives,
+// one that is longer does not, and both ends learn what was too long.
 func TestRoom(t *testing.T) {
 	chunk := func(n int) []transport.WriteItem { return []transport.WriteItem{{Buf: make([]byte, n)}} }
 	for _, tt := range []struct {

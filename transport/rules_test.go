@@ -708,7 +708,7 @@ func TestRuleNoRoomForPrivateData(t *testing.T) {
 	})
 }
 
-// A stingyConn takes receives back, but no more than there were at set-up.
+// A stingyConn takes receives back, but at most there were at set-up.
 type stingyConn struct{ peerConn }
 
 func (c stingyConn) PostRecv(wrs []fabric.RecvWR) error {

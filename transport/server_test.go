@@ -236,8 +236,8 @@ func TestServerReadChunks(t *testing.T) {
 		}, opaque(data)},
 		{"V1-5.1-3 A8 a position-zero chunk with data chunks", nil, func(p *peer) []byte {
 			msg := appendCall(nil, 9, procArgs, xdr.AppendUint32(nil, 1001)...)
-			msg = xdr.AppendUint32(msg, 7) // behind the first item
-			msg = xdr.AppendUint32(msg, 8) // behind the second
+			msg = xdr.AppendUint32(msg, 7) // after the first item
+			msg = xdr.AppendUint32(msg, 8) // after the second
 			h := rpcrdma.Header{XID: 9, Proc: rpcrdma.ProcNomsg, Reads: []rpcrdma.ReadSegment{
 				{Segment: p.offer(1, msg[:42])}, {Segment: p.offer(2, msg[42:])},
 				{Position: 44, Segment: p.offer(3, []byte(data[:1001]))},

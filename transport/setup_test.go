@@ -9,7 +9,7 @@ import (
 
 // Properties that the ends tell each other while they connect (docs/extensions.md, At setup).
 
-// setup is private data that both ends have, with a setup message behind it.
+// setup is private data that both ends have, with a setup message after it.
 func setup(credit uint32, p rpcrdma.Properties) []byte {
 	return rpcrdma.AppendSetup(hello(true, 4096, 4096), rpcrdma.Setup{Credit: credit, Properties: p})
 }

@@ -17,7 +17,7 @@ import (
 // Calls of all shapes: several bulk arguments and several bulk results, with words in
 // between and behind, of any size.
 //
-//	arguments  words, n, n times (opaque, word), m, m sizes, words behind the results, seed
+//	arguments  words, n, n times (opaque, word), m, m sizes, words after the results, seed
 //	results    n SHA-256s, m times (opaque, word), words times a word
 const shapeProg = prog + 100
 
@@ -63,7 +63,7 @@ type shape struct {
 	in    []int // bulk arguments
 	out   []int // bulk results
 	spare []int // what their buffers are longer; fewer than results: the others have none
-	words int   // behind the results
+	words int   // after the results
 }
 
 func (s shape) String() string {
@@ -169,7 +169,7 @@ func randomShape(r *rand.Rand, largest int) (s shape) {
 	if r.IntN(4) == 0 {
 		s.lead = r.IntN(5000)
 	}
-	// A result without a place stands behind those that have one.
+	// A result without a place stands after those that have one.
 	for i := len(s.spare); i < len(s.out); i++ {
 		s.out[i] %= 20_000
 	}

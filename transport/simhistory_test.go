@@ -342,7 +342,7 @@ func simLine(b *strings.Builder, word string, v any) {
 	b.WriteByte('\n')
 }
 
-// parseSimHistory reads a script. Empty lines, and what stands behind a #, are for people.
+// parseSimHistory reads a script. Empty lines, and what stands after a #, are for people.
 func parseSimHistory(text string) (*simHistory, error) {
 	h := &simHistory{}
 	sc := bufio.NewScanner(strings.NewReader(text))

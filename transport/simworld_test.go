@@ -68,7 +68,7 @@ type simResult struct {
 	Wrong  []string
 	Hash   uint64 // of all that has happened
 	Calls  int
-	Unmade int    // of these, how many were never executed
+	Unmade int    // of them, how many were never executed
 	Resent uint64 // by clients
 	Cuts   int
 	Struck map[string]int // faults, by kind

@@ -21,7 +21,7 @@ func recorded(n int, msg []byte) (b []byte) {
 	}
 }
 
-// A modestService is one that makes no more than 64 KiB of anything for its caller.
+// A modestService is one that makes at most 64 KiB of anything for its caller.
 type modestService struct{ onceService }
 
 func (s *modestService) ServeRPC(ctx context.Context, req *Request, res *Response) {

@@ -22,7 +22,7 @@ type recipe struct {
 	item    uint32 // the length of each
 	alloc   uint32 // 1: items are in memory from Alloc
 	how     uint32
-	tail    uint32 // bytes behind the items, a multiple of 4
+	tail    uint32 // bytes after the items, a multiple of 4
 }
 
 const (
@@ -137,7 +137,7 @@ func (c *cook) around(next transport.Handler) transport.Handler {
 	})
 }
 
-// TestVerifiers: replies have the verifier that a handler sets, and the right results behind it,
+// TestVerifiers: replies have the verifier that a handler sets, and the right results after it,
 // wherever these were built, and whatever way they go. Room and ItemRoom know.
 func TestVerifiers(t *testing.T) {
 	c := new(cook)
@@ -158,7 +158,7 @@ func TestVerifiers(t *testing.T) {
 				}
 			}
 		}
-		// Results that fill the send buffer to the last word, with an item behind them.
+		// Results that fill the send buffer to the last word, with an item after them.
 		for results := uint32(3900); results < 4096; results += 4 {
 			for _, verf := range []uint32{0, 12} {
 				c.try(t, cl, &recipe{verf: verf, results: results, items: 1, item: 5}, 0, false, lends)

@@ -355,7 +355,7 @@ func TestVersionAnswered(t *testing.T) {
 					}
 				}
 				p.mu.Unlock()
-				// A call of the server's, as long as they get, right behind the answer.
+				// A call of the server's, as long as they get, right after the answer.
 				args := make([]byte, 4096-rpcrdma.MinHeaderSize-40)
 				p.answers2(h, told)
 				p.send(callBytes(rpcrdma.Header{XID: 0xca11, Vers: 2}, 1, args...), 0)

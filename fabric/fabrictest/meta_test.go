@@ -143,7 +143,7 @@ func TestSuiteCanFail(t *testing.T) {
 			}
 		}
 	}
-	// Most of these wait for a timeout, so they run in parallel.
+	// Most of them wait for a timeout, so they run in parallel.
 	var wg sync.WaitGroup
 	turns := make(chan struct{}, 8)
 	for _, x := range together {

@@ -70,7 +70,7 @@ func ExampleAllow() {
 	// rpc: server denied the call: AUTH_TOOWEAK (program 536870913 version 1 procedure 1)
 }
 
-// A log of all calls, those included that are refused behind it.
+// A log of all calls, those included that are refused after it.
 func ExampleLog() {
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {

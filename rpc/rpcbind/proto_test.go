@@ -153,7 +153,7 @@ func (r *recorded) SetDeadline(time.Time) error     { return nil }
 func (r *recorded) SetReadDeadline(time.Time) error { return nil }
 
 // For any bytes over TCP or in a datagram, a call ends with a completely decoded reply or an
-// error, and buffers no more than the limit of a reply.
+// error, and buffers at most the limit of a reply.
 func FuzzAnswers(f *testing.F) {
 	answer := func(results string) []byte {
 		msg := append(reply(0, oncrpc.Success), testutil.Hex(f, results)...)

@@ -329,7 +329,7 @@ func TestSlowestWindows(t *testing.T) {
 	})
 }
 
-// A list takes no more than so many entries in a second, and counts the others.
+// A list takes at most so many entries in a second, and counts the others.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := ring[int]{n: 1000}

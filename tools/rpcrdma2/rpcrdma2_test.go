@@ -488,7 +488,7 @@ func TestRefusalsAgree(t *testing.T) {
 		} else {
 			neither++
 		}
-		// As if it stood behind the fixed fields.
+		// As if it stood after the fixed fields.
 		p := mutate(r, rpcrdma.AppendProperties(make([]byte, 16), randomProperties(r)))
 		agreeOnProperties(t, p[min(16, len(p)):])
 	}
@@ -522,7 +522,7 @@ func agree(t *testing.T, b []byte) bool {
 	case f.Proc == rpcrdma.ProcMsgp || f.Proc == rpcrdma.ProcDone: // V2-4.2-6
 		want = false
 	case f.Proc == rpcrdma.ProcError && ok:
-		// No error is refused for its code, or for what is behind it.
+		// No error is refused for its code, or for what is after it.
 		if want = len(b) >= 20; want && xerr != nil {
 			if h.Err == rpcrdma.ErrVers {
 				want = false // without its range

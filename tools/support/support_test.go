@@ -145,7 +145,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestOrder: records of known runs come in the order of the list, others behind them.
+// TestOrder: records of known runs come in the order of the list, others after them.
 func TestOrder(t *testing.T) {
 	root := make(fstest.MapFS)
 	for _, name := range []string{"linux", "another", "software"} {

@@ -102,7 +102,7 @@ func TestTurns(t *testing.T) {
 }
 
 // TestDriftCancels: a machine that gets slower all the time has the same ratios
-// and a control that is off by no more than a round's drift.
+// and a control that is off by at most a round's drift.
 func TestDriftCancels(t *testing.T) {
 	var m machine
 	drifting := func(d time.Duration) func() time.Duration {

@@ -26,7 +26,7 @@ func terms(chunks Chunks) Terms {
 	return Terms{Send: rpcrdma.DefaultInline, Recv: rpcrdma.DefaultInline, Message: 1 << 20, Segment: longest, Chunks: chunks}
 }
 
-// items are of these lengths, each behind a length word of its own.
+// items are of the given lengths, each after a length word of its own.
 func items(lens ...int) (l []Item) {
 	for i, n := range lens {
 		l = append(l, Item{Offset: 4 * (i + 1), Len: n})

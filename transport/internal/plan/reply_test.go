@@ -78,7 +78,7 @@ func TestLend(t *testing.T) {
 	}
 }
 
-// chunk has segments of these lengths, each with a handle and an offset of its own.
+// chunk has segments of the given lengths, each with a handle and an offset of its own.
 func chunk(lens ...uint32) (c rpcrdma.WriteChunk) {
 	for i, n := range lens {
 		c = append(c, rpcrdma.Segment{Handle: uint32(i + 1), Length: n, Offset: uint64(i+1) << 40})

@@ -80,7 +80,7 @@ func TestOutline(t *testing.T) {
 	}
 }
 
-// assemble assembles a message in memory with a guard behind it, and does its Reads as the
+// assemble assembles a message in memory with a guard after it, and does its Reads as the
 // adapter would. It returns "" when the message is refused.
 func assemble(t *testing.T, h *rpcrdma.Header, inline string, list []entry) string {
 	t.Helper()
@@ -223,7 +223,7 @@ func FuzzAssemble(f *testing.F) {
 	f.Fuzz(func(t *testing.T, long bool, inline uint8, list []byte) {
 		h, in := &rpcrdma.Header{Proc: msg}, bytes.Repeat([]byte{'i'}, int(inline))
 		if long {
-			h.Proc, in = nomsg, nil // ConsumeHeader allows no bytes behind it
+			h.Proc, in = nomsg, nil // ConsumeHeader allows no bytes after it
 		}
 		for ; len(list) >= 2 && len(h.Reads) < 40; list = list[2:] {
 			pos := uint32(list[0]) * 4

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// A script is a connection from which a stream is read; it blocks behind that if wait is set.
+// A script is a connection from which a stream is read; it blocks after that if wait is set.
 type script struct {
 	net.Conn
 	r io.Reader
@@ -59,7 +59,7 @@ func TestReader(t *testing.T) {
 		name   string
 		stream []byte
 		want   []int // lengths of the records
-		err    error // behind them
+		err    error // after them
 	}{
 		{"nothing", nil, nil, io.EOF},
 		{"a record", stream(fragment{5, true}), []int{5}, io.EOF},

@@ -75,7 +75,7 @@ func (b bed) holds(host string, last uint32, want ...uint32) {
 	}
 }
 
-// A waiter writes down what it is told.
+// A waiter writes down what it sees.
 type waiter struct{ log []string }
 
 func (w *waiter) Wait(*Entry)    { w.log = append(w.log, "wait") }

@@ -66,7 +66,7 @@ func same(x, y reflect.Value) bool {
 			}
 		}
 		return true
-	default: // numbers, strings, and arrays of these
+	default: // numbers, strings, and arrays of them
 		return x.Equal(y)
 	}
 }
