@@ -36,6 +36,7 @@ var Layers = []Layer{
 	{Path: "internal/testing/rdmatest"},
 	{Path: "internal/limited"},
 	{Path: "internal/testing/testutil"},
+	{Path: "internal/testing/generated", May: []string{"internal/testing/testutil"}},
 	{Path: "internal/testing/posixtest", External: []string{"golang.org/x/sys"}},
 	{Path: "internal/lockorder", Library: true, Pure: true},
 	{Path: "internal/baton", Library: true, Pure: true},
@@ -165,7 +166,7 @@ var Layers = []Layer{
 }
 
 // testLayers lists the layers that any test may import.
-var testLayers = []string{"internal/testing/leak", "internal/testing/rdmatest", "internal/testing/testbed", "internal/testing/testutil"}
+var testLayers = []string{"internal/testing/generated", "internal/testing/leak", "internal/testing/rdmatest", "internal/testing/testbed", "internal/testing/testutil"}
 
 // testExternal lists the packages of other modules that any test may import.
 var testExternal = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package generated
+
+const raceEnabled = false
