@@ -4,5 +4,3 @@
 //
 // Quadruple-precision numbers are missing: rpcgen does not have them.
 package rpcgen
-
-//go:generate go run ../../cmd/xdrgen -package rpcgen echo.x

@@ -1,3 +1,5 @@
+//go:build generated
+
 package rpcgen
 
 import (
@@ -13,29 +15,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
-	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
-	"github.com/rpcrdma/rpcrdma/internal/xdrgen/gen"
-	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
 // patience bounds a run of a program.
 const patience = time.Minute
-
-// The package is what the compiler makes of echo.x, which rpcgen reads as well.
-func TestGenerated(t *testing.T) {
-	text, err := os.ReadFile("echo.x")
-	testutil.Must(t, err)
-	tree, err := syntax.Parse([]syntax.Source{{Name: "echo.x", Text: text}}, syntax.Options{})
-	testutil.Must(t, err)
-	spec, err := check.Check(tree)
-	testutil.Must(t, err)
-	testutil.Must(t, check.Stubs(spec))
-	code, err := gen.Generate(spec, gen.Options{Package: "rpcgen", Stubs: true})
-	testutil.Must(t, err)
-	testutil.Golden(t, "echo.go", code)
-}
 
 // need returns the path of a program. Without it the test is skipped, or fails if RPCRDMA_REQUIRE
 // names rpcgen.
