@@ -4,6 +4,9 @@
 //
 // The benchmarks have the same messages in Protocol Buffers as well, from compare.proto, by
 // google.golang.org/protobuf and by vtprotobuf.
+//
+// The code is generated when the tests run. Benchmarks run with code that has been kept:
+//
+//	go test ./bench/xdr -run=Generated -keep="$PWD/.bin/xdr"
+//	go test -tags=generated -overlay=.bin/xdr/overlay.json -run='^$' -bench=. ./bench/xdr
 package xdr
-
-//go:generate go run ./gen

@@ -2,7 +2,10 @@
 // on standard input: how much more CPU time each codec takes than ours, as the median of the
 // runs' ratios with quartiles, and its allocations.
 //
-//	for i in $(seq 40); do go test -run='^$' -bench=. -benchtime=20ms ./bench/xdr; done | go run ./bench/xdr/ratios
+//	go test ./bench/xdr -run=Generated -keep="$PWD/.bin/xdr"
+//	for i in $(seq 40); do
+//		go test -tags=generated -overlay=.bin/xdr/overlay.json -run='^$' -bench=. -benchtime=20ms ./bench/xdr
+//	done | go run ./bench/xdr/ratios
 package main
 
 import (
