@@ -96,7 +96,7 @@ func letGo() {
 }
 
 // waitRemoved waits for the end of "rdma link del". The kernel waits until nobody has
-// the device open, and the provider lets go of it with its last connection there.
+// the device open, and the provider closes it with its last connection there.
 func waitRemoved(t *testing.T, removed <-chan error) {
 	t.Helper()
 	if err := arrives(t, "rdma link del", removed); err != nil {

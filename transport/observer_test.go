@@ -153,7 +153,7 @@ func (s *seen) last(t *testing.T, proc uint32) transport.CallEvent {
 	}
 }
 
-// TestObserver: what both ends tell of calls of every kind.
+// TestObserver: what both ends report of calls of every kind.
 func TestObserver(t *testing.T) {
 	var client, server seen
 	b := onIwarp(iwarp.Config{})

@@ -99,7 +99,7 @@ type simWorld struct {
 	leases  int        // items that are not released
 	resent  uint64
 	made    uint64 // ends
-	pairs   pairs  // what the ends tell of their calls and connections
+	pairs   pairs  // what the ends report of their calls and connections
 }
 
 type simHandle struct {

@@ -441,7 +441,7 @@ func (told *demoTold) follow(ctx context.Context, lines <-chan []byte, dir strin
 	return nil
 }
 
-// demoPatience is how long watch may take to tell of a change.
+// demoPatience is how long watch may take to print a change.
 const demoPatience = 30 * time.Second
 
 // filesIn returns the slash-separated paths in a tree, without directories.

@@ -76,7 +76,7 @@ func shorter(err error) error {
 	return err
 }
 
-// versionOf returns the version that a server's attributes tell of.
+// versionOf returns the version that a server's attributes show.
 func versionOf(a *nfs.Attr) (version, error) {
 	if a.Size > 1<<62 {
 		return version{}, &nfs.Error{Op: "READ", Status: nfs.StatusFBig}

@@ -138,6 +138,7 @@ var Rules = []Rule{
 	{"tests", NamedTestsExist},
 	{"links", LinksResolve},
 	{"messages", MessagesExist},
+	{"english", ReadsNative},
 }
 
 // inOrder sorts findings by file and line.

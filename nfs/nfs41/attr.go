@@ -79,7 +79,7 @@ type Attrs struct {
 	Mode            uint32
 	NumLinks        uint32
 	Owner           string // "user@domain", or a number; at most 1024 bytes
-	OwnerGroup      string // likewise
+	OwnerGroup      string // as "group@domain" or a number
 	RawDev          RawDev
 	SpaceAvail      uint64 // in bytes
 	SpaceFree       uint64 // in bytes

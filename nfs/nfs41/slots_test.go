@@ -99,7 +99,7 @@ func TestReplySlots(t *testing.T) {
 		t.Error("a new request is a replay")
 	}
 	begin(0, 1, 7, StatusDelay)         // it is being executed
-	begin(0, 2, 7, StatusSeqMisordered) // likewise
+	begin(0, 2, 7, StatusSeqMisordered) // too far ahead
 	r.end(0, []byte("reply"), false)
 	s := begin(0, 1, 7, StatusOK)
 	if s == nil || !bytes.Equal(s.replayed([]byte("x"), nil, OpSequence, OpGetAttr), []byte("xreply")) {

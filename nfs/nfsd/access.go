@@ -35,7 +35,7 @@ type Access struct {
 	// LOOKUP, for example. To is the directory that RENAME and LINK put a name in. 0: there is none.
 	Object, To, Made Object
 
-	// Name is the name in the arguments, and NewName that which RENAME and LINK make. Of MOUNT's
+	// Name is the name in the arguments, and NewName the one that RENAME and LINK make. Of MOUNT's
 	// procedures Name is the path.
 	Name, NewName string
 

@@ -56,7 +56,7 @@ func (c *call) doReadDirPlus() {
 func pageSize(count uint32) int { return int(min(count, maxPage)) }
 
 // listing writes the results of both. Cookies do not depend on anything that the verifier could
-// tell of, so it is always zero, and not looked at.
+// show, so it is always zero, and not looked at.
 func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 	start := len(c.res.Results)
 	room := c.res.Room()

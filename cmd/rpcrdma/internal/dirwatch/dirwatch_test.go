@@ -474,7 +474,7 @@ func TestChangesLost(t *testing.T) {
 	_, l := c.mustWatch(t, "", true)
 	c.mu.Lock()
 	source := c.source
-	// The system does not tell of these changes.
+	// The system does not report these changes.
 	for key := range c.watched {
 		testutil.Must(t, source.Remove(key))
 	}

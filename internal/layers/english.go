@@ -1,0 +1,80 @@
+package layers
+
+import (
+	"fmt"
+	"go/ast"
+	"regexp"
+	"strings"
+)
+
+// A phrase is one that reads as if it were translated.
+type phrase struct {
+	words   *regexp.Regexp
+	instead string
+	most    int // times that it may occur in the tree: lower it when some are gone, and never raise it
+}
+
+// phrases are counted in comments of Go and in Markdown. Immutable.
+var phrases = []phrase{
+	{regexp.MustCompile(`(?i)\btells? (whether|that|of)\b`), "reports whether, says", 0},
+	{regexp.MustCompile(`(?i)\bhas (it|them|f) called\b`), "arranges for f to be called", 0},
+	{regexp.MustCompile(`(?i)\blets go\b`), "releases", 0},
+	{regexp.MustCompile(`(?i)\blikewise\b`), "the noun again: a comment stands alone", 0},
+	{regexp.MustCompile(`(?i)\bthat which\b`), "the thing's name", 0},
+	{regexp.MustCompile(`(?i)\b(is|are) none\b`), "does not exist, has no", mostNone},
+	{regexp.MustCompile(`(?i)\b(whom?|nobody|somebody|whoever)\b`), "which or that, unless it is about people", mostWho},
+	{regexp.MustCompile(`(?i)\bbehind\b`), "after, unless it is a place", mostBehind},
+	{regexp.MustCompile(`(?i)\btold\b`), "called, notified, learns", mostTold},
+}
+
+const (
+	mostNone   = 47
+	mostWho    = 349
+	mostBehind = 101
+	mostTold   = 116
+)
+
+// ReadsNative forbids phrases that a native engineer does not write, and keeps others from becoming more.
+// Pages that programs write count where the program is.
+func ReadsNative(t *Tree) []Finding {
+	var list []Finding
+	for _, p := range phrases {
+		n, last := 0, Finding{}
+		for _, f := range t.Files {
+			for line, text := range f.remarks(t) {
+				for _, found := range p.words.FindAllString(text, -1) {
+					n++
+					last = Finding{File: f.Path, Line: line, Text: fmt.Sprintf("%q: write %s", found, p.instead)}
+					if p.most == 0 {
+						list = append(list, last)
+					}
+				}
+			}
+		}
+		if p.most > 0 && n > p.most {
+			last.Text += fmt.Sprintf(" (%d times in the tree, at most %d)", n, p.most)
+			list = append(list, last)
+		}
+	}
+	return inOrder(list)
+}
+
+// remarks yields the lines of comments of a Go file, and of the prose of a Markdown file.
+func (f *File) remarks(t *Tree) func(yield func(int, string) bool) {
+	return func(yield func(int, string) bool) {
+		switch {
+		case f.AST != nil && !ast.IsGenerated(f.AST) && f.Dir() != "internal/layers":
+			for _, group := range f.AST.Comments {
+				for _, c := range group.List {
+					for i, line := range strings.Split(c.Text, "\n") {
+						if !yield(t.fset.Position(c.Pos()).Line+i, line) {
+							return
+						}
+					}
+				}
+			}
+		case strings.HasSuffix(f.Path, ".md") && !below(f.Path, "docs/reports"):
+			prose(f.Src)(yield)
+		}
+	}
+}
