@@ -3,6 +3,7 @@ package nfsd
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -181,6 +182,11 @@ func TestChangesTakeTurns(t *testing.T) {
 func TestSortsApart(t *testing.T) {
 	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: newSpool()}}})
 	root := c.mnt("/").Handle
+	for i, turns := range c.server.turns {
+		if slices.Contains(c.server.turns[:i], turns) {
+			t.Errorf("sort %d shares its turns with another", i)
+		}
+	}
 	for sort, do := range map[sort]func() nfs.Status{
 		lookups: func() nfs.Status { return c.status(nfs.ProcGetAttr, &root) },
 		updates: func() nfs.Status { return c.status(nfs.ProcSetAttr, &nfs.SetAttrArgs{Object: root}) },
