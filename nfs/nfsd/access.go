@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// An Access is a call, as Config.Access is told of it. Names are the client's bytes, whatever
+// An Access is a call, as Config.Access sees it. Names are the client's bytes, whatever
 // they are.
 type Access struct {
 	Time     time.Time     // when the server began with it
@@ -25,14 +25,14 @@ type Access struct {
 	Flavor   oncrpc.Flavor
 	UID, GID uint32
 
-	// Export is the export that the call was about, and AsUID and AsGID are who it was executed as
-	// there. Nil: the call did not get that far, and was executed as nobody. It belongs to the
+	// Export is the export that the call was about, and AsUID and AsGID are the user and group that it was executed as
+	// there. Nil: the call did not get that far, and was not executed. It belongs to the
 	// server and does not change.
 	Export       *Export
 	AsUID, AsGID uint32
 
 	// Object is that of the handle in the arguments, and Made that of the handle in the results: of
-	// LOOKUP, for example. To is the directory that RENAME and LINK put a name in. 0: there is none.
+	// LOOKUP, for example. To is the directory that RENAME and LINK put a name in. 0: none was named.
 	Object, To, Made Object
 
 	// Name is the name in the arguments, and NewName the one that RENAME and LINK make. Of MOUNT's
@@ -53,7 +53,7 @@ type Access struct {
 
 // An Object stands for an object of a file system: a hash of its handle without the signature, so
 // that it shows nothing that handles could be made from. It is the same as long as the handle is,
-// and for the few objects that somebody looks at in a log no other has it.
+// and for the few objects that are looked at in a log no other has it.
 type Object uint64
 
 // String is the number in hexadecimal, 16 digits.
@@ -85,7 +85,7 @@ type told struct {
 	access  Access
 }
 
-// begin is called when a call begins that is to be told of.
+// begin is called when a call begins that has an Access.
 func (t *told) begin(results int) { *t = told{start: time.Now(), results: results} }
 
 // tell reports the call.

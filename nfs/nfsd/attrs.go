@@ -70,7 +70,7 @@ func (c *call) doAccess() {
 	c.res.Results = r.Append(c.res.Results)
 }
 
-// changes are the rights that nobody has to a read-only export.
+// changes are the rights that no caller has to a read-only export.
 const changes = nfs.AccessModify | nfs.AccessExtend | nfs.AccessDelete
 
 func (c *call) rights(n Node, a *nfs.PostOpAttr) (granted uint32, status nfs.Status) {

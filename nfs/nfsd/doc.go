@@ -25,7 +25,7 @@
 // read. Optional abilities are separate interfaces: [Setter], [Writer], [Creator],
 // [Symlinker], [LinkReader], [Linker], [Mknoder], [Accesser], [Spacer], [Limiter] and [Verifier];
 // what is missing is answered with NFS3ERR_NOTSUPP, and FSINFO does not promise it. The server
-// does the rest: arguments and results, handles that cannot be forged, who the caller is, weak
+// does the rest: arguments and results, handles that cannot be forged, the caller's identity, weak
 // cache consistency data, the sizes of pages and transfers.
 //
 // Errors of a file system are an [*nfs.Error] with the status, a syscall.Errno, or one of the

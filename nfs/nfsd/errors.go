@@ -87,7 +87,7 @@ func StatusOf(err error) nfs.Status {
 }
 
 // fits replaces a status that says something else for a procedure than for the system call
-// behind it. RFC 1813 sections 3.3.1 to 3.3.21. RENAME has NFS3ERR_EXIST for whatever cannot be
+// after it. RFC 1813 sections 3.3.1 to 3.3.21. RENAME has NFS3ERR_EXIST for whatever cannot be
 // replaced, but also the statuses that say why, which programs know: they stay.
 func fits(proc uint32, s nfs.Status) nfs.Status {
 	switch proc {

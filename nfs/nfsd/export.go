@@ -56,7 +56,7 @@ type Export struct {
 	// ReadOnly refuses all changes.
 	ReadOnly bool
 
-	// Squash says who becomes the anonymous user AnonUID with the group AnonGID, 0: Nobody.
+	// Squash says which users become the anonymous user AnonUID with the group AnonGID, 0: Nobody.
 	Squash           Squash
 	AnonUID, AnonGID uint32
 
@@ -112,7 +112,7 @@ func (e *Export) allows(host netip.Addr) bool {
 	return false
 }
 
-// noID is (uid_t)-1, which is nobody's, and means "leave it" to system calls.
+// noID is (uid_t)-1, which no user has, and means "leave it" to system calls.
 const noID = math.MaxUint32
 
 // squash sets who to the caller that a credential stands for, who has its groups in cred.

@@ -38,8 +38,8 @@ type Node interface {
 	// its parent, which for the root is the root.
 	Lookup(ctx context.Context, who *Caller, name string) (Node, error)
 
-	// ReadDir calls emit for the entries of a directory behind the one with the cookie, 0: from
-	// the start, until emit returns false or there are no more: then eof is true. It includes
+	// ReadDir calls emit for the entries of a directory after the one with the cookie, 0: from
+	// the start, until emit returns false or the directory ends: then eof is true. It includes
 	// "." and "..". An entry for which emit returns false has not been taken. An entry that is
 	// neither added nor removed comes exactly once in a listing that goes on with the cookie of
 	// the last entry taken, whatever happens to other entries meanwhile. A cookie that cannot be
@@ -49,7 +49,7 @@ type Node interface {
 	// With plus, entries have attributes and handles as far as that is possible; see Entry.
 	ReadDir(ctx context.Context, who *Caller, cookie uint64, plus bool, emit func(*Entry) bool) (eof bool, err error)
 
-	// Open checks that who may read (nfs.AccessRead) or change (nfs.AccessModify) the data of a
+	// Open checks that the caller may read (nfs.AccessRead) or change (nfs.AccessModify) the data of a
 	// regular file, and returns its attributes as they are before that. The owner may do both
 	// whatever the mode says: RFC 1813 section 4.4. ReadAt and WriteAt follow, without a check
 	// of their own.
@@ -129,7 +129,7 @@ type Writer interface {
 	WriteAt(ctx context.Context, who *Caller, b []byte, off int64, stable nfs.Stable) (n int, committed nfs.Stable, err error)
 
 	// Commit puts what has been written on stable storage: count bytes at offset off, 0: all
-	// behind it. After an error the server changes the write verifier of the export, so that
+	// after it. After an error the server changes the write verifier of the export, so that
 	// clients write their data again; see Verifier for errors that other methods come across.
 	Commit(ctx context.Context, who *Caller, off uint64, count uint32) error
 }
@@ -182,9 +182,9 @@ type Mknoder interface {
 	Mknod(ctx context.Context, who *Caller, name string, typ nfs.FileType, dev nfs.Device, attr *nfs.SetAttr) (Node, error)
 }
 
-// An Accesser is a Node that decides by more than its mode who may do what: ACLs, for example.
+// An Accesser is a Node that decides by more than its mode what a caller may do: ACLs, for example.
 type Accesser interface {
-	// Access returns the rights of want that who has. RFC 1813 section 3.3.4.
+	// Access returns the rights of want that the caller has. RFC 1813 section 3.3.4.
 	Access(ctx context.Context, who *Caller, want uint32) (granted uint32, err error)
 }
 
@@ -201,7 +201,7 @@ type Space struct {
 }
 
 // A Verifier is an FS that notices by itself when data may be lost that WriteAt has taken and that
-// is not stable yet. An FS needs this that is told of an error only once, by whichever call comes
+// is not stable yet. An FS needs this that gets an error only once, by whichever call comes
 // first: a WriteAt that is stable, a change of attributes, or one of several Commits at a time.
 type Verifier interface {
 	// Verifier returns a number that the write verifier is made of. RFC 1813 section 3.3.7. It is
@@ -230,7 +230,7 @@ type Limits struct {
 
 // ModeAccess returns the rights of want that the mode of an object gives, in the sense of POSIX:
 // what ACCESS answers for a Node that is no Accesser. User 0 has them all, execution only where
-// somebody has it.
+// it is open.
 func ModeAccess(a *nfs.Attr, who *Caller, want uint32) uint32 {
 	bits := a.Mode & 7
 	switch {

@@ -16,7 +16,7 @@ import (
 //	+---------+-----------+-----------------+-----------------------------+
 //
 // The MAC is HMAC-SHA-256 over everything else, truncated. It keeps clients from making up
-// handles: whoever has one has got it from this server, by LOOKUP and the like.
+// handles: a client that has one has it from this server, by LOOKUP and the like.
 const (
 	handleVersion = 1
 	handleExport  = 1

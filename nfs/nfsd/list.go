@@ -92,10 +92,10 @@ func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 	c.res.Results = attr.Append(b)
 }
 
-// entries writes the entries behind a cookie, when it is the connection's turn.
+// entries writes the entries after a cookie, when it is the connection's turn.
 func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
 	if c.listings.begin(c.ctx, c.from, c.req.Conn(), &c.turn) != nil {
-		return false, nfs.StatusJukebox // which nobody will see
+		return false, nfs.StatusJukebox // which the client will not see
 	}
 	defer func() {
 		if !c.page.ended {

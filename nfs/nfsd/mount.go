@@ -13,10 +13,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// maxMounts bounds the list of who has mounted what, which is for people to look at.
+// maxMounts bounds the list of clients and what they have mounted, which is for people to look at.
 const maxMounts = 256
 
-// A mountList is who has mounted what, as far as it is known: clients need not tell when they
+// A mountList is which client has mounted what, as far as it is known: clients need not tell when they
 // stop.
 type mountList struct {
 	mu      sync.Mutex

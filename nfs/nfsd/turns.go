@@ -21,7 +21,7 @@ type turns[H, K comparable] struct {
 	oldest  *turn[H, K] // list of those that run and are not lent
 	newest  *turn[H, K]
 	waiting int
-	timer   *time.Timer // armed while somebody waits
+	timer   *time.Timer // armed while a call waits
 	armed   bool
 }
 
@@ -97,7 +97,7 @@ func (t *turns[H, K]) end(h *turn[H, K]) {
 	}
 }
 
-// pause makes way, if the turn has lasted long enough and somebody waits. Without an error the turn
+// pause makes way, if the turn has lasted long enough and a call waits. Without an error the turn
 // goes on; with one, which is that of ctx, it has ended.
 func (t *turns[H, K]) pause(ctx context.Context, h *turn[H, K]) error {
 	if time.Since(h.since) < t.slice {
@@ -136,7 +136,7 @@ func (t *turns[H, K]) remove(h *turn[H, K]) {
 	h.prev, h.next = nil, nil
 }
 
-// watch counts the caller, who is about to wait, and sees to it that those are found who do not
+// watch counts the caller, which is about to wait, and sees to it that calls are found which do not
 // come to make way.
 func (t *turns[H, K]) watch() {
 	t.mu.Lock()

@@ -61,7 +61,7 @@ func (n *node) child(who *nfsd.Caller, name string) (*node, error) {
 // tries is how often a name is looked at that others keep changing.
 const tries = 16
 
-// known is child for what is in the cache, nil if it is not or cannot be told: one system call in
+// known is child for what is in the cache, nil if it is not or that is unknown: one system call in
 // place of four. A name that the rules of openat2 are for is left to them: what is mounted is known
 // by its mount, and there is no other element of a path.
 func (n *node) known(name string) *node {
@@ -79,7 +79,7 @@ const (
 	// maxDepth bounds the directories above one.
 	maxDepth = 4096
 
-	// slowDepth is how many of these are climbed one at a time.
+	// slowDepth is how many of them are climbed one at a time.
 	slowDepth = 32
 )
 
@@ -237,7 +237,7 @@ func (n *node) emit(who *nfsd.Caller, s *stream, d *dirent, plus bool, emit func
 }
 
 // inspect finds out handle and attributes of an entry. It may have been removed meanwhile, or
-// something may be mounted there: then there are none.
+// something may be mounted there: then it returns none.
 func (n *node) inspect(who *nfsd.Caller, e *nfsd.Entry, s *stream) {
 	name := string(e.Name)
 	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
@@ -326,7 +326,7 @@ func (f *FS) isAt(dir int, name string, want *id) bool {
 	if name == "." || name == ".." {
 		return false
 	}
-	st := unix.Stat_t{Ino: want.ino} // of tells no more
+	st := unix.Stat_t{Ino: want.ino} // of says no more
 	if f.ids.birth {
 		if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 			return false

@@ -40,10 +40,10 @@ type Config struct {
 	MaxPlaces int
 
 	// Store keeps the places of files that MaxPlaces has no room for, and for the next run. It
-	// belongs to the caller, who closes it after the FS. Nil: what is forgotten has to be searched.
+	// belongs to the caller, which closes it after the FS. Nil: what is forgotten has to be searched.
 	Store Store
 
-	// Logger gets what the owner should know, such as errors of the Store. Nil: nobody.
+	// Logger gets what the owner should know, such as errors of the Store. Or nil.
 	Logger *slog.Logger
 
 	// For tests: do as a process without rights would do, and as on an old kernel.
@@ -112,7 +112,7 @@ func Open(dir string, cfg *Config) (*FS, error) {
 	return f, nil
 }
 
-// processCaller is who the process itself is.
+// processCaller is the identity of the process itself.
 func processCaller() (c nfsd.Caller, err error) {
 	c.UID, c.GID = uint32(os.Geteuid()), uint32(os.Getegid())
 	groups, err := unix.Getgroups()
@@ -243,7 +243,7 @@ func isJoint(fd int) bool {
 	return false
 }
 
-// fileSystem returns the type of the file system that fd is on; "": it cannot be told.
+// fileSystem returns the type of the file system that fd is on; "" if it is unknown.
 func fileSystem(fd int) string {
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
@@ -259,7 +259,7 @@ func fileSystem(fd int) string {
 	if err != nil {
 		return ""
 	}
-	// The mount's ID is first, and the type behind a dash after optional fields: proc(5).
+	// The mount's ID is first, and the type after a dash that follows optional fields: proc(5).
 	for line := range strings.Lines(string(mounts)) {
 		if id, rest, _ := strings.Cut(line, " "); id == mount {
 			_, rest, _ = strings.Cut(rest, " - ")
@@ -347,7 +347,7 @@ func (f *FS) find(ctx context.Context, id *id) (*node, error) {
 }
 
 // adopt returns the node of what fd, which it takes, is open for. by is the id that it has been
-// opened by; nil: it has been found by its name. dir and name tell where, and who asked.
+// opened by; nil: it has been found by its name. dir and name say where, and for which caller.
 func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*node, error) {
 	var st unix.Stat_t
 	err := fstat(fd, &st)
@@ -396,7 +396,7 @@ func (f *FS) Space(context.Context, *nfsd.Caller) (nfsd.Space, error) {
 // Limits returns the limits of the file system.
 func (f *FS) Limits() nfsd.Limits { return f.limits }
 
-// limitsOf finds out the limits that the kernel tells nobody by the type of the file system.
+// limitsOf finds out the limits that the kernel does not report, by the type of the file system.
 func limitsOf(fd int) nfsd.Limits {
 	l := nfsd.Limits{TimeDelta: nfs.Time{Nsec: 1}, MaxName: 255, MaxLinks: 127}
 	var st unix.Statfs_t

@@ -40,7 +40,7 @@
 // that does nothing else: the kernel checks permissions, ACLs, quotas and sticky
 // directories. The exception is the permission to read or write an open file, which the FS asks
 // the kernel for and believes for a second, unless the file's mode or owner changes; and its
-// owner always has it. As any other user, all operations are that user's, whoever calls, and
+// owner always has it. As any other user, all operations are that user's, whichever user calls, and
 // files belong to it.
 //
 // Modes of new files are what the client says: the umask of the process is undone, except in
@@ -52,7 +52,7 @@
 // section 4.7 wants and Linux's own server does by default, and data when WriteAt or Commit says
 // so. With Config.Async nothing is waited for.
 //
-// When the disk has not taken written data, clients write it again: whichever call is told of that
+// When the disk has not taken written data, clients write it again: whichever call learns of that
 // changes the write verifier, for all that are answered later.
 //
 // That takes fsync(2) of a new file and of its directory, or of both directories after a rename.

@@ -8,7 +8,7 @@ import (
 )
 
 // A syncing is about fsync(2) of a file. Linux says once to each descriptor that written data could
-// not be put on the disk, and calls share one: the others who ask at the time, or after it, are told
+// not be put on the disk, and calls share one: calls that ask at the time, or after it, get
 // that all is well.
 type syncing struct {
 	mu       sync.Mutex
@@ -25,8 +25,8 @@ func (s *syncing) failed() (failures int, err error) {
 }
 
 // flush puts a regular file on the disk by sync, of fd. When it returns, the failures that sync has not
-// been told of because others were are counted, in the node and in the FS's verifier: whoever
-// has been told was under way then, and is waited for.
+// been reported to because others were are counted, in the node and in the FS's verifier: whoever
+// has the error was under way then, and is waited for.
 func (n *node) flush(who *nfsd.Caller, fd int, sync func(fd int) error) error {
 	s := &n.syncing
 	ended := make(chan struct{})

@@ -9,7 +9,7 @@ import (
 )
 
 // An id is an inode, for ever: no other one will have the same. It can be compared, and be the
-// key of a map. The zero id is none.
+// key of a map. The zero id names no file.
 //
 //	0              8      10
 //	+--------------+------+---------------------------------+

@@ -21,7 +21,7 @@ func (n *node) Create(_ context.Context, who *nfsd.Caller, name string, how nfs.
 	} else {
 		mode = 0o666
 	}
-	// Somebody else may remove what is in the way before it is looked at.
+	// Another call may remove what is in the way before it is looked at.
 	for range tries {
 		child, err := n.create(who, name, mode, set, how == nfs.Exclusive)
 		if err != unix.EEXIST || how == nfs.Guarded {
@@ -91,7 +91,7 @@ func (n *node) create(who *nfsd.Caller, name string, mode uint32, set nfs.SetAtt
 	if err != nil {
 		return nil, err
 	}
-	if child.path == fd { // not yet known by somebody else
+	if child.path == fd { // not yet known from another call
 		child.wr.CompareAndSwap(-1, int32(fd))
 		child.rd.CompareAndSwap(-1, int32(fd))
 	}
@@ -103,7 +103,7 @@ func (n *node) create(who *nfsd.Caller, name string, mode uint32, set nfs.SetAtt
 
 // createKnown makes a file without a name, sets its times, and then gives it its name. A server that
 // is killed leaves either nothing, or what the call finds when it is sent again; between open(2) and
-// utimensat(2) there would be a file of nobody. The times are taken out of set.
+// utimensat(2) there would have no owner. The times are taken out of set.
 func (n *node) createKnown(name string, mode uint32, set *nfs.SetAttr) (fd int, err error) {
 	if fd, err = openat(n.path, ".", unix.O_TMPFILE|unix.O_RDWR, mode); err != nil {
 		return -1, err
@@ -127,7 +127,7 @@ func (n *node) made(who *nfsd.Caller, child *node, name string, mode uint32, set
 	err := child.stat(&st)
 	set.SetMode = false
 	// The umask is the process's and not the client's. Where the directory says by a default ACL
-	// what new modes are, there is none.
+	// new modes say, it has none.
 	const bits = 0o777
 	if err == nil && child.typ != nfs.TypeLnk && st.Mode&bits != mode&bits && !n.hasDefaultACL() {
 		err = n.fs.asMaker(who, child, &st, func() error {

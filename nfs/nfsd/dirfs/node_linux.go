@@ -13,7 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// A node is an inode that is open. All its descriptors stay as they are until nobody uses it.
+// A node is an inode that is open. All its descriptors stay as they are until it is not in use.
 type node struct {
 	fs   *FS
 	id   id
@@ -71,7 +71,7 @@ func (n *node) descriptors() int {
 	return count
 }
 
-// closeAll closes the descriptors of a node that nobody uses.
+// closeAll closes the descriptors of a node that is not in use.
 func (n *node) closeAll() {
 	for _, fd := range []int32{n.rd.Load(), n.wr.Load()} {
 		if fd >= 0 && int(fd) != n.path {
@@ -242,7 +242,7 @@ func (n *node) Access(_ context.Context, who *nfsd.Caller, want uint32) (granted
 	return want & nfsd.RightsOf(n.typ, has), err
 }
 
-// owns reports whether the caller is the owner, whom no mode keeps from the data. RFC 1813 section
+// owns reports whether the caller is the owner, which no mode keeps from the data. RFC 1813 section
 // 4.4.
 func (f *FS) owns(who *nfsd.Caller, st *unix.Stat_t) bool {
 	if f.self == nil {
@@ -276,7 +276,7 @@ func (n *node) Open(_ context.Context, who *nfsd.Caller, rights uint32) (nfs.Att
 	return n.fs.attrOf(&st), nil
 }
 
-// permit checks the permissions of somebody who is not the owner. What can be executed can be
+// permit checks the permissions of a caller that is not the owner. What can be executed can be
 // read, as the client has to read it for that. RFC 1813 section 4.4.
 func (n *node) permit(who *nfsd.Caller, st *unix.Stat_t, write bool) error {
 	want := uint32(mayRead)
@@ -335,7 +335,7 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 	return fd, nil
 }
 
-// asOwner runs open while the mode lets the owner in, who is this process: an ordinary user has
+// asOwner runs open while the mode lets the owner in, which is this process: an ordinary user has
 // no other way to what is the owner's right in NFS. opening is held. The mode is that of now: what
 // the caller has seen may have been changed since then, maybe by the same call.
 func (n *node) asOwner(open func() (fd int, err error)) (fd int, err error) {
@@ -519,7 +519,7 @@ func (n *node) SetAttr(_ context.Context, who *nfsd.Caller, set *nfs.SetAttr, gu
 	return n.sync(who, &st)
 }
 
-// truncate sets the size, as who could by writing.
+// truncate sets the size, as a caller could by writing.
 func (n *node) truncate(who *nfsd.Caller, st *unix.Stat_t, size uint64) error {
 	if n.typ != nfs.TypeReg {
 		return unix.EINVAL

@@ -10,7 +10,7 @@ import (
 
 // places is where inodes have been seen last, for processes that cannot open them otherwise. It
 // is bounded, and shared among clients: when it is full the client with the most places loses
-// the one that was used longest ago, so that nobody can make it forget the files of others.
+// the one that was used longest ago, so that no caller can make it forget the files of others.
 type places struct {
 	fs    *FS
 	max   int // bytes
@@ -88,7 +88,7 @@ func (p *places) note(i, dir *id, name string, who *nfsd.Caller) {
 	p.mu.Unlock()
 	p.fs.seeker.found(i)
 	if full {
-		p.save() // who brings up places faster than they are stored waits for that
+		p.save() // a caller that brings up places faster than they are stored waits for that
 	}
 }
 

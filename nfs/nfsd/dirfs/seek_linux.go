@@ -44,7 +44,7 @@ func (f *FS) atPlace(ctx context.Context, i *id, depth int) (*node, error) {
 	if n := f.named(dir, i, name); n != nil {
 		return n, nil
 	}
-	// It has been renamed behind our back, or removed.
+	// It has been renamed by another program, or removed.
 	if name, err = dir.entryOf(i); err != nil {
 		if err == unix.EACCES || err == unix.ENOTDIR {
 			err = unix.ESTALE
@@ -105,7 +105,7 @@ const (
 	maxWanted  = 1024
 	maxWaiting = 8 // calls, one of each host
 	maxGone    = 16384
-	// patience is how long a call waits for a search, before its client is told to try again.
+	// patience is how long a call waits for a search, before its client has to try again.
 	patience = 2 * time.Second
 	// stint is how long a search works before it pauses.
 	stint = 2 * time.Millisecond
@@ -178,7 +178,7 @@ func (s *seeker) want(host netip.Prefix, i *id) *quest {
 	return q
 }
 
-// makeRoom ends a quest of the host with the most, for one of another host, if that then has no more.
+// makeRoom ends a quest of the host with the most, for one of another host, if that then does not have more.
 // mu is held.
 func (s *seeker) makeRoom(host netip.Prefix) bool {
 	most := host

@@ -43,7 +43,7 @@ type self struct {
 type actor struct {
 	jobs chan job // closed: it ends
 	done chan outcome
-	last identity // of the thread; belongs to who has taken the actor, and to the thread during a job
+	last identity // of the thread; belongs to the taker of the actor, and to the thread during a job
 }
 
 // An identity is whose a thread is. The zero identity is that of the process.
@@ -63,7 +63,7 @@ func (i *identity) set(who *nfsd.Caller) {
 	*i = identity{taken: true, uid: who.UID, gid: who.GID, groups: append(i.groups[:0], who.GIDs...)}
 }
 
-// A job is an operation, and who does it.
+// A job is an operation, and the identity that does it.
 type job struct {
 	who *nfsd.Caller
 	do  func() error
@@ -137,7 +137,7 @@ func (s *self) as(who *nfsd.Caller, do func() error) error {
 	case who.UID == noID || who.GID == noID:
 		return unix.EACCES
 	case who.UID == 0 && int(who.GID) == s.gid:
-		return do() // groups do not matter to who may do everything
+		return do() // groups do not matter to a user that may do everything
 	}
 	a := s.take(who)
 	a.jobs <- job{who, do}
@@ -151,7 +151,7 @@ func (s *self) as(who *nfsd.Caller, do func() error) error {
 	return r.err
 }
 
-// take returns an actor without a job: the last one that has acted as who. If there is none it is
+// take returns an actor without a job: the last one that has acted as who. Without one it is
 // a new one, unless there are many: then the one that has been idle for longest changes.
 func (s *self) take(who *nfsd.Caller) *actor {
 	s.mu.Lock()
@@ -194,7 +194,7 @@ func (s *self) close() {
 	s.idle = nil
 }
 
-// run does jobs. The thread ends with the goroutine, as it stays locked: nobody else gets it. The
+// run does jobs. The thread ends with the goroutine, as it stays locked: no other goroutine gets it. The
 // process's main thread does not end but is put aside, and is not to look like a caller.
 func (a *actor) run(s *self) {
 	runtime.LockOSThread()
@@ -254,7 +254,7 @@ func (s *self) change(who *nfsd.Caller, last *identity) error {
 
 // become gives the thread the identity of the caller.
 func (s *self) become(who *nfsd.Caller) error {
-	var room [16]int // RFC 5531 appendix A: AUTH_SYS has no more groups
+	var room [16]int // RFC 5531 appendix A: AUTH_SYS has at most these
 	groups := room[:0]
 	for _, g := range who.GIDs {
 		groups = append(groups, int(g))
