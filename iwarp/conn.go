@@ -332,7 +332,7 @@ func (c *Conn) endFirst(f *failure) {
 	st.stopNudging()
 	c.state.Unlock()
 
-	// Nothing is sent or placed from here on: who takes one of the locks
+	// Nothing is sent or placed from here on: a goroutine that takes one of the locks
 	// later finds its side dead.
 	t := c.tx.Lock()
 	silent := wasUp && t.lastWords(f)

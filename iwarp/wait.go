@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// A waiter is what Wait and Disconnect wait for. Any goroutine may use it: who waits sets
+// A waiter is what Wait and Disconnect wait for. Any goroutine may use it: one that waits sets
 // parked before it looks at the rest, and others store what has happened before they unpark.
 type waiter struct {
 	cqn    atomic.Int32 // length of the completion queue

@@ -20,24 +20,27 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
-// A state of a Conn. It only moves forward.
-type state uint8
+// A phase of a Conn. It only moves forward.
+type phase uint8
 
 const (
-	stateNew   state = iota // resolved, or requested by a peer
-	stateSetup              // Connect, Accept or Reject is under way
-	stateUp
-	stateOver // ended, and the reason is known
+	phaseNew   phase = iota // resolved, or requested by a peer
+	phaseSetup              // Connect, Accept or Reject is under way
+	phaseUp
+	phaseOver // ended, and the reason is known
 )
 
 // A Conn is one reliable connection: ID, queue pair, completion queue and
 // protection domain. It is a fabric.Conn.
 //
-// # Locks
+// # Owners
 //
-// sendMu and recvMu guard posting, queue.mu completions, mu the state. Lock order, which
-// package lockorder has: queue.mu, sendMu, recvMu, mu. Posting and polling share only the positions of the
-// work queues, which are atomic.
+// Any goroutine may use the fields of a Conn itself, but for spin: they do not change, are
+// atomic, or are locked values. The rest is in parts that are reached with their lock alone:
+// sender and receiver post, the poller takes completions, and has the lock of the queue. They
+// share the positions of the work queues, which are atomic.
+//
+// The lock order, which package lockorder has, is: queue, send, recv, memory, state.
 //
 // # The end
 //
@@ -46,156 +49,91 @@ const (
 // memory of outstanding requests, and completes those as flushed. This does not depend
 // on what a device flushes by itself, and when, in which devices differ.
 type Conn struct {
-	p       *Provider
-	dev     *device
-	id      *ID
-	target  string // as given to Resolve
-	passive bool
-	attr    fabric.ConnAttr
-	pd      *ibv.PD
-	q       *queue
-	cap     cgo.QPCap
-	laddr   netip.AddrPort
-	raddr   netip.AddrPort
+	p        *Provider
+	dev      *device
+	id       *ID
+	passive  bool
+	attr     fabric.ConnAttr
+	pd       *ibv.PD
+	q        *queue
+	cap      cgo.QPCap
+	laddr    netip.AddrPort
+	raddr    netip.AddrPort
+	listener *Listener // of a request, on iWARP
+	steps    steps
 
-	recent atomic.Pointer[region] // the region last used by a request
+	lifetime
+	marks
 
-	up     atomic.Bool // state has been stateUp
-	ending atomic.Bool // the connection is ending and has to be settled
-	wakeup atomic.Bool // Wake has been called
-	shut   atomic.Bool // Close has been called
-
-	closeOnce  sync.Once
-	listener   *Listener // of a request, on iWARP
-	answerOnce sync.Once
-
-	mu                  lockorder.Mutex
-	state               state
-	ird, ord            int
-	peerData            []byte
-	err                 *fabric.ConnError // since stateOver
-	quiet               bool              // Disconnect has begun: no more posts
-	cut                 *fabric.ConnError // why a request that the caller waits for did not complete
-	alone               bool              // requests fail because of this side: the peer need not be told
-	hungUp              bool              // rdma_disconnect has been called
-	setup               context.CancelCauseFunc
-	wait, ready         func() bool   // waitStep and mayReturn, made once
-	requested           chan struct{} // iWARP: closed once rdma_connect has returned
-	accepted            bool          // rdma_accept has been called
-	heard               chan struct{} // closed by the event that ends set-up, even if it comes late
-	left                chan struct{} // closed by the event of the disconnection, or the removal of the device
-	leftOnce, heardOnce sync.Once
-	nudger              *time.Timer // see nudge.go; nil before the first request
-	patience            *time.Timer // bounds the wait for the reason of an end
-	mrs                 map[*region]struct{}
-	mws                 map[*window]struct{}
-	byKey               map[uint32]*region // by local key
-	windows             map[uint32]*window // bound windows by key
-
-	sendMu  lockorder.Mutex
-	qp      *cgo.QP // nil once destroyed; guarded by sendMu or recvMu
-	send    workQueue
-	swr     []cgo.SendWR // scratch
-	sges    []cgo.SGE
-	reports fabric.Deferrals
-	untold  untold
-	silent  int // sends since the last signaled one
-	held    heldBack
-	inner   atomic.Bool // an internal request is outstanding
-	// starved: Post has returned ErrQueueFull. Wait then returns once there is room,
-	// even if the completions that make it are not reported.
-	starved atomic.Bool
-	posted  PostCounts
-
-	recvMu lockorder.Mutex
-	recv   workQueue
-	rwr    []cgo.RecvWR
-	rsges  []cgo.SGE
-
-	// Guarded by queue.mu.
-	done    []fabric.WC // completions not polled yet: a ring with an entry for each slot
-	doneAt  int
-	doneN   int
-	passed  uint64 // the highest position of a send that the device has reported
-	told    uint64 // position behind the latest send that tell has reported
-	failed  bool   // a send has failed
-	settled bool
-	turn    baton.Waiter[Conn] // in queue.turns
-	spin    spinner
+	state  lockorder.Value[state]
+	memory memory
+	sends  workQueue
+	recvs  workQueue
+	send   lockorder.Value[sender]
+	recv   lockorder.Value[receiver]
+	poller lockorder.Part[polling, poller]
+	turn   baton.Waiter[Conn] // in polling.turns
+	spin   spinner            // of the goroutine in Wait, which is one at a time
 }
 
 var _ fabric.Conn = (*Conn)(nil)
 
-// A workQueue holds the outstanding requests in order. Posting adds at the tail, under
-// the lock of the side, and polling removes at the head. A reported request counts as
-// used until its caller has polled it: with a shared completion queue another
-// connection's poll may have taken its completion from the device.
-type workQueue struct {
-	slots    []slot // a ring that grows up to depth; replaced under queue.mu and the side's lock
-	depth    int
-	tail     uint64 // guarded by the side's lock
-	head     atomic.Uint64
-	returned atomic.Uint64 // how many requests are no longer used
+// A lifetime has what happens once in the life of a connection. Any goroutine may use it.
+type lifetime struct {
+	up     atomic.Bool // phase has been phaseUp
+	ending atomic.Bool // the connection is ending and has to be settled
+	shut   atomic.Bool // Close has been called
+	heard  latch       // opened by the event that ends set-up, even if it comes late
+	left   latch       // opened by the event of the disconnection, or the removal of the device
+	closed sync.Once
+	answer sync.Once
 }
 
-// firstSlots is the initial length of a ring. Most connections have few requests
-// outstanding at any time.
-const firstSlots = 16
-
-// A slot is an outstanding request.
-type slot struct {
-	id       uint64
-	op       fabric.WCOpcode
-	report   bool // the caller gets the completion
-	internal bool // posted by this package, not by a caller
-	signaled bool // the device reports success
-	free     bool // its memory is the user's again, which tell may report
-	done     bool // the device has reported it, as wc
-	wc       fabric.WC
+// A latch opens once.
+type latch struct {
+	once   sync.Once
+	opened chan struct{}
 }
 
-func (w *workQueue) init(depth int) {
-	w.depth = depth
-	w.slots = make([]slot, min(depth, firstSlots))
+func (l *latch) open() { l.once.Do(func() { close(l.opened) }) }
+
+// Marks are what the sender, the poller and a waiter let each other know. Any goroutine may use
+// them.
+type marks struct {
+	wakeup atomic.Bool // Wake has been called
+	inner  atomic.Bool // an internal request is outstanding
+	// starved: Post has returned ErrQueueFull. Wait then returns once there is room,
+	// even if the completions that make it are not reported.
+	starved  atomic.Bool
+	deferred atomic.Int32 // requests that untold stands for
 }
 
-// used is how many requests are outstanding or have not been polled by the caller.
-func (w *workQueue) used() int { return int(w.tail - w.returned.Load()) }
-
-// free is how many more requests the device can take, room how many the caller may
-// post. room is never more than free: a request leaves the device's queue before its
-// caller polls it.
-func (w *workQueue) free() int { return w.depth - int(w.tail-w.head.Load()) }
-func (w *workQueue) room() int { return w.depth - w.used() }
-
-// tight reports whether the ring has to grow for n more requests.
-func (w *workQueue) tight(n int) bool {
-	return w.used()+n > len(w.slots) && len(w.slots) < w.depth
+// A state is what the goroutines of a connection share, under the lock of Conn.state.
+type state struct {
+	phase     phase
+	ird, ord  int
+	peerData  []byte
+	err       *fabric.ConnError // since phaseOver
+	quiet     bool              // Disconnect has begun: no more posts
+	cut       *fabric.ConnError // why a request that the caller waits for did not complete
+	alone     bool              // requests fail because of this side: the peer need not be told
+	hungUp    bool              // rdma_disconnect has been called
+	setup     context.CancelCauseFunc
+	requested chan struct{} // iWARP: closed once rdma_connect has returned
+	accepted  bool          // rdma_accept has been called
+	nudger    *time.Timer   // see nudge.go; nil before the first request
+	patience  *time.Timer   // bounds the wait for the reason of an end
 }
 
-// grow makes the ring long enough for n more requests. queue.mu and the side's lock
-// are held.
-func (w *workQueue) grow(n int) {
-	size := len(w.slots)
-	for size < w.used()+n {
-		size *= 2
-	}
-	slots := make([]slot, min(size, w.depth))
-	for pos := w.head.Load(); pos != w.tail; pos++ {
-		slots[pos%uint64(len(slots))] = *w.at(pos)
-	}
-	w.slots = slots
+// Steps are methods of a Conn, bound once.
+type steps struct {
+	wait  func() bool
+	ready func(*polling) bool
 }
-
-func (w *workQueue) at(pos uint64) *slot       { return &w.slots[pos%uint64(len(w.slots))] }
-func (w *workQueue) outstanding(p uint64) bool { return p-w.head.Load() < uint64(len(w.slots)) }
-
-// Work request IDs are positions; receives have the top bit.
-const recvBit = 1 << 63
 
 // newConn creates a connection on the device that id is bound to. If it fails, id and
 // the reference to the provider's channel remain the caller's.
-func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive bool) (*Conn, error) {
+func (p *Provider) newConn(id *ID, attr fabric.ConnAttr, passive bool) (*Conn, error) {
 	dev, err := p.device(id)
 	if err != nil {
 		return nil, err
@@ -204,25 +142,29 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		return nil, err
 	}
 	c := &Conn{
-		p: p, dev: dev, id: id, target: target, passive: passive, attr: attr,
-		ird: attr.InboundReads, ord: attr.OutboundReads,
+		p: p, dev: dev, id: id, passive: passive, attr: attr,
 		laddr: id.LocalAddr(), raddr: id.PeerAddr(),
-		heard: make(chan struct{}), left: make(chan struct{}),
-		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
 	}
-	c.sendMu.Init(lockorder.RdmacmSend)
-	c.recvMu.Init(lockorder.RdmacmRecv)
-	c.mu.Init(lockorder.RdmacmConn)
-	c.wait, c.ready = c.waitStep, c.mayReturn
-	c.turn.Init(c)
-	c.send.init(attr.SendDepth + 1) // one for internal requests
-	c.recv.init(attr.RecvDepth)
-	c.done = make([]fabric.WC, len(c.send.slots)+len(c.recv.slots))
+	c.steps = steps{c.waitStep, c.mayReturn}
+	c.heard.opened, c.left.opened = make(chan struct{}), make(chan struct{})
+	st := c.state.Init(lockorder.RdmacmConn)
+	st.ird, st.ord = attr.InboundReads, attr.OutboundReads
 	if passive {
 		req := id.Request()
-		c.peerData = req.PrivateData
-		c.ird, c.ord = min(c.ird, req.ResponderResources), min(c.ord, req.InitiatorDepth)
+		st.peerData = req.PrivateData
+		st.ird, st.ord = min(st.ird, req.ResponderResources), min(st.ord, req.InitiatorDepth)
 	}
+	*c.memory.keys.Init(lockorder.RdmacmMemory) = keys{
+		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), bound: make(map[uint32]*window),
+	}
+	t := c.send.Init(lockorder.RdmacmSend)
+	t.c = c
+	t.init(&c.sends, attr.SendDepth+1) // one for internal requests
+	r := c.recv.Init(lockorder.RdmacmRecv)
+	r.c = c
+	r.init(&c.recvs, attr.RecvDepth)
+	c.poller.Init().init(c, t.slots, r.slots)
+	c.turn.Init(c)
 	p.enterDevice(dev)
 	if err := c.setUp(); err != nil {
 		p.leaveDevice(dev)
@@ -262,9 +204,10 @@ func (c *Conn) createQP() error {
 		MaxInlineData: uint32(c.dev.inline.Load()),
 	}
 	for {
+		var qp *cgo.QP
 		var errno syscall.Errno
 		err := c.id.use("rdma_create_qp", c.dev.name, func(raw *cgo.CMID) syscall.Errno {
-			c.qp, c.cap, errno = c.dev.lib.CMCreateQP(raw, c.pd.Raw(), c.q.cq.Raw(), nil, want)
+			qp, c.cap, errno = c.dev.lib.CMCreateQP(raw, c.pd.Raw(), c.q.cq.Raw(), nil, want)
 			return errno
 		})
 		switch {
@@ -272,7 +215,8 @@ func (c *Conn) createQP() error {
 			// Inline data beyond what was asked for does not pay.
 			c.cap.MaxInlineData = min(c.cap.MaxInlineData, want.MaxInlineData)
 			c.dev.inline.Store(int32(want.MaxInlineData)) // for the next connections
-			c.q.join(c)
+			c.equip(qp)
+			c.q.join(c, qp)
 			return nil
 		case errno == syscall.EINVAL && want.MaxInlineData > 0:
 			// No verb reports the maximum of a device.
@@ -283,6 +227,14 @@ func (c *Conn) createQP() error {
 			return err
 		}
 	}
+}
+
+// equip gives the queue pair to the sender and the receiver.
+func (c *Conn) equip(qp *cgo.QP) {
+	c.send.Lock().qp = qp
+	c.recv.Lock().qp = qp
+	c.recv.Unlock()
+	c.send.Unlock()
 }
 
 // queueEntry is a rough size of the memory, in bytes, that a device locks for a work
@@ -298,25 +250,24 @@ const maxSGE = 16
 //
 // Implements: void rdma_destroy_qp(struct rdma_cm_id *id)
 func (c *Conn) destroyQP() {
-	c.sendMu.Lock()
-	c.recvMu.Lock()
-	if c.qp != nil {
-		c.mu.Lock()
-		mws := c.mws
-		c.mws = nil
-		c.mu.Unlock()
+	t, r := c.send.Lock(), c.recv.Lock()
+	if t.qp != nil {
+		k := c.memory.keys.Lock()
+		mws := k.mws
+		k.mws = nil
+		c.memory.keys.Unlock()
 		for w := range mws {
-			w.free()
+			w.free(t)
 		}
 		// An abandoned set-up may still be in progress: the library changes the state
 		// of the queue pair when it takes an event, under the lock of the channel.
 		c.id.ch.mu.Lock()
 		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { c.dev.lib.CMDestroyQP(raw); return 0 })
 		c.id.ch.mu.Unlock()
-		c.qp = nil
+		t.qp, r.qp = nil, nil
 	}
-	c.recvMu.Unlock()
-	c.sendMu.Unlock()
+	c.recv.Unlock()
+	c.send.Unlock()
 }
 
 // event takes the events of the connection's ID. It runs on the goroutine of the event
@@ -324,21 +275,19 @@ func (c *Conn) destroyQP() {
 func (c *Conn) event(ev Event) {
 	switch ev.Type {
 	case EventDisconnected:
-		c.mu.Lock()
-		remote := !c.quiet
-		c.mu.Unlock()
+		remote := !c.state.Lock().quiet
+		c.state.Unlock()
 		c.end(&fabric.ConnError{Provider: name, Remote: remote, Clean: true})
-		c.leftOnce.Do(func() { close(c.left) }) // last: Disconnect returns, and Poll knows of the end
+		c.left.open() // last: Disconnect returns, and Poll knows of the end
 	case EventDeviceRemoval:
 		c.p.removed(c.dev)
 		c.end(&fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Errno: syscall.ENODEV}})
-		c.leftOnce.Do(func() { close(c.left) })
+		c.left.open()
 	case EventEstablished, EventConnectError, EventUnreachable, EventRejected:
 		// Before set-up returns: Close may follow at once, and looks at it.
-		c.heardOnce.Do(func() { close(c.heard) })
-		c.mu.Lock()
-		setup := c.setup
-		c.mu.Unlock()
+		c.heard.open()
+		setup := c.state.Lock().setup
+		c.state.Unlock()
 		if setup != nil {
 			setup(setupEvent{ev})
 		}
@@ -358,25 +307,25 @@ func (c *Conn) end(reason *fabric.ConnError) {
 
 // over records that the connection has ended and why. The first reason is kept.
 func (c *Conn) over(reason *fabric.ConnError) {
-	c.mu.Lock()
-	if c.state != stateOver {
-		c.state, c.err = stateOver, reason
-		if c.patience != nil {
-			c.patience.Stop()
+	st := c.state.Lock()
+	if st.phase != phaseOver {
+		st.phase, st.err = phaseOver, reason
+		if st.patience != nil {
+			st.patience.Stop()
 		}
-		if c.nudger != nil {
-			c.nudger.Stop()
+		if st.nudger != nil {
+			st.nudger.Stop()
 		}
 	}
-	setup, err := c.setup, c.connErrLocked()
-	c.mu.Unlock()
+	setup, err := st.setup, st.connErr()
+	c.state.Unlock()
 	if setup != nil {
 		setup(err)
 	}
 	c.ending.Store(true)
 }
 
-// wakePoller wakes the waiter. Callers hold a lock that is ordered after queue.mu.
+// wakePoller wakes the waiter. Callers hold a lock that is ordered after that of the queue.
 func (c *Conn) wakePoller() { go c.q.wake(c) }
 
 // failing records that requests fail for a reason that the connection manager has yet to
@@ -387,14 +336,14 @@ func (c *Conn) failing(wc *fabric.WC) {
 		return
 	}
 	reason := requestFailed(wc)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	st := c.state.Lock()
+	defer c.state.Unlock()
 	wait := patience
 	if wc.Status != fabric.WCFlushErr {
-		c.alone, wait = true, removal
+		st.alone, wait = true, removal
 	}
-	if c.state != stateOver && c.patience == nil {
-		c.patience = time.AfterFunc(wait, func() { c.end(reason) })
+	if st.phase != phaseOver && st.patience == nil {
+		st.patience = time.AfterFunc(wait, func() { c.end(reason) })
 	}
 }
 
@@ -415,11 +364,11 @@ const removal = 200 * time.Millisecond
 
 // hangUp disconnects, once, which moves the queue pair to its error state.
 func (c *Conn) hangUp() {
-	c.mu.Lock()
-	first := !c.hungUp
-	c.hungUp = true
-	accepted := c.accepted
-	c.mu.Unlock()
+	st := c.state.Lock()
+	first := !st.hungUp
+	st.hungUp = true
+	accepted := st.accepted
+	c.state.Unlock()
 	if !first {
 		return
 	}
@@ -427,70 +376,20 @@ func (c *Conn) hangUp() {
 		// The peer may consider the connection established already. Until its message
 		// that says so has arrived, rdma_disconnect has nothing to disconnect.
 		select {
-		case <-c.heard:
+		case <-c.heard.opened:
 		case <-time.After(acceptGrace):
 		}
 	}
 	if c.up.Load() || accepted {
-		c.sendMu.Lock() // librdmacm modifies the queue pair
+		c.send.Lock() // librdmacm modifies the queue pair
 		c.id.Disconnect()
-		c.sendMu.Unlock()
+		c.send.Unlock()
 	}
 }
 
 // acceptGrace bounds the wait of Close for the peer's last message of a set-up that
 // this side has accepted and abandoned.
 const acceptGrace = 500 * time.Millisecond
-
-// settle ends the device's use of the queue pair and completes outstanding requests as
-// flushed, once the reason of the end is known. queue.mu is held.
-func (c *Conn) settle() {
-	if c.settled {
-		return
-	}
-	// Disconnect even if the reason is not known: the event that answers tells it,
-	// unless the fault is on this side.
-	c.mu.Lock()
-	known, ask := c.state == stateOver, !c.alone
-	c.mu.Unlock()
-	if known || ask {
-		c.hangUp()
-	}
-	if !known {
-		return
-	}
-	c.destroyQP()
-	for c.q.pump(0) == len(c.q.wcs) {
-	}
-	c.sendMu.Lock()
-	c.recvMu.Lock()
-	for pos := c.send.head.Load(); pos != c.send.tail; pos++ {
-		s := c.send.at(pos)
-		if s.done {
-			c.deliver(pos, s)
-			continue
-		}
-		s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
-		c.deliver(pos, s)
-		c.cutShort(s)
-	}
-	c.send.head.Store(c.send.tail)
-	for pos := c.recv.head.Load(); pos != c.recv.tail; pos++ {
-		c.push(fabric.WC{ID: c.recv.at(pos).id, Status: fabric.WCFlushErr, Op: fabric.WCRecv})
-	}
-	c.recv.head.Store(c.recv.tail)
-	c.settled = true
-	c.recvMu.Unlock()
-	c.sendMu.Unlock()
-
-	c.mu.Lock()
-	if c.cut != nil && c.err.Clean && c.err.Remote {
-		// The peer has disconnected in the middle of a request: the event came before
-		// the completion.
-		c.err = c.cut
-	}
-	c.mu.Unlock()
-}
 
 // cutShort records that a request was flushed. An unsignaled one does not count: it may
 // have been executed.
@@ -502,40 +401,46 @@ func (c *Conn) cutShort(s *slot) {
 
 // broke records why the first request that did not complete failed.
 func (c *Conn) broke(reason *fabric.ConnError) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cut == nil {
-		c.cut = reason
+	st := c.state.Lock()
+	if st.cut == nil {
+		st.cut = reason
 	}
+	c.state.Unlock()
+}
+
+// ended reports whether the connection has ended and the reason is known.
+func (c *Conn) ended() bool {
+	defer c.state.Unlock()
+	return c.state.Lock().phase == phaseOver
 }
 
 // connErr returns why the connection has ended.
 func (c *Conn) connErr() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.connErrLocked()
+	defer c.state.Unlock()
+	return c.state.Lock().connErr()
 }
 
-func (c *Conn) connErrLocked() error {
-	if c.err == nil {
+// connErr returns why the connection has ended.
+func (st *state) connErr() error {
+	if st.err == nil {
 		return &fabric.ConnError{Provider: name, Clean: true}
 	}
-	return c.err
+	return st.err
 }
 
 // begin enters set-up and returns its context, which event and over cancel with the
 // outcome as the cause.
 func (c *Conn) begin(ctx context.Context, passive bool, what string) (context.Context, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	st := c.state.Lock()
+	defer c.state.Unlock()
 	switch {
-	case c.state == stateOver:
-		return nil, c.connErrLocked()
-	case c.passive != passive || c.state != stateNew:
+	case st.phase == phaseOver:
+		return nil, st.connErr()
+	case c.passive != passive || st.phase != phaseNew:
 		return nil, fmt.Errorf("%w: %s", ErrMisuse, what)
 	}
-	c.state = stateSetup
-	ctx, c.setup = context.WithCancelCause(ctx)
+	st.phase = phaseSetup
+	ctx, st.setup = context.WithCancelCause(ctx)
 	return ctx, nil
 }
 
@@ -545,31 +450,31 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 		<-ctx.Done()
 		err = context.Cause(ctx)
 	}
-	c.mu.Lock()
-	c.setup(nil)
-	c.setup = nil
+	st := c.state.Lock()
+	st.setup(nil)
+	st.setup = nil
 	var ev setupEvent
-	if errors.As(err, &ev) && ev.Type == EventEstablished && c.state == stateSetup {
-		c.state = stateUp
+	if errors.As(err, &ev) && ev.Type == EventEstablished && st.phase == phaseSetup {
+		st.phase = phaseUp
 		if !c.passive {
-			c.peerData = ev.PrivateData
+			st.peerData = ev.PrivateData
 			in, out := ev.ResponderResources, ev.InitiatorDepth
 			if c.dev.iwarp {
 				// siw reports the values from the peer's point of view, other than
 				// in a request; the man pages do not tell.
 				in, out = min(in, out), min(in, out)
 			}
-			c.ird, c.ord = min(c.ird, in), min(c.ord, out)
+			st.ird, st.ord = min(st.ird, in), min(st.ord, out)
 		} else if c.dev.iwarp {
-			c.ird = max(c.ird, ev.InitiatorDepth) // siw serves as many as the peer asks for
+			st.ird = max(st.ird, ev.InitiatorDepth) // siw serves as many as the peer asks for
 		}
 		c.up.Store(true)
-		c.mu.Unlock()
+		c.state.Unlock()
 		c.answered()
 		return nil
 	}
-	over := c.state == stateOver
-	c.mu.Unlock()
+	over := st.phase == phaseOver
+	c.state.Unlock()
 	c.answered()
 	switch {
 	case over:
@@ -622,16 +527,15 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 		return c.finish(ctx, setup, "connecting to", request())
 	}
 	// The call blocks until TCP has connected, for minutes if nobody answers.
-	c.mu.Lock()
-	c.requested = make(chan struct{})
-	c.mu.Unlock()
+	requested := make(chan struct{})
+	c.state.Lock().requested = requested
+	c.state.Unlock()
 	go func() {
-		defer close(c.requested)
+		defer close(requested)
 		if err := request(); err != nil {
-			c.heardOnce.Do(func() { close(c.heard) })
-			c.mu.Lock()
-			failed := c.setup
-			c.mu.Unlock()
+			c.heard.open()
+			failed := c.state.Lock().setup
+			c.state.Unlock()
 			if failed != nil {
 				failed(err)
 			}
@@ -655,15 +559,16 @@ func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
 	if errors.Is(err, syscall.EINVAL) && c.id.withdrawn() {
 		c.end(&fabric.ConnError{Provider: name, Remote: true, Cause: ErrWithdrawn})
 	}
-	c.mu.Lock()
-	c.accepted = err == nil
-	c.mu.Unlock()
+	c.state.Lock().accepted = err == nil
+	c.state.Unlock()
 	return c.finish(ctx, setup, "accepting", err)
 }
 
 func (c *Conn) param(privateData []byte) *ConnParam {
+	st := c.state.Lock()
+	defer c.state.Unlock()
 	return &ConnParam{
-		PrivateData: privateData, ResponderResources: c.ird, InitiatorDepth: c.ord,
+		PrivateData: privateData, ResponderResources: st.ird, InitiatorDepth: st.ord,
 		RetryCount: c.p.cfg.RetryCount, RNRRetryCount: c.p.cfg.RNRRetryCount,
 	}
 }
@@ -677,10 +582,10 @@ func (c *Conn) Reject(privateData []byte) error {
 		return err
 	}
 	err := c.id.Reject(privateData)
-	c.mu.Lock()
-	c.setup(nil)
-	c.setup = nil
-	c.mu.Unlock()
+	st := c.state.Lock()
+	st.setup(nil)
+	st.setup = nil
+	c.state.Unlock()
 	c.end(&fabric.ConnError{Provider: name, Cause: ErrRejected})
 	c.Close()
 	return err
@@ -689,7 +594,7 @@ func (c *Conn) Reject(privateData []byte) error {
 // answered releases the listener, which stays open until the request is answered.
 func (c *Conn) answered() {
 	if c.listener != nil {
-		c.answerOnce.Do(c.listener.answered)
+		c.answer.Do(c.listener.answered)
 	}
 }
 
@@ -716,27 +621,27 @@ func (c *Conn) checkPrivateData(b []byte) error {
 
 // PeerPrivateData implements fabric.Conn.
 func (c *Conn) PeerPrivateData() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.peerData
+	defer c.state.Unlock()
+	return c.state.Lock().peerData
 }
 
 // Capabilities implements fabric.Conn.
 func (c *Conn) Capabilities() fabric.Capabilities {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	caps := fabric.Capabilities{
-		MaxSendSGE: int(c.cap.MaxSendSGE), MaxReadSGE: 1, MaxMessage: uint64(c.dev.maxMsg), MaxPrivateData: c.maxPrivateData(),
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	return fabric.Capabilities{
+		MaxSendSGE: int(c.cap.MaxSendSGE), MaxReadSGE: c.maxReadSGE(), MaxMessage: uint64(c.dev.maxMsg), MaxPrivateData: c.maxPrivateData(),
 		MemoryWindows: c.dev.windows, RemoteInvalidate: c.dev.sendInv, WeakRevocation: c.dev.weak,
-		InboundReads: c.ird, OutboundReads: c.ord,
+		InboundReads: st.ird, OutboundReads: st.ord,
 	}
-	if !c.dev.iwarp {
-		caps.MaxReadSGE = min(int(c.dev.attr.MaxSGERd), caps.MaxSendSGE)
-		if caps.MaxReadSGE == 0 {
-			caps.MaxReadSGE = 1
-		}
+}
+
+// maxReadSGE is the longest scatter list of a Read.
+func (c *Conn) maxReadSGE() int {
+	if c.dev.iwarp {
+		return 1
 	}
-	return caps
+	return max(1, min(int(c.dev.attr.MaxSGERd), int(c.cap.MaxSendSGE)))
 }
 
 // Device is the name of the RDMA device that carries the connection.
@@ -750,17 +655,17 @@ func (c *Conn) RemoteAddr() net.Addr { return netAddr(c.raddr) }
 
 // Disconnect implements fabric.Conn.
 func (c *Conn) Disconnect(ctx context.Context) error {
-	c.mu.Lock()
+	st := c.state.Lock()
 	switch {
-	case c.state == stateOver:
-		c.mu.Unlock()
+	case st.phase == phaseOver:
+		c.state.Unlock()
 		return nil
-	case c.state != stateUp:
-		c.mu.Unlock()
+	case st.phase != phaseUp:
+		c.state.Unlock()
 		return ErrNotConnected
 	}
-	c.quiet = true
-	c.mu.Unlock()
+	st.quiet = true
+	c.state.Unlock()
 	if err := c.drain(ctx); err != nil {
 		return err
 	}
@@ -770,7 +675,7 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	enough := time.NewTimer(patience)
 	defer enough.Stop()
 	select {
-	case <-c.left:
+	case <-c.left.opened:
 	case <-enough.C:
 		c.end(&fabric.ConnError{Provider: name, Clean: true})
 	case <-ctx.Done():
@@ -779,22 +684,22 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until all sends have completed. Nobody else may be in Poll or Wait.
+// drain waits until all sends have completed. No other goroutine may be in Poll or Wait.
 func (c *Conn) drain(ctx context.Context) error {
 	if err := c.marker(); err != nil {
 		return nil // the connection has ended
 	}
 	stop := context.AfterFunc(ctx, func() { c.q.wake(c) })
 	defer stop()
-	idle := func() bool {
-		return c.send.head.Load() == c.sendTail() || c.ending.Load() || ctx.Err() != nil
+	idle := func(*polling) bool {
+		return c.sends.head.Load() == c.sendTail() || c.ending.Load() || ctx.Err() != nil
 	}
 	step := func() bool {
-		c.q.mu.Lock()
-		defer c.q.mu.Unlock()
-		for c.q.pump(c.q.awaiting(c)) > 0 {
+		l := c.q.polling.Lock()
+		defer c.q.polling.Unlock()
+		for l.pump(l.awaiting(c)) > 0 {
 		}
-		return idle()
+		return idle(l)
 	}
 	for !step() {
 		c.q.await(c, idle, step)
@@ -803,26 +708,24 @@ func (c *Conn) drain(ctx context.Context) error {
 }
 
 func (c *Conn) sendTail() uint64 {
-	c.sendMu.Lock()
-	defer c.sendMu.Unlock()
-	return c.send.tail
+	defer c.send.Unlock()
+	return c.send.Lock().tail
 }
 
 // Close implements fabric.Conn. It destroys, children first, windows, queue pair,
 // completion queue, regions, ID and protection domain. After an abandoned set-up over
 // iWARP all but the regions is destroyed in the background.
 func (c *Conn) Close() error {
-	c.closeOnce.Do(func() {
+	c.closed.Do(func() {
 		c.shut.Store(true)
 		c.end(&fabric.ConnError{Provider: name, Clean: true})
 		c.hangUp()
-		c.mu.Lock()
-		requested := c.requested
-		c.mu.Unlock()
+		requested := c.state.Lock().requested
+		c.state.Unlock()
 		underway := false // rdma_connect may be blocked in the kernel
 		if requested != nil && !c.up.Load() {
 			select {
-			case <-c.heard:
+			case <-c.heard.opened:
 			default:
 				underway = true
 			}
@@ -830,10 +733,10 @@ func (c *Conn) Close() error {
 		if !underway {
 			c.q.leave(c)
 		}
-		c.mu.Lock()
-		mrs := c.mrs
-		c.mrs, c.byKey = nil, nil
-		c.mu.Unlock()
+		k := c.memory.keys.Lock()
+		mrs := k.mrs
+		k.mrs, k.byKey = nil, nil
+		c.memory.keys.Unlock()
 		for r := range mrs {
 			r.free()
 		}

@@ -44,7 +44,7 @@ func Channel(p *Provider) (*EventChannel, <-chan struct{}) {
 }
 
 // Left is closed when the connection manager has told of the peer's end of c.
-func Left(c fabric.Conn) <-chan struct{} { return c.(*Conn).left }
+func Left(c fabric.Conn) <-chan struct{} { return c.(*Conn).left.opened }
 
 // NewOn is New with another library than rdma-core.
 func NewOn(lib cgo.Library, cfg Config) (*Provider, error) { return newProvider(lib, cfg) }
@@ -58,7 +58,8 @@ func Retire(p *Provider) { p.retire() }
 // Handles are the objects of the libraries behind a connection that is not closed.
 func Handles(c fabric.Conn) (*cgo.QP, *cgo.CQ, *cgo.CMID) {
 	conn := c.(*Conn)
-	return conn.qp, conn.q.cq.Raw(), conn.id.raw
+	defer conn.send.Unlock()
+	return conn.send.Lock().qp, conn.q.cq.Raw(), conn.id.raw
 }
 
 // Handle is the ID of the library behind a listener.
@@ -68,12 +69,12 @@ func Handle(l fabric.Listener) *cgo.CMID { return l.(*Listener).id.raw }
 // many follow.
 func Waiters(c fabric.Conn) (leads bool, followers int) {
 	conn := c.(*Conn)
-	conn.q.mu.Lock()
-	defer conn.q.mu.Unlock()
-	for _, c := range conn.q.conns {
+	l := conn.q.polling.Lock()
+	defer conn.q.polling.Unlock()
+	for _, c := range l.conns {
 		if c.turn.Queued() {
 			followers++
 		}
 	}
-	return conn.q.leader == conn, followers
+	return l.leader == conn, followers
 }

@@ -5,10 +5,12 @@ package rdmacm
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 // Bits of enum ibv_access_flags.
@@ -30,6 +32,21 @@ func accessBits(a fabric.Access) (bits ibv.Access) {
 		bits |= accessRemoteRead
 	}
 	return bits
+}
+
+// A memory is the registered memory of a connection. Any goroutine may use it.
+type memory struct {
+	recent atomic.Pointer[region] // the region last used by a request
+	keys   lockorder.Value[keys]
+}
+
+// Keys are the regions and windows of a memory, under the lock of memory.keys. Close and the
+// end of the queue pair leave no sets.
+type keys struct {
+	mrs   map[*region]struct{}
+	mws   map[*window]struct{}
+	byKey map[uint32]*region // by local key
+	bound map[uint32]*window // bound windows by key
 }
 
 // A region is a fabric.MR.
@@ -67,17 +84,16 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	}
 	r := &region{c: c, mr: mr, remote: remote}
 	c.p.open.mrs.Add(1)
-	c.mu.Lock()
-	if c.mrs == nil {
-		err = c.connErrLocked()
-	} else {
-		c.mrs[r] = struct{}{}
-		c.byKey[mr.LKey()] = r
+	k := c.memory.keys.Lock()
+	open := k.mrs != nil
+	if open {
+		k.mrs[r] = struct{}{}
+		k.byKey[mr.LKey()] = r
 	}
-	c.mu.Unlock()
-	if err != nil {
+	c.memory.keys.Unlock()
+	if !open {
 		r.free()
-		return nil, err
+		return nil, c.connErr()
 	}
 	return r, nil
 }
@@ -99,13 +115,13 @@ func (r *region) Segment() fabric.Segment {
 
 // Close implements fabric.MR.
 func (r *region) Close() error {
-	r.c.mu.Lock()
-	_, mine := r.c.mrs[r]
+	k := r.c.memory.keys.Lock()
+	_, mine := k.mrs[r]
 	if mine {
-		delete(r.c.mrs, r)
-		delete(r.c.byKey, r.mr.LKey())
+		delete(k.mrs, r)
+		delete(k.byKey, r.mr.LKey())
 	}
-	r.c.mu.Unlock()
+	r.c.memory.keys.Unlock()
 	if !mine {
 		return nil // closed, or the Conn is doing it
 	}
@@ -113,23 +129,22 @@ func (r *region) Close() error {
 }
 
 // covers reports whether the memory lies in the region of its local key.
-func (c *Conn) covers(sge *fabric.SGE) bool {
-	r := c.recent.Load()
+func (m *memory) covers(sge *fabric.SGE) bool {
+	r := m.recent.Load()
 	if r == nil || r.mr.LKey() != sge.LKey {
-		c.mu.Lock()
-		r = c.byKey[sge.LKey]
-		c.mu.Unlock()
+		r = m.keys.Lock().byKey[sge.LKey]
+		m.keys.Unlock()
 		if r == nil {
 			return false
 		}
-		c.recent.Store(r)
+		m.recent.Store(r)
 	}
 	return within(sge.Buf, r.mr.Bytes())
 }
 
 // free deregisters, once.
 func (r *region) free() (err error) {
-	r.c.recent.CompareAndSwap(r, nil)
+	r.c.memory.recent.CompareAndSwap(r, nil)
 	r.once.Do(func() {
 		err = r.mr.Close()
 		r.c.p.open.mrs.Add(-1)
@@ -139,10 +154,13 @@ func (r *region) free() (err error) {
 
 // A window is a fabric.MW: a memory window of type 2.
 type window struct {
-	c  *Conn
-	mw *ibv.MW
+	c       *Conn
+	mw      *ibv.MW
+	binding lockorder.Part[keys, binding]
+}
 
-	// Guarded by Conn.mu.
+// A binding is what a window gives access to. It is reached with the lock of memory.keys.
+type binding struct {
 	freed  bool
 	ready  bool   // prepared, bind not posted yet
 	bound  bool   // from the post of the bind to that of the invalidation, or the peer's invalidation
@@ -167,42 +185,34 @@ func (c *Conn) AllocMW() (fabric.MW, error) {
 		}
 		return nil, err
 	}
-	w := &window{c: c, mw: mw, key: mw.RKey()}
+	w := &window{c: c, mw: mw}
+	w.binding.Init().key = mw.RKey()
 	c.p.open.mws.Add(1)
-	c.mu.Lock()
-	if c.mws == nil {
-		err = c.connErrLocked()
-	} else {
-		c.mws[w] = struct{}{}
+	k := c.memory.keys.Lock()
+	open := k.mws != nil
+	if open {
+		k.mws[w] = struct{}{}
 	}
-	c.mu.Unlock()
-	if err != nil {
+	c.memory.keys.Unlock()
+	if !open {
 		w.Close()
-		return nil, err
+		return nil, c.connErr()
 	}
 	return w, nil
 }
 
 // Prepare implements fabric.MW.
 func (w *window) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, error) {
-	c := w.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	k := w.c.memory.keys.Lock()
+	key, err := w.binding.Of(k).prepare(k, mem, access)
+	w.c.memory.keys.Unlock()
 	switch {
-	case w.freed && c.state == stateOver:
-		return fabric.Segment{}, c.connErrLocked()
-	case w.freed:
-		return fabric.Segment{}, fmt.Errorf("%w: Prepare on a closed window", ErrMisuse)
-	case w.bound:
-		return fabric.Segment{}, fmt.Errorf("%w: Prepare on a window that is bound", ErrMisuse)
+	case err == errFreed && w.c.ended():
+		return fabric.Segment{}, w.c.connErr()
+	case err != nil:
+		return fabric.Segment{}, err
 	}
-	r := c.byKey[mem.LKey]
-	if r == nil || !within(mem.Buf, r.mr.Bytes()) {
-		return fabric.Segment{}, fmt.Errorf("%w: Prepare of memory outside the region with the local key %#x", ErrMisuse, mem.LKey)
-	}
-	w.key = cgo.IncRKey(w.key)
-	w.under, w.mem, w.access, w.ready = r, mem.Buf, accessBits(access)&^accessLocalWrite, true
-	return fabric.Segment{Handle: w.key, Length: uint32(len(mem.Buf)), Offset: addressOf(mem.Buf)}, nil
+	return fabric.Segment{Handle: key, Length: uint32(len(mem.Buf)), Offset: addressOf(mem.Buf)}, nil
 }
 
 // within reports whether a lies in b.
@@ -211,48 +221,68 @@ func within(a, b []byte) bool {
 	return from >= start && from-start+uint64(len(a)) <= uint64(len(b))
 }
 
-// bind fills in the request that binds a prepared window. sendMu is held, which keeps
-// the window allocated.
-func (w *window) bind(to *cgo.SendWR) {
-	w.c.mu.Lock()
-	defer w.c.mu.Unlock()
-	raw := w.mw.Raw()
-	to.Opcode, to.MW, to.MR, to.RKey = wrBindMW, raw.Word(), w.under.mr.Raw().Word(), w.key
-	to.Arg1, to.Arg2, to.BindAccess = addressOf(w.mem), uint64(len(w.mem)), uint32(w.access)
-	w.ready, w.bound = false, true
-	w.c.windows[w.key] = w
+var errFreed = fmt.Errorf("%w: Prepare on a closed window", ErrMisuse)
+
+// prepare gives a window new memory and a new key, for the next bind.
+func (b *binding) prepare(k *keys, mem fabric.SGE, access fabric.Access) (key uint32, err error) {
+	switch {
+	case b.freed:
+		return 0, errFreed
+	case b.bound:
+		return 0, fmt.Errorf("%w: Prepare on a window that is bound", ErrMisuse)
+	}
+	r := k.byKey[mem.LKey]
+	if r == nil || !within(mem.Buf, r.mr.Bytes()) {
+		return 0, fmt.Errorf("%w: Prepare of memory outside the region with the local key %#x", ErrMisuse, mem.LKey)
+	}
+	b.key = cgo.IncRKey(b.key)
+	b.under, b.mem, b.access, b.ready = r, mem.Buf, accessBits(access)&^accessLocalWrite, true
+	return b.key, nil
+}
+
+// bind fills in the request that binds a prepared window. The sender keeps the window
+// allocated.
+func (w *window) bind(_ *sender, to *cgo.SendWR) {
+	k := w.c.memory.keys.Lock()
+	b, raw := w.binding.Of(k), w.mw.Raw()
+	to.Opcode, to.MW, to.MR, to.RKey = wrBindMW, raw.Word(), b.under.mr.Raw().Word(), b.key
+	to.Arg1, to.Arg2, to.BindAccess = addressOf(b.mem), uint64(len(b.mem)), uint32(b.access)
+	b.ready, b.bound = false, true
+	k.bound[b.key] = w
+	w.c.memory.keys.Unlock()
 }
 
 // stored stores the key of a posted bind in the library's window. Providers read the old
 // key while they post the bind, and some refuse the next bind if it is not up to date.
-func (w *window) stored() { w.c.dev.lib.SetRKey(w.mw.Raw(), w.key) }
+func (w *window) stored(key uint32) { w.c.dev.lib.SetRKey(w.mw.Raw(), key) }
 
-// checkBind refuses a bind of a window that is not prepared. sendMu is held.
+// checkBind refuses a bind of a window that is not prepared.
 func (c *Conn) checkBind(mw fabric.MW) error {
 	w, ok := mw.(*window)
 	if !ok || w.c != c {
 		return fmt.Errorf("%w: OpBindMW with a window of another connection", ErrMisuse)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w.freed || !w.ready {
+	b := w.binding.Of(c.memory.keys.Lock())
+	ready := !b.freed && b.ready
+	c.memory.keys.Unlock()
+	if !ready {
 		return fmt.Errorf("%w: OpBindMW without Prepare", ErrMisuse)
 	}
 	return nil
 }
 
 // isBound reports whether key is that of a window that is bound, or will be after the
-// requests before. sendMu is held.
-func (c *Conn) isBound(key uint32, before []fabric.SendWR) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	bound := c.windows[key] != nil
+// requests before.
+func (m *memory) isBound(key uint32, before []fabric.SendWR) bool {
+	k := m.keys.Lock()
+	defer m.keys.Unlock()
+	bound := k.bound[key] != nil
 	for i := range before {
 		switch wr := &before[i]; {
 		case wr.Op == fabric.OpLocalInv && wr.RKey == key:
 			bound = false
 		case wr.Op == fabric.OpBindMW:
-			if w, ok := wr.MW.(*window); ok && w.key == key {
+			if w, ok := wr.MW.(*window); ok && w.binding.Of(k).key == key {
 				bound = true
 			}
 		}
@@ -262,33 +292,33 @@ func (c *Conn) isBound(key uint32, before []fabric.SendWR) bool {
 
 // unbind records that the window with the key is being invalidated, or has been by the
 // peer.
-func (c *Conn) unbind(key uint32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w := c.windows[key]; w != nil {
-		delete(c.windows, key)
-		w.bound = false
+func (m *memory) unbind(key uint32) {
+	k := m.keys.Lock()
+	if w := k.bound[key]; w != nil {
+		delete(k.bound, key)
+		w.binding.Of(k).bound = false
 	}
+	m.keys.Unlock()
 }
 
 // Close implements fabric.MW.
 func (w *window) Close() error {
-	w.c.sendMu.Lock()
-	defer w.c.sendMu.Unlock()
-	return w.free()
+	defer w.c.send.Unlock()
+	return w.free(w.c.send.Lock())
 }
 
-// free deallocates the window, which unbinds it. sendMu is held.
-func (w *window) free() error {
-	w.c.mu.Lock()
-	freed := w.freed
-	w.freed = true
-	delete(w.c.mws, w)
-	if w.bound {
-		delete(w.c.windows, w.key)
-		w.bound = false
+// free deallocates the window, which unbinds it. The sender is not binding it meanwhile.
+func (w *window) free(*sender) error {
+	k := w.c.memory.keys.Lock()
+	b := w.binding.Of(k)
+	freed := b.freed
+	b.freed = true
+	delete(k.mws, w)
+	if b.bound {
+		delete(k.bound, b.key)
+		b.bound = false
 	}
-	w.c.mu.Unlock()
+	w.c.memory.keys.Unlock()
 	if freed {
 		return nil
 	}

@@ -20,31 +20,31 @@ func (c *Conn) startNudging() {
 		return
 	}
 	wait, left := nudgeAfter, nudges
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state != stateUp {
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	if st.phase != phaseUp {
 		return
 	}
-	c.nudger = time.AfterFunc(wait, func() {
-		if c.recv.head.Load() > 0 {
+	st.nudger = time.AfterFunc(wait, func() {
+		if c.recvs.head.Load() > 0 {
 			return
 		}
 		c.nudge()
 		left--
 		wait *= 4
-		c.mu.Lock()
-		if c.state == stateUp && left > 0 {
-			c.nudger.Reset(wait)
+		st := c.state.Lock()
+		if st.phase == phaseUp && left > 0 {
+			st.nudger.Reset(wait)
 		}
-		c.mu.Unlock()
+		c.state.Unlock()
 	})
 }
 
 // nudge posts the Write of no bytes.
 func (c *Conn) nudge() {
-	c.sendMu.Lock()
-	defer c.sendMu.Unlock()
-	if c.qp != nil && !c.ending.Load() {
-		c.postNothing()
+	t := c.send.Lock()
+	defer c.send.Unlock()
+	if t.qp != nil && !c.ending.Load() {
+		t.postNothing()
 	}
 }

@@ -4,13 +4,11 @@ package rdmacm
 
 import (
 	"fmt"
-	"sync/atomic"
 	"syscall"
 	"unsafe"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 // Opcodes and flags of struct ibv_send_wr.
@@ -37,6 +35,30 @@ const earlyBytes = 4096
 // request completes, so the bound limits the length of the ring.
 const maxSilent = 32
 
+// A sender is what posts requests to the send queue, under the lock of Conn.send.
+type sender struct {
+	c  *Conn
+	qp *cgo.QP // nil once destroyed
+	back
+	wrs     []cgo.SendWR // scratch
+	sges    []cgo.SGE
+	reports fabric.Deferrals
+	untold  untold
+	silent  int // sends since the last signaled one
+	held    heldBack
+	posted  struct{ calls, requests uint64 }
+}
+
+// A receiver is what posts receives, under the lock of Conn.recv.
+type receiver struct {
+	c  *Conn
+	qp *cgo.QP // nil once destroyed
+	back
+	wrs    []cgo.RecvWR // scratch
+	sges   []cgo.SGE
+	posted struct{ calls, requests uint64 }
+}
+
 // Post implements fabric.Conn.
 func (c *Conn) Post(wrs []fabric.SendWR) error {
 	for i := range wrs {
@@ -47,14 +69,28 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	if err := c.mayPost(); err != nil {
 		return err
 	}
-	c.lockFor(&c.send, &c.sendMu, len(wrs)+1) // and an internal one
-	defer c.sendMu.Unlock()
-	if c.qp == nil {
+	n := len(wrs) + 1 // and an internal one
+	t := c.send.Lock()
+	if t.tight(n) {
+		c.send.Unlock()
+		p := c.poller.Of(c.q.polling.Lock())
+		t = c.send.Lock()
+		p.grow(&p.sends, &t.back, n)
+		c.q.polling.Unlock()
+	}
+	err := t.post(wrs)
+	c.send.Unlock()
+	return err
+}
+
+func (t *sender) post(wrs []fabric.SendWR) error {
+	c := t.c
+	if t.qp == nil {
 		return c.connErr()
 	}
-	if len(wrs) > c.sendRoom() {
+	if len(wrs) > t.callersRoom() {
 		c.starved.Store(true)
-		if len(wrs) > c.sendRoom() { // completions may have come before starved was set
+		if len(wrs) > t.callersRoom() { // completions may have come before starved was set
 			return fabric.ErrQueueFull
 		}
 		c.starved.Store(false)
@@ -67,52 +103,31 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 			return err
 		}
 	}
-	if c.send.tail == 0 {
+	if t.tail == 0 {
 		c.startNudging()
 	}
-	c.swr, c.sges = c.swr[:0], c.sges[:0]
+	t.wrs, t.sges = t.wrs[:0], t.sges[:0]
 	for i := range wrs {
-		c.append(&wrs[i])
+		t.append(&wrs[i])
 	}
-	c.ring()
+	t.ring()
 	for i := range wrs {
 		if wrs[i].Op == fabric.OpBindMW {
-			wrs[i].MW.(*window).stored()
+			wrs[i].MW.(*window).stored(t.wrs[i].RKey)
 		}
 	}
 	return nil
 }
 
-// lockFor locks mu, the lock of a side, after growing the side's ring for n more requests,
-// up to its depth.
-func (c *Conn) lockFor(side *workQueue, mu *lockorder.Mutex, n int) {
-	mu.Lock()
-	if !side.tight(n) {
-		return
-	}
-	mu.Unlock()
-	c.q.mu.Lock()
-	mu.Lock()
-	defer c.q.mu.Unlock()
-	if !side.tight(n) {
-		return // another goroutine has grown it
-	}
-	side.grow(n)
-	done := make([]fabric.WC, len(c.send.slots)+len(c.recv.slots))
-	for i := range c.doneN {
-		done[i] = c.done[(c.doneAt+i)%len(c.done)]
-	}
-	c.done, c.doneAt = done, 0
-}
-
 // mayPost is nil while the connection is up.
 func (c *Conn) mayPost() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	st := c.state.Lock()
+	is, quiet := st.phase, st.quiet
+	c.state.Unlock()
 	switch {
-	case c.state == stateOver || c.quiet:
-		return c.connErrLocked()
-	case c.state != stateUp:
+	case is == phaseOver || quiet:
+		return c.connErr()
+	case is != phaseUp:
 		return ErrNotConnected
 	}
 	return nil
@@ -130,7 +145,7 @@ func (c *Conn) check(wr *fabric.SendWR) error {
 		}
 		most = int(c.cap.MaxSendSGE)
 	case fabric.OpRead:
-		most = c.Capabilities().MaxReadSGE
+		most = c.maxReadSGE()
 	case fabric.OpBindMW, fabric.OpLocalInv:
 		if !c.dev.windows {
 			return &fabric.CapabilityError{Provider: name, Capability: "memory windows on " + c.dev.name}
@@ -152,7 +167,7 @@ func (c *Conn) check(wr *fabric.SendWR) error {
 }
 
 // checkWindows refuses a list with an invalid bind or invalidation before any of it is
-// queued. sendMu is held.
+// queued.
 func (c *Conn) checkWindows(wrs []fabric.SendWR) error {
 	for i := range wrs {
 		switch wr := &wrs[i]; wr.Op {
@@ -162,7 +177,7 @@ func (c *Conn) checkWindows(wrs []fabric.SendWR) error {
 			}
 		case fabric.OpLocalInv:
 			// rxe of Linux 6.1 crashes on the invalidation of a key that is not bound.
-			if !c.isBound(wr.RKey, wrs[:i]) {
+			if !c.memory.isBound(wr.RKey, wrs[:i]) {
 				return fmt.Errorf("%w: OpLocalInv of %#x, which is not the key of a bound window", ErrMisuse, wr.RKey)
 			}
 		}
@@ -170,21 +185,22 @@ func (c *Conn) checkWindows(wrs []fabric.SendWR) error {
 	return nil
 }
 
-// append adds a request to the scratch list and to the work queue. sendMu is held.
-func (c *Conn) append(wr *fabric.SendWR) {
-	to := cgo.SendWR{ID: c.send.tail, FirstSGE: uint32(len(c.sges))}
+// append adds a request to the scratch list and to the work queue.
+func (t *sender) append(wr *fabric.SendWR) {
+	c := t.c
+	to := cgo.SendWR{ID: t.tail, FirstSGE: uint32(len(t.sges))}
 	op := fabric.WCSend
 	n, known := 0, true
 	for i := range wr.SGL {
 		if b := wr.SGL[i].Buf; len(b) > 0 { // a length of 0 means 2 GiB to some devices
-			c.sges = append(c.sges, cgo.SGE{Addr: addressOf(b), Length: uint32(len(b)), LKey: wr.SGL[i].LKey})
+			t.sges = append(t.sges, cgo.SGE{Addr: addressOf(b), Length: uint32(len(b)), LKey: wr.SGL[i].LKey})
 			n += len(b)
 			// Inline data bypasses the check of the key. If the key is wrong, let the
 			// device find out.
-			known = known && n <= int(c.cap.MaxInlineData) && c.covers(&wr.SGL[i])
+			known = known && n <= int(c.cap.MaxInlineData) && c.memory.covers(&wr.SGL[i])
 		}
 	}
-	to.NumSGE = uint32(len(c.sges)) - to.FirstSGE
+	to.NumSGE = uint32(len(t.sges)) - to.FirstSGE
 	switch wr.Op {
 	case fabric.OpSend:
 		to.Opcode = wrSend
@@ -197,15 +213,15 @@ func (c *Conn) append(wr *fabric.SendWR) {
 		to.Opcode, to.RKey, to.RemoteAddr = wrRDMARead, wr.RKey, wr.RemoteOffset
 		op = fabric.WCRead
 		if to.NumSGE == 0 && c.dev.iwarp { // a Read needs exactly one element
-			c.sges = append(c.sges, cgo.SGE{})
+			t.sges = append(t.sges, cgo.SGE{})
 			to.NumSGE = 1
 		}
 	case fabric.OpBindMW:
-		wr.MW.(*window).bind(&to)
+		wr.MW.(*window).bind(t, &to)
 		op = fabric.WCBindMW
 	case fabric.OpLocalInv:
 		to.Opcode, to.Imm = wrLocalInv, wr.RKey
-		c.unbind(wr.RKey)
+		c.memory.unbind(wr.RKey)
 		op = fabric.WCLocalInv
 	}
 	if wr.Flags&fabric.Fence != 0 {
@@ -218,19 +234,18 @@ func (c *Conn) append(wr *fabric.SendWR) {
 		to.Flags |= sendInline
 	}
 	// Only signaled completions free slots, so there has to be one now and then.
-	report := c.reports.Reports(wr.Flags)
+	report := t.reports.Reports(wr.Flags)
 	inline := to.Flags&sendInline != 0
 	free := inline && wr.Flags&(fabric.Deferred|fabric.Signaled) == fabric.Deferred && !report
-	c.untold.posted(c.send.tail, wr, op, report, inline, free)
-	c.silent++
-	signaled := report || c.silent >= min(maxSilent, max(c.attr.SendDepth/4, 1)) || c.dev.iwarp && (n >= earlyBytes || op == fabric.WCRead)
+	t.defers(t.tail, wr, op, report, inline, free)
+	t.silent++
+	signaled := report || t.silent >= min(maxSilent, max(c.attr.SendDepth/4, 1)) || c.dev.iwarp && (n >= earlyBytes || op == fabric.WCRead)
 	if signaled {
 		to.Flags |= sendSignaled
-		c.silent = 0
+		t.silent = 0
 	}
-	*c.send.at(c.send.tail) = slot{id: wr.ID, op: op, report: report, signaled: signaled, free: free}
-	c.send.tail++
-	c.swr = append(c.swr, to)
+	t.push(slot{id: wr.ID, op: op, report: report, signaled: signaled, free: free})
+	t.wrs = append(t.wrs, to)
 }
 
 // tellQuiet is how many deferred requests may wait for a completion that Poll reports without
@@ -238,63 +253,43 @@ func (c *Conn) append(wr *fabric.SendWR) {
 const tellQuiet = 4
 
 // untold is the deferred requests since the last one that has been, or will be, reported, of
-// which the memory is the user's again: ibv_post_send(3) says so of inline data. Guarded by
-// sendMu, but n may be read at any time.
+// which the memory is the user's again: ibv_post_send(3) says so of inline data. marks.deferred
+// counts them.
 type untold struct {
-	n    atomic.Int32
 	id   uint64 // of the latest
 	op   fabric.WCOpcode
 	end  uint64 // position behind the latest
 	firm uint64 // position after the latest request that is the device's until it reports its end, or that of a later one
 }
 
-// posted takes note of a request.
-func (u *untold) posted(at uint64, wr *fabric.SendWR, op fabric.WCOpcode, report, inline, free bool) {
+// defers takes note of a request.
+func (t *sender) defers(at uint64, wr *fabric.SendWR, op fabric.WCOpcode, report, inline, free bool) {
+	u := &t.untold
 	switch {
 	case free:
 		u.id, u.op, u.end = wr.ID, op, at+1
-		u.n.Add(1)
+		t.c.deferred.Add(1)
 	case report, wr.Flags&fabric.Deferred != 0:
 		u.firm = at + 1
-		u.n.Store(0) // a completion of the device will stand for them
+		t.c.deferred.Store(0) // a completion of the device will stand for them
 	case !inline:
 		u.firm = at + 1
 	}
 }
 
-// tell reports deferred requests whose memory is the user's again, if there are enough, with
-// one completion that stands for all. Poll does so when it has something else to return, so
-// that nobody wakes for it, and the device need not signal them. queue.mu is held.
-func (c *Conn) tell(wc []fabric.WC) int {
-	u := &c.untold
-	if len(wc) == 0 || u.n.Load() < tellQuiet || c.failed || c.settled {
-		return 0
-	}
-	c.sendMu.Lock()
-	defer c.sendMu.Unlock()
-	if u.firm > c.send.head.Load() || len(c.held.wrs) > 0 {
-		return 0 // completions are in the order of the requests; what is held back has not been copied
-	}
-	wc[0] = fabric.WC{ID: u.id, Op: u.op}
-	c.told = u.end
-	u.n.Store(0)
-	c.reports = fabric.Deferrals{}
-	return 1
-}
-
 // postSends posts requests whose elements are in sges. An error of the device, after the
 // checks of check, ends the connection, and all requests of the list complete as flushed:
-// drivers do not report reliably how many were posted. sendMu is held.
-func (c *Conn) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
+// drivers do not report reliably how many were posted.
+func (t *sender) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
 	if len(wrs) == 0 {
 		return
 	}
 	var out cgo.Outcome
-	cgo.Progress(c.dev.lib, c.qp, nil, nil, nil, nil, wrs, sges, nil, 0, &out)
-	c.posted.SendCalls++
-	c.posted.Sends += uint64(len(wrs))
+	cgo.Progress(t.c.dev.lib, t.qp, nil, nil, nil, nil, wrs, sges, nil, 0, &out)
+	t.posted.calls++
+	t.posted.requests += uint64(len(wrs))
 	if out.SendErr != 0 {
-		c.refusedBy("ibv_post_send", syscall.Errno(out.SendErr))
+		t.c.refusedBy("ibv_post_send", syscall.Errno(out.SendErr))
 	}
 }
 
@@ -312,71 +307,83 @@ func (c *Conn) refusedBy(op string, errno syscall.Errno) {
 	c.wakePoller()
 }
 
-// sendRoom is how many requests the caller may post. One slot is reserved for an internal
-// request. sendMu is held.
-func (c *Conn) sendRoom() int {
-	if c.inner.Load() {
-		return c.send.room()
+// callersRoom is how many requests the caller may post. One slot is reserved for an internal
+// request.
+func (t *sender) callersRoom() int {
+	if t.c.inner.Load() {
+		return t.room()
 	}
-	return c.send.room() - 1
+	return t.room() - 1
 }
 
 // marker posts a signaled Write of no bytes if unsignaled requests are outstanding. Its
 // completion shows that they are complete.
 func (c *Conn) marker() error {
-	c.sendMu.Lock()
-	defer c.sendMu.Unlock()
-	if c.qp == nil {
+	t := c.send.Lock()
+	defer c.send.Unlock()
+	if t.qp == nil {
 		return c.connErr()
 	}
-	if c.silent > 0 {
-		c.postNothing()
+	if t.silent > 0 {
+		t.postNothing()
 	}
 	return nil
 }
 
 // postNothing posts a signaled internal Write of no bytes, which accesses no memory,
-// unless one is outstanding. sendMu is held.
-func (c *Conn) postNothing() {
-	if c.inner.Load() || c.send.free() == 0 {
+// unless one is outstanding.
+func (t *sender) postNothing() {
+	if t.c.inner.Load() || t.free() == 0 {
 		return
 	}
-	c.inner.Store(true)
-	c.swr, c.sges = c.swr[:0], c.sges[:0]
-	c.silent = c.send.depth // so that append makes it signaled
-	c.append(&fabric.SendWR{Op: fabric.OpWrite})
-	c.send.at(c.send.tail - 1).internal = true
-	c.ring()
+	t.c.inner.Store(true)
+	t.wrs, t.sges = t.wrs[:0], t.sges[:0]
+	t.silent = t.depth // so that append makes it signaled
+	t.append(&fabric.SendWR{Op: fabric.OpWrite})
+	t.slots.at(t.tail - 1).internal = true
+	t.ring()
 }
 
 // PostRecv implements fabric.Conn.
 func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
-	c.lockFor(&c.recv, &c.recvMu, len(wrs))
-	defer c.recvMu.Unlock()
-	if c.qp == nil {
+	r := c.recv.Lock()
+	if r.tight(len(wrs)) {
+		c.recv.Unlock()
+		p := c.poller.Of(c.q.polling.Lock())
+		r = c.recv.Lock()
+		p.grow(&p.recvs, &r.back, len(wrs))
+		c.q.polling.Unlock()
+	}
+	err := r.post(wrs)
+	c.recv.Unlock()
+	return err
+}
+
+func (r *receiver) post(wrs []fabric.RecvWR) error {
+	c := r.c
+	if r.qp == nil {
 		return c.connErr()
 	}
-	if len(wrs) > c.recv.room() {
+	if len(wrs) > r.room() {
 		return fabric.ErrQueueFull
 	}
 	if len(wrs) == 0 {
 		return nil
 	}
-	c.rwr, c.rsges = c.rwr[:0], c.rsges[:0]
+	r.wrs, r.sges = r.wrs[:0], r.sges[:0]
 	for i := range wrs {
-		to := cgo.RecvWR{ID: c.recv.tail | recvBit, FirstSGE: uint32(len(c.rsges))}
+		to := cgo.RecvWR{ID: r.tail | recvBit, FirstSGE: uint32(len(r.sges))}
 		if b := wrs[i].SGE.Buf; len(b) > 0 {
-			c.rsges = append(c.rsges, cgo.SGE{Addr: addressOf(b), Length: uint32(len(b)), LKey: wrs[i].SGE.LKey})
+			r.sges = append(r.sges, cgo.SGE{Addr: addressOf(b), Length: uint32(len(b)), LKey: wrs[i].SGE.LKey})
 			to.NumSGE = 1
 		}
-		*c.recv.at(c.recv.tail) = slot{id: wrs[i].ID, op: fabric.WCRecv, report: true}
-		c.recv.tail++
-		c.rwr = append(c.rwr, to)
+		r.push(slot{id: wrs[i].ID, op: fabric.WCRecv, report: true})
+		r.wrs = append(r.wrs, to)
 	}
 	var out cgo.Outcome
-	cgo.Progress(c.dev.lib, c.qp, nil, nil, nil, c.rwr, nil, c.rsges, nil, 0, &out)
-	c.posted.RecvCalls++
-	c.posted.Recvs += uint64(len(c.rwr))
+	cgo.Progress(c.dev.lib, r.qp, nil, nil, nil, r.wrs, nil, r.sges, nil, 0, &out)
+	r.posted.calls++
+	r.posted.requests += uint64(len(r.wrs))
 	if out.RecvErr != 0 {
 		c.refusedBy("ibv_post_recv", syscall.Errno(out.RecvErr))
 	}

@@ -313,7 +313,7 @@ func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAtt
 	}
 	var first error
 	for _, ap := range addrs {
-		c, err := p.resolve(ctx, addr, ap, attr)
+		c, err := p.resolve(ctx, ap, attr)
 		if err == nil {
 			return c, nil
 		}
@@ -325,7 +325,7 @@ func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAtt
 	return nil, first
 }
 
-func (p *Provider) resolve(ctx context.Context, target string, ap netip.AddrPort, attr fabric.ConnAttr) (*Conn, error) {
+func (p *Provider) resolve(ctx context.Context, ap netip.AddrPort, attr fabric.ConnAttr) (*Conn, error) {
 	ch, err := p.acquire()
 	if err != nil {
 		return nil, err
@@ -335,7 +335,7 @@ func (p *Provider) resolve(ctx context.Context, target string, ap netip.AddrPort
 		p.release()
 		return nil, err
 	}
-	c, err := p.resolveID(ctx, id, target, ap, attr)
+	c, err := p.resolveID(ctx, id, ap, attr)
 	if err != nil {
 		id.Close()
 		p.release()
@@ -344,7 +344,7 @@ func (p *Provider) resolve(ctx context.Context, target string, ap netip.AddrPort
 	return c, nil
 }
 
-func (p *Provider) resolveID(ctx context.Context, id *ID, target string, ap netip.AddrPort, attr fabric.ConnAttr) (*Conn, error) {
+func (p *Provider) resolveID(ctx context.Context, id *ID, ap netip.AddrPort, attr fabric.ConnAttr) (*Conn, error) {
 	if p.cfg.TOS != 0 {
 		if err := id.SetTOS(p.cfg.TOS); err != nil {
 			return nil, err
@@ -356,7 +356,7 @@ func (p *Provider) resolveID(ctx context.Context, id *ID, target string, ap neti
 	if err := id.ResolveRoute(ctx, p.cfg.ResolveTimeout); err != nil {
 		return nil, err
 	}
-	c, err := p.newConn(id, target, attr, false)
+	c, err := p.newConn(id, attr, false)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
@@ -566,7 +566,7 @@ func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 		if _, err := l.p.acquire(); err != nil {
 			return nil, err // cannot happen: the listener has a reference
 		}
-		c, err := l.p.newConn(id, "", l.attr, true)
+		c, err := l.p.newConn(id, l.attr, true)
 		if err == nil {
 			if c.dev.iwarp {
 				c.listener = l

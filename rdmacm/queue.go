@@ -3,36 +3,38 @@
 package rdmacm
 
 import (
-	"errors"
 	"syscall"
-	"time"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/ibv"
 	"github.com/rpcrdma/rpcrdma/internal/baton"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
-	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
 // A queue is a completion queue with its channel, used by one connection or shared
 // by several. Whoever polls it hands each completion to its connection.
 type queue struct {
-	dev    *device
-	ch     *ibv.CompChannel
-	cq     *ibv.CQ
-	shared bool
-	room   int // shared: entries not reserved by a connection; guarded by dev.mu
-	users  int // shared: connections that have reserved entries; guarded by dev.mu
+	dev     *device
+	ch      *ibv.CompChannel
+	cq      *ibv.CQ
+	shared  bool
+	own     *Conn // not shared
+	room    int   // shared: entries not reserved by a connection; guarded by dev.mu
+	users   int   // shared: connections that have reserved entries; guarded by dev.mu
+	polling lockorder.Value[polling]
+}
 
-	mu      lockorder.Mutex
+// Polling is what the goroutine that polls a queue has of it, under the lock of queue.polling,
+// and with it of the queue's connections: their pollers.
+type polling struct {
+	*queue
 	closed  bool
 	armed   bool   // an event is requested, or pending in the channel
 	unacked uint32 // events taken but not acknowledged
-	own     *Conn  // not shared
 	conns   map[uint32]*Conn
-	turns   baton.Baton[ibv.CompChannel, Conn] // shared: who waits parks on the channel, in turns
-	leader  *Conn                              // shared: who does
+	turns   baton.Baton[ibv.CompChannel, Conn] // shared: those that wait park on the channel, in turns
+	leader  *Conn                              // shared: the one that does
 	stats   PollCounts
 
 	// Filled by C. They are here to avoid an allocation for each poll.
@@ -69,8 +71,11 @@ func (d *device) queue(c *Conn, entries int) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.shared, q.conns = true, make(map[uint32]*Conn)
-	q.turns.Give(q.ch)
+	q.shared = true
+	l := q.polling.Lock()
+	l.conns = make(map[uint32]*Conn)
+	l.turns.Give(q.ch)
+	q.polling.Unlock()
 	q.room, q.users = entries-need, 1
 	d.queues = append(d.queues, q)
 	return q, nil
@@ -87,46 +92,37 @@ func (d *device) newQueue(entries int) (*queue, error) {
 		return nil, err
 	}
 	q := &queue{dev: d, ch: ch, cq: cq}
-	q.mu.Init(lockorder.RdmacmQueue)
+	q.polling.Init(lockorder.RdmacmQueue).queue = q
 	return q, nil
 }
 
 // join registers c for the completions of its queue pair.
-func (q *queue) join(c *Conn) {
+func (q *queue) join(c *Conn, qp *cgo.QP) {
 	if q.shared {
-		q.mu.Lock()
-		q.conns[q.dev.lib.QPNum(c.qp)] = c
-		q.mu.Unlock()
+		q.polling.Lock().conns[q.dev.lib.QPNum(qp)] = c
+		q.polling.Unlock()
 	}
 }
 
 // leave destroys c's queue pair and removes c from the queue. The last connection
 // destroys the queue. Completions that have not been polled are dropped.
 func (q *queue) leave(c *Conn) {
-	q.mu.Lock()
+	l := q.polling.Lock()
 	// One critical section: the device may reuse the number of this queue pair for
 	// another connection, which must not see completions of this one. join needs
 	// the same lock.
 	c.destroyQP()
-	for q.pump(0) > 0 {
+	for l.pump(0) > 0 {
 	}
 	if q.shared {
-		for num, other := range q.conns {
+		for num, other := range l.conns {
 			if other == c {
-				delete(q.conns, num)
+				delete(l.conns, num)
 			}
 		}
 	}
-	c.settled = true
-	if c.spin.turn != nil {
-		c.spin.turn.Close()
-	}
-	c.doneN = 0
-	c.send.head.Store(c.sendTail())
-	c.recvMu.Lock()
-	c.recv.head.Store(c.recv.tail)
-	c.recvMu.Unlock()
-	q.mu.Unlock()
+	c.poller.Of(l).leave()
+	q.polling.Unlock()
 	if q.shared {
 		q.wake(c)
 		q.dev.mu.Lock()
@@ -141,10 +137,10 @@ func (q *queue) leave(c *Conn) {
 			return
 		}
 	}
-	q.mu.Lock()
-	q.closed = true
-	q.ackEvents()
-	q.mu.Unlock()
+	l = q.polling.Lock()
+	l.closed = true
+	l.ackEvents()
+	q.polling.Unlock()
 	q.cq.Close()
 	// Unblocks a waiter parked on it.
 	q.ch.Close()
@@ -160,75 +156,74 @@ func without(list []*queue, q *queue) []*queue {
 	return out
 }
 
-func (q *queue) ackEvents() {
-	if q.unacked > 0 {
-		q.dev.lib.AckCQEvents(q.cq.Raw(), q.unacked)
-		q.unacked = 0
+func (l *polling) ackEvents() {
+	if l.unacked > 0 {
+		l.dev.lib.AckCQEvents(l.cq.Raw(), l.unacked)
+		l.unacked = 0
 	}
 }
 
-// pump polls once, for up to 32 completions, and hands them to their connections. mu
-// is held.
-func (q *queue) pump(flags uint32) int {
-	if q.closed {
+// pump polls once, for up to 32 completions, and hands them to their connections.
+func (l *polling) pump(flags uint32) int {
+	if l.closed {
 		return 0
 	}
-	cgo.Progress(q.dev.lib, nil, nil, q.cq.Raw(), q.ch.Raw(), nil, nil, nil, q.wcs[:], flags, &q.out)
-	n := int(q.out.WCs)
-	q.stats.Calls++
+	cgo.Progress(l.dev.lib, nil, nil, l.cq.Raw(), l.ch.Raw(), nil, nil, nil, l.wcs[:], flags, &l.out)
+	n := int(l.out.WCs)
+	l.stats.Calls++
 	if n == 0 {
-		q.stats.Empty++
+		l.stats.Empty++
 	}
-	if q.out.Events > 0 {
-		q.stats.Events++
-		q.armed = false
-		if q.unacked++; q.unacked >= ackBatch {
-			q.ackEvents()
+	if l.out.Events > 0 {
+		l.stats.Events++
+		l.armed = false
+		if l.unacked++; l.unacked >= ackBatch {
+			l.ackEvents()
 		}
 	}
-	if q.out.Armed != 0 {
-		q.stats.Arms++
-		q.armed = true
+	if l.out.Armed != 0 {
+		l.stats.Arms++
+		l.armed = true
 	}
-	for i := range q.wcs[:n] {
-		wc := &q.wcs[i]
-		c := q.own
-		if q.shared {
-			if c = q.conns[wc.QPNum]; c == nil {
+	for i := range l.wcs[:n] {
+		wc := &l.wcs[i]
+		c := l.own
+		if l.shared {
+			if c = l.conns[wc.QPNum]; c == nil {
 				continue // its queue pair has been destroyed
 			}
 		}
-		c.completed(wc)
-		if q.shared {
+		c.poller.Of(l).completed(wc)
+		if l.shared {
 			// A leader that is parked needs no wake-up: the queue was armed before, so this
 			// completion has raised an event.
-			q.nudge(c)
+			l.nudge(c)
 		}
 	}
-	if q.out.PollErr != 0 {
-		q.fail(syscall.Errno(q.out.PollErr))
+	if l.out.PollErr != 0 {
+		l.fail(syscall.Errno(l.out.PollErr))
 	}
 	return n
 }
 
 // fail ends all connections of a queue that can no longer be polled.
-func (q *queue) fail(errno syscall.Errno) {
-	reason := &fabric.ConnError{Provider: name, Cause: &DeviceError{Device: q.dev.name, Op: "ibv_poll_cq", Errno: errno}}
-	if q.own != nil {
-		go q.own.end(reason)
+func (l *polling) fail(errno syscall.Errno) {
+	reason := &fabric.ConnError{Provider: name, Cause: &DeviceError{Device: l.dev.name, Op: "ibv_poll_cq", Errno: errno}}
+	if l.own != nil {
+		go l.own.end(reason)
 	}
-	for _, c := range q.conns {
+	for _, c := range l.conns {
 		go c.end(reason)
 	}
 }
 
 // awaiting returns the flags with which c polls before it parks. Only the waiter that
-// parks on the channel may arm the queue and take events. mu is held.
-func (q *queue) awaiting(c *Conn) uint32 {
+// parks on the channel may arm the queue and take events.
+func (l *polling) awaiting(c *Conn) uint32 {
 	switch {
-	case q.shared && q.leader != c:
+	case l.shared && l.leader != c:
 		return 0
-	case q.armed:
+	case l.armed:
 		return cgo.Arm | cgo.TakeEvent
 	}
 	return cgo.Arm
@@ -236,61 +231,56 @@ func (q *queue) awaiting(c *Conn) uint32 {
 
 // await calls step whenever c may have something to do, until step returns true or c
 // is woken. step polls and arms the queue. await returns at once if ready returns true,
-// which is called with mu held. Who calls wake changes what ready looks at before.
+// which is called with the queue locked. A caller of wake changes what ready looks at before.
 //
 // One waiter of a shared queue, the leader, is parked on the completion channel. The
 // others, the followers, sleep until whoever polls the queue finds a completion for them
 // or the leader leaves.
-func (q *queue) await(c *Conn, ready, step func() bool) (err error) {
+func (q *queue) await(c *Conn, ready func(*polling) bool, step func() bool) (err error) {
 	if !q.shared {
 		return q.ch.Await(step)
 	}
 	offered := false // c has been woken to lead
-	q.mu.Lock()
-	for !q.closed && !ready() {
-		if ch := q.turns.Take(); ch != nil {
-			q.leader = c
-			q.mu.Unlock()
+	l := q.polling.Lock()
+	for !l.closed && !ready(l) {
+		if ch := l.turns.Take(); ch != nil {
+			l.leader = c
+			q.polling.Unlock()
 			err = ch.Await(step)
-			q.mu.Lock()
-			q.leader = nil
-			q.turns.Give(ch)
+			l = q.polling.Lock()
+			l.leader = nil
+			l.turns.Give(ch)
 			offered = true
 			break
 		}
-		q.turns.Join(&c.turn)
-		q.mu.Unlock()
+		l.turns.Join(&c.turn)
+		q.polling.Unlock()
 		if c.turn.Sleep() {
 			return nil
 		}
 		offered = true
-		q.mu.Lock()
+		l = q.polling.Lock()
 	}
 	var next *baton.Waiter[Conn]
 	if offered {
-		next = q.turns.Next()
+		next = l.turns.Next()
 	}
-	q.mu.Unlock()
+	q.polling.Unlock()
 	next.Wake(false)
 	return err
 }
 
-// mayReturn reports whether Wait must not park. queue.mu is held.
-func (c *Conn) mayReturn() bool {
-	if c.doneN > 0 || c.settled || c.wakeup.Load() {
+// mayReturn reports whether Wait must not park.
+func (c *Conn) mayReturn(l *polling) bool {
+	if p := c.poller.Of(l); p.n > 0 || p.settled || c.wakeup.Load() {
 		return true
 	}
-	if !c.ending.Load() {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.state == stateOver // settle is due
+	return c.ending.Load() && c.ended() // settle is due
 }
 
-// nudge wakes c if it is a follower. mu is held.
-func (q *queue) nudge(c *Conn) {
-	if q.turns.Leave(&c.turn) {
+// nudge wakes c if it is a follower.
+func (l *polling) nudge(c *Conn) {
+	if l.turns.Leave(&c.turn) {
 		c.turn.Wake(true)
 	}
 }
@@ -301,280 +291,11 @@ func (q *queue) wake(c *Conn) {
 		q.ch.Wake()
 		return
 	}
-	q.mu.Lock()
-	if q.leader == c {
+	l := q.polling.Lock()
+	if l.leader == c {
 		q.ch.Wake()
 	} else {
-		q.nudge(c)
+		l.nudge(c)
 	}
-	q.mu.Unlock()
-}
-
-// completed takes one completion of c. queue.mu is held.
-func (c *Conn) completed(wc *cgo.WC) {
-	if wc.ID&recvBit != 0 {
-		c.recvCompleted(wc)
-		return
-	}
-	pos := wc.ID
-	if !c.send.outstanding(pos) {
-		return
-	}
-	s := c.send.at(pos)
-	s.done = true
-	s.wc = fabric.WC{ID: s.id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: s.op}
-	if wc.Status == 0 && s.op == fabric.WCRead {
-		s.wc.Len = wc.ByteLen
-	}
-	c.passed = max(c.passed, pos)
-	read := c.dev.siw && s.op == fabric.WCRead && wc.Status == 0
-	if wc.Status == int32(fabric.WCFlushErr) {
-		c.cutShort(s)
-	}
-	c.note(&s.wc)
-	c.retire()
-	if read {
-		c.readDone()
-	}
-}
-
-// recvCompleted takes the completion of a receive. queue.mu is held.
-func (c *Conn) recvCompleted(wc *cgo.WC) {
-	pos := wc.ID &^ recvBit
-	if pos != c.recv.head.Load() {
-		return // flushed already
-	}
-	out := fabric.WC{ID: c.recv.at(pos).id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: fabric.WCRecv}
-	if wc.Status == 0 {
-		out.Len = wc.ByteLen
-		if wc.Flags&c.dev.withInv != 0 {
-			out.WithInv, out.InvalidatedKey = true, wc.Imm
-			c.unbind(wc.Imm)
-		}
-	}
-	c.recv.head.Store(pos + 1)
-	c.push(out)
-	c.note(&out)
-}
-
-// retire removes completed requests from the head of the send queue. Callers get their
-// completions in the order of the requests. So do devices report them, except siw, which
-// reports a Read after requests behind it. An unsignaled request is complete once a later
-// one is. queue.mu is held.
-func (c *Conn) retire() {
-	head := c.send.head.Load()
-	before, inner := head, false
-	for head <= c.passed {
-		s := *c.send.at(head) // a copy: once head has moved the slot may be reused
-		if !s.done && (s.signaled || head == c.passed) {
-			break
-		}
-		pos := head
-		head++
-		c.send.head.Store(head)
-		switch {
-		case s.done:
-			c.deliver(pos, &s)
-		case c.failed:
-			// Some devices flush unsignaled requests without a completion.
-			s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
-			c.deliver(pos, &s)
-		default:
-			c.send.returned.Add(1)
-		}
-		inner = inner || s.internal
-	}
-	if inner {
-		c.inner.Store(false)
-	}
-	if head != before && c.starved.Load() && c.starved.Swap(false) {
-		c.wakeup.Store(true) // checked by a waiter before it parks
-	}
-}
-
-// deliver queues the completion of the request at pos for the caller if the request was
-// signaled or failed, unless tell has reported it.
-func (c *Conn) deliver(pos uint64, s *slot) {
-	if s.wc.Status != fabric.WCSuccess {
-		c.failed = true
-	} else if c.failed {
-		// It was completed before one in front of it that failed.
-		s.wc.Status = fabric.WCFlushErr
-	}
-	if (s.report || s.wc.Status != fabric.WCSuccess) && !s.internal && !(s.free && pos < c.told) {
-		c.push(s.wc)
-	} else {
-		c.send.returned.Add(1)
-	}
-}
-
-const wcWithInv = 1 << 3 // IBV_WC_WITH_INV
-
-// rxeWithInv is the same flag from rxe, which reports the kernel's value for it. In
-// libibverbs that bit is IBV_WC_IP_CSUM_OK, which rxe never sets: it does not check IP
-// checksums.
-const rxeWithInv = 1 << 2
-
-// note ends the connection with the first request that fails.
-func (c *Conn) note(wc *fabric.WC) {
-	switch wc.Status {
-	case fabric.WCSuccess:
-	case fabric.WCFlushErr, fabric.WCLocQPOpErr:
-		// siw reports the second for the removal of the device.
-		c.failing(wc)
-	default:
-		reason := requestFailed(wc)
-		c.broke(reason)
-		c.over(reason)
-	}
-}
-
-// remoteFault reports whether the peer, or its silence, ended the connection.
-func remoteFault(s fabric.WCStatus) bool {
-	switch s {
-	case fabric.WCRemInvReqErr, fabric.WCRemAccessErr, fabric.WCRemOpErr, fabric.WCRetryExcErr, fabric.WCRNRRetryErr, fabric.WCBadRespErr:
-		return true
-	}
-	return false
-}
-
-// push appends to the completions that have not been polled. The ring has an entry for
-// each request, and a request keeps its slot until take has returned its completion.
-func (c *Conn) push(wc fabric.WC) {
-	c.done[(c.doneAt+c.doneN)%len(c.done)] = wc
-	c.doneN++
-}
-
-// side returns the work queue of the request that wc completes.
-func (c *Conn) side(wc *fabric.WC) *workQueue {
-	if wc.Op == fabric.WCRecv {
-		return &c.recv
-	}
-	return &c.send
-}
-
-// take moves completions to the caller. queue.mu is held.
-func (c *Conn) take(wc []fabric.WC) int {
-	n := 0
-	for n < len(wc) && c.doneN > 0 {
-		wc[n] = c.done[c.doneAt]
-		c.side(&wc[n]).returned.Add(1)
-		c.doneAt = (c.doneAt + 1) % len(c.done)
-		c.doneN--
-		n++
-	}
-	return n
-}
-
-// advance polls, and settles the connection if it is ending and the queue is empty. It
-// reports whether Poll has something to return. queue.mu is held.
-func (c *Conn) advance(flags uint32) bool {
-	if c.doneN > 0 || c.settled {
-		return true
-	}
-	// Completions may be internal or of other connections, and only an empty poll arms.
-	for c.q.pump(flags) > 0 {
-		if c.doneN > 0 {
-			return true
-		}
-		if flags != 0 {
-			flags = c.q.awaiting(c)
-		}
-	}
-	if c.ending.Load() {
-		c.settle()
-	}
-	return c.doneN > 0 || c.settled
-}
-
-// Poll implements fabric.Conn.
-func (c *Conn) Poll(wc []fabric.WC) (int, error) {
-	if !c.up.Load() {
-		return 0, c.notUp()
-	}
-	c.q.mu.Lock()
-	c.advance(0)
-	n := c.take(wc)
-	if n > 0 {
-		n += c.tell(wc[n:])
-	}
-	over := c.settled
-	c.q.mu.Unlock()
-	if n == 0 && over {
-		return 0, c.connErr()
-	}
-	return n, nil
-}
-
-// notUp returns why the connection is not up.
-func (c *Conn) notUp() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == stateOver {
-		return c.connErrLocked()
-	}
-	return ErrNotConnected
-}
-
-// Wait implements fabric.Conn.
-func (c *Conn) Wait() error {
-	if !c.up.Load() {
-		return c.notUp()
-	}
-	switch c.p.cfg.Wait {
-	case WaitPoll:
-		c.poll(time.Now(), 0)
-	case WaitEvent:
-		c.park()
-	default:
-		start := time.Now()
-		limit := c.spin.begin(c.recv.head.Load())
-		if limit == 0 || !c.poll(start, limit) {
-			c.park()
-		}
-		if !c.wakeup.Load() {
-			c.spin.end(c.recv.head.Load(), time.Since(start))
-		}
-	}
-	return c.waited()
-}
-
-// park waits for events until Wait can return.
-func (c *Conn) park() {
-	for {
-		err := c.q.await(c, c.ready, c.wait)
-		if err != nil && !errors.Is(err, pollfd.ErrWoken) {
-			return // closed
-		}
-		if c.wakeup.Load() || c.waitStep() {
-			return
-		}
-	}
-}
-
-// waitStep reports whether Wait can return. If not, the queue is armed: the next
-// completion raises an event.
-func (c *Conn) waitStep() bool {
-	c.q.mu.Lock()
-	defer c.q.mu.Unlock()
-	return c.q.closed || c.advance(c.q.awaiting(c)) || c.wakeup.Load()
-}
-
-// waited returns the result of Wait: why the connection has ended if there is nothing
-// left to poll, else nil.
-func (c *Conn) waited() error {
-	c.wakeup.Store(false) // Wake ends one Wait, this one
-	c.q.mu.Lock()
-	over := c.settled && c.doneN == 0
-	c.q.mu.Unlock()
-	if over {
-		return c.connErr()
-	}
-	return nil
-}
-
-// Wake implements fabric.Conn.
-func (c *Conn) Wake() {
-	c.wakeup.Store(true)
-	c.q.wake(c)
+	q.polling.Unlock()
 }

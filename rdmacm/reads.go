@@ -44,35 +44,33 @@ func (h *heldBack) hold(wrs []cgo.SendWR, sges []cgo.SGE) {
 
 // readLimit is how many Reads may be outstanding.
 func (c *Conn) readLimit() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return max(c.ord, 1)
+	defer c.state.Unlock()
+	return max(c.state.Lock().ord, 1)
 }
 
-// ring posts the scratch list, except for requests that are held back. sendMu is held.
-func (c *Conn) ring() {
-	n := len(c.swr)
-	if c.dev.siw {
-		if n = 0; len(c.held.wrs) == 0 {
-			n = c.held.leave(c.swr, c.readLimit())
+// ring posts the scratch list, except for requests that are held back.
+func (t *sender) ring() {
+	n := len(t.wrs)
+	if t.c.dev.siw {
+		if n = 0; len(t.held.wrs) == 0 {
+			n = t.held.leave(t.wrs, t.c.readLimit())
 		}
-		c.held.hold(c.swr[n:], c.sges)
+		t.held.hold(t.wrs[n:], t.sges)
 	}
-	c.postSends(c.swr[:n], c.sges)
+	t.postSends(t.wrs[:n], t.sges)
 }
 
-// readDone posts requests that were held back for a Read, which has completed. queue.mu
-// is held.
+// readDone posts requests that were held back for a Read, which has completed.
 func (c *Conn) readDone() {
-	c.sendMu.Lock()
-	defer c.sendMu.Unlock()
-	h := &c.held
+	t := c.send.Lock()
+	defer c.send.Unlock()
+	h := &t.held
 	h.reads--
-	if len(h.wrs) == 0 || c.qp == nil {
+	if len(h.wrs) == 0 || t.qp == nil {
 		return
 	}
 	n := h.leave(h.wrs, c.readLimit())
-	c.postSends(h.wrs[:n], h.sges)
+	t.postSends(h.wrs[:n], h.sges)
 	if n == len(h.wrs) {
 		h.wrs, h.sges = h.wrs[:0], h.sges[:0]
 		return

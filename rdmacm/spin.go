@@ -28,7 +28,6 @@ type spinner struct {
 	trial bool  // the other one is being tried
 	try   tally // of the trial
 	due   uint64
-	turn  *pollfd.Turn
 }
 
 // A tally summarizes the latest waits that began in the same way.
@@ -131,9 +130,9 @@ const (
 func (c *Conn) poll(start time.Time, limit time.Duration) bool {
 	last := start.UnixNano() / int64(turnEvery)
 	for i := 1; ; i++ {
-		c.q.mu.Lock()
-		ready := c.q.closed || c.advance(0)
-		c.q.mu.Unlock()
+		l := c.q.polling.Lock()
+		ready := l.closed || c.poller.Of(l).advance(l, 0)
+		c.q.polling.Unlock()
 		if ready || c.wakeup.Load() {
 			return true
 		}
@@ -158,15 +157,12 @@ func (c *Conn) poll(start time.Time, limit time.Duration) bool {
 
 // takeTurn lets goroutines run that are parked on descriptors, such as the other end.
 func (c *Conn) takeTurn() {
-	turn := c.spin.turn
-	if turn == nil {
-		c.q.mu.Lock()
-		if !c.settled {
-			c.spin.turn, _ = pollfd.NewTurn() // without one they run late
-			turn = c.spin.turn
-		}
-		c.q.mu.Unlock()
+	p := c.poller.Of(c.q.polling.Lock())
+	if p.turn == nil && !p.settled {
+		p.turn, _ = pollfd.NewTurn() // without one they run late
 	}
+	turn := p.turn
+	c.q.polling.Unlock()
 	if turn == nil {
 		runtime.Gosched()
 		return

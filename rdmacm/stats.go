@@ -27,14 +27,12 @@ type Stats struct {
 
 // Stats returns the counters.
 func (c *Conn) Stats() Stats {
-	c.q.mu.Lock()
-	polls := c.q.stats
-	c.q.mu.Unlock()
-	c.sendMu.Lock()
-	c.recvMu.Lock()
-	posts := c.posted
-	c.recvMu.Unlock()
-	c.sendMu.Unlock()
+	polls := c.q.polling.Lock().stats
+	c.q.polling.Unlock()
+	t, r := c.send.Lock(), c.recv.Lock()
+	posts := PostCounts{t.posted.calls, t.posted.requests, r.posted.calls, r.posted.requests}
+	c.recv.Unlock()
+	c.send.Unlock()
 	return Stats{posts, polls}
 }
 

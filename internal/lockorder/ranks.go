@@ -32,6 +32,7 @@ const (
 	RdmacmQueue    // rdmacm: completions
 	RdmacmSend     // rdmacm: posted sends
 	RdmacmRecv     // rdmacm: posted receives
+	RdmacmMemory   // rdmacm: registered memory
 	RdmacmConn     // rdmacm: a connection's state
 	RdmacmChannel  // rdmacm: an event channel
 	RdmacmID       // rdmacm: one of its IDs

@@ -1,0 +1,305 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/pollfd"
+)
+
+// A poller takes the completions of a connection. It belongs to the goroutine that polls the
+// connection's queue, and is reached with the queue's lock.
+type poller struct {
+	c       *Conn
+	sends   front
+	recvs   front
+	done    []fabric.WC // completions not polled yet: a ring with an entry for each slot
+	at, n   int         // of done: the first, and how many
+	passed  uint64      // the highest position of a send that the device has reported
+	told    uint64      // position after the latest send that tell has reported
+	failed  bool        // a send has failed
+	settled bool
+	turn    *pollfd.Turn // nil before the first wait that polls for long
+}
+
+func (p *poller) init(c *Conn, sends, recvs slots) {
+	p.c = c
+	p.sends, p.recvs = front{&c.sends, sends}, front{&c.recvs, recvs}
+	p.done = make([]fabric.WC, len(sends)+len(recvs))
+}
+
+// grow makes a ring long enough for n more requests, if it is not yet.
+func (p *poller) grow(side *front, from *back, n int) {
+	if !from.tight(n) {
+		return // another goroutine has grown it
+	}
+	side.grow(from, n)
+	done := make([]fabric.WC, len(p.sends.slots)+len(p.recvs.slots))
+	for i := range p.n {
+		done[i] = p.done[(p.at+i)%len(p.done)]
+	}
+	p.done, p.at = done, 0
+}
+
+// completed takes one completion of c.
+func (p *poller) completed(wc *cgo.WC) {
+	if wc.ID&recvBit != 0 {
+		p.recvCompleted(wc)
+		return
+	}
+	pos := wc.ID
+	if !p.sends.outstanding(pos) {
+		return
+	}
+	s := p.sends.at(pos)
+	s.done = true
+	s.wc = fabric.WC{ID: s.id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: s.op}
+	if wc.Status == 0 && s.op == fabric.WCRead {
+		s.wc.Len = wc.ByteLen
+	}
+	p.passed = max(p.passed, pos)
+	read := p.c.dev.siw && s.op == fabric.WCRead && wc.Status == 0
+	if wc.Status == int32(fabric.WCFlushErr) {
+		p.c.cutShort(s)
+	}
+	p.c.note(&s.wc)
+	p.retire()
+	if read {
+		p.c.readDone()
+	}
+}
+
+// recvCompleted takes the completion of a receive.
+func (p *poller) recvCompleted(wc *cgo.WC) {
+	pos := wc.ID &^ recvBit
+	if pos != p.recvs.head.Load() {
+		return // flushed already
+	}
+	out := fabric.WC{ID: p.recvs.at(pos).id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: fabric.WCRecv}
+	if wc.Status == 0 {
+		out.Len = wc.ByteLen
+		if wc.Flags&p.c.dev.withInv != 0 {
+			out.WithInv, out.InvalidatedKey = true, wc.Imm
+			p.c.memory.unbind(wc.Imm)
+		}
+	}
+	p.recvs.head.Store(pos + 1)
+	p.push(out)
+	p.c.note(&out)
+}
+
+// retire removes completed requests from the head of the send queue. Callers get their
+// completions in the order of the requests. So do devices report them, except siw, which
+// reports a Read after requests behind it. An unsignaled request is complete once a later
+// one is.
+func (p *poller) retire() {
+	head := p.sends.head.Load()
+	before, inner := head, false
+	for head <= p.passed {
+		s := *p.sends.at(head) // a copy: once head has moved the slot may be reused
+		if !s.done && (s.signaled || head == p.passed) {
+			break
+		}
+		pos := head
+		head++
+		p.sends.head.Store(head)
+		switch {
+		case s.done:
+			p.deliver(pos, &s)
+		case p.failed:
+			// Some devices flush unsignaled requests without a completion.
+			s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
+			p.deliver(pos, &s)
+		default:
+			p.sends.returned.Add(1)
+		}
+		inner = inner || s.internal
+	}
+	if inner {
+		p.c.inner.Store(false)
+	}
+	if head != before && p.c.starved.Load() && p.c.starved.Swap(false) {
+		p.c.wakeup.Store(true) // checked by a waiter before it parks
+	}
+}
+
+// deliver queues the completion of the request at pos for the caller if the request was
+// signaled or failed, unless tell has reported it.
+func (p *poller) deliver(pos uint64, s *slot) {
+	if s.wc.Status != fabric.WCSuccess {
+		p.failed = true
+	} else if p.failed {
+		// It was completed before one in front of it that failed.
+		s.wc.Status = fabric.WCFlushErr
+	}
+	if (s.report || s.wc.Status != fabric.WCSuccess) && !s.internal && !(s.free && pos < p.told) {
+		p.push(s.wc)
+	} else {
+		p.sends.returned.Add(1)
+	}
+}
+
+const wcWithInv = 1 << 3 // IBV_WC_WITH_INV
+
+// rxeWithInv is the same flag from rxe, which reports the kernel's value for it. In
+// libibverbs that bit is IBV_WC_IP_CSUM_OK, which rxe never sets: it does not check IP
+// checksums.
+const rxeWithInv = 1 << 2
+
+// note ends the connection with the first request that fails.
+func (c *Conn) note(wc *fabric.WC) {
+	switch wc.Status {
+	case fabric.WCSuccess:
+	case fabric.WCFlushErr, fabric.WCLocQPOpErr:
+		// siw reports the second for the removal of the device.
+		c.failing(wc)
+	default:
+		reason := requestFailed(wc)
+		c.broke(reason)
+		c.over(reason)
+	}
+}
+
+// remoteFault reports whether the peer, or its silence, ended the connection.
+func remoteFault(s fabric.WCStatus) bool {
+	switch s {
+	case fabric.WCRemInvReqErr, fabric.WCRemAccessErr, fabric.WCRemOpErr, fabric.WCRetryExcErr, fabric.WCRNRRetryErr, fabric.WCBadRespErr:
+		return true
+	}
+	return false
+}
+
+// push appends to the completions that have not been polled. The ring has an entry for
+// each request, and a request keeps its slot until take has returned its completion.
+func (p *poller) push(wc fabric.WC) {
+	p.done[(p.at+p.n)%len(p.done)] = wc
+	p.n++
+}
+
+// side returns the work queue of the request that wc completes.
+func (p *poller) side(wc *fabric.WC) *front {
+	if wc.Op == fabric.WCRecv {
+		return &p.recvs
+	}
+	return &p.sends
+}
+
+// take moves completions to the caller.
+func (p *poller) take(wc []fabric.WC) int {
+	n := 0
+	for n < len(wc) && p.n > 0 {
+		wc[n] = p.done[p.at]
+		p.side(&wc[n]).returned.Add(1)
+		p.at = (p.at + 1) % len(p.done)
+		p.n--
+		n++
+	}
+	return n
+}
+
+// advance polls, and settles the connection if it is ending and the queue is empty. It
+// reports whether Poll has something to return.
+func (p *poller) advance(l *polling, flags uint32) bool {
+	if p.n > 0 || p.settled {
+		return true
+	}
+	// Completions may be internal or of other connections, and only an empty poll arms.
+	for l.pump(flags) > 0 {
+		if p.n > 0 {
+			return true
+		}
+		if flags != 0 {
+			flags = l.awaiting(p.c)
+		}
+	}
+	if p.c.ending.Load() {
+		p.settle(l)
+	}
+	return p.n > 0 || p.settled
+}
+
+// tell reports deferred requests whose memory is the user's again, if there are enough, with
+// one completion that stands for all. Poll does so when it has something else to return, so
+// that no goroutine wakes for it, and the device need not signal them.
+func (p *poller) tell(wc []fabric.WC) int {
+	c := p.c
+	if len(wc) == 0 || c.deferred.Load() < tellQuiet || p.failed || p.settled {
+		return 0
+	}
+	t := c.send.Lock()
+	defer c.send.Unlock()
+	u := &t.untold
+	if u.firm > c.sends.head.Load() || len(t.held.wrs) > 0 {
+		return 0 // completions are in the order of the requests; what is held back has not been copied
+	}
+	wc[0] = fabric.WC{ID: u.id, Op: u.op}
+	p.told = u.end
+	c.deferred.Store(0)
+	t.reports = fabric.Deferrals{}
+	return 1
+}
+
+// settle ends the device's use of the queue pair and completes outstanding requests as
+// flushed, once the reason of the end is known.
+func (p *poller) settle(l *polling) {
+	c := p.c
+	if p.settled {
+		return
+	}
+	// Disconnect even if the reason is not known: the event that answers tells it,
+	// unless the fault is on this side.
+	st := c.state.Lock()
+	known, ask := st.phase == phaseOver, !st.alone
+	c.state.Unlock()
+	if known || ask {
+		c.hangUp()
+	}
+	if !known {
+		return
+	}
+	c.destroyQP()
+	for l.pump(0) == len(l.wcs) {
+	}
+	t, r := c.send.Lock(), c.recv.Lock()
+	for pos := c.sends.head.Load(); pos != t.tail; pos++ {
+		s := p.sends.at(pos)
+		if s.done {
+			p.deliver(pos, s)
+			continue
+		}
+		s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
+		p.deliver(pos, s)
+		c.cutShort(s)
+	}
+	c.sends.head.Store(t.tail)
+	for pos := c.recvs.head.Load(); pos != r.tail; pos++ {
+		p.push(fabric.WC{ID: p.recvs.at(pos).id, Status: fabric.WCFlushErr, Op: fabric.WCRecv})
+	}
+	c.recvs.head.Store(r.tail)
+	p.settled = true
+	c.recv.Unlock()
+	c.send.Unlock()
+
+	st = c.state.Lock()
+	if st.cut != nil && st.err.Clean && st.err.Remote {
+		// The peer has disconnected in the middle of a request: the event came before
+		// the completion.
+		st.err = st.cut
+	}
+	c.state.Unlock()
+}
+
+// leave drops what has not been polled, after the queue pair has been destroyed.
+func (p *poller) leave() {
+	p.settled = true
+	if p.turn != nil {
+		p.turn.Close()
+	}
+	p.n = 0
+	t, r := p.c.send.Lock(), p.c.recv.Lock()
+	p.sends.head.Store(t.tail)
+	p.recvs.head.Store(r.tail)
+	p.c.recv.Unlock()
+	p.c.send.Unlock()
+}

@@ -1,0 +1,99 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// A workQueue has the positions of outstanding requests, which are in order. Any goroutine may
+// use it. Requests are added at the tail, by the sender or receiver with its end of the queue,
+// and removed at the head, by the poller with the other end. A reported request counts as
+// used until its caller has polled it: with a shared completion queue another
+// connection's poll may have taken its completion from the device.
+type workQueue struct {
+	depth    int
+	head     atomic.Uint64
+	returned atomic.Uint64 // how many requests are no longer used
+}
+
+// A slot is an outstanding request. The sender or receiver fills it in, and leaves it to the
+// poller when it posts the request.
+type slot struct {
+	id       uint64
+	op       fabric.WCOpcode
+	report   bool // the caller gets the completion
+	internal bool // posted by this package, not by a caller
+	signaled bool // the device reports success
+	free     bool // its memory is the user's again, which tell may report
+	done     bool // the device has reported it, as wc
+	wc       fabric.WC
+}
+
+// Slots are a ring that grows up to the depth of the queue. Both ends have it.
+type slots []slot
+
+// firstSlots is their initial number. Most connections have few requests
+// outstanding at any time.
+const firstSlots = 16
+
+func (s slots) at(pos uint64) *slot { return &s[pos%uint64(len(s))] }
+
+// A back is the end of a work queue at which requests are added.
+type back struct {
+	*workQueue
+	slots slots
+	tail  uint64
+}
+
+func (w *back) init(q *workQueue, depth int) {
+	w.workQueue, q.depth = q, depth
+	w.slots = make(slots, min(depth, firstSlots))
+}
+
+// used is how many requests are outstanding or have not been polled by the caller.
+func (w *back) used() int { return int(w.tail - w.returned.Load()) }
+
+// free is how many more requests the device can take, room how many the caller may
+// post. room is never more than free: a request leaves the device's queue before its
+// caller polls it.
+func (w *back) free() int { return w.depth - int(w.tail-w.head.Load()) }
+func (w *back) room() int { return w.depth - w.used() }
+
+// tight reports whether the ring has to grow for n more requests.
+func (w *back) tight(n int) bool {
+	return w.used()+n > len(w.slots) && len(w.slots) < w.depth
+}
+
+// push adds a request.
+func (w *back) push(s slot) {
+	*w.slots.at(w.tail) = s
+	w.tail++
+}
+
+// A front is the end of a work queue at which requests are removed.
+type front struct {
+	*workQueue
+	slots slots
+}
+
+func (w *front) at(pos uint64) *slot       { return w.slots.at(pos) }
+func (w *front) outstanding(p uint64) bool { return p-w.head.Load() < uint64(len(w.slots)) }
+
+// grow makes the ring of both ends long enough for n more requests.
+func (w *front) grow(from *back, n int) {
+	size := len(w.slots)
+	for size < from.used()+n {
+		size *= 2
+	}
+	grown := make(slots, min(size, w.depth))
+	for pos := w.head.Load(); pos != from.tail; pos++ {
+		*grown.at(pos) = *w.at(pos)
+	}
+	w.slots, from.slots = grown, grown
+}
+
+// Work request IDs are positions; receives have the top bit.
+const recvBit = 1 << 63
