@@ -5,14 +5,15 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
+# What runs at the same time in users' programs is tested with the race detector; the rest, compilers, tools and
+# programs around the tests, without it.
+RACED := $(addsuffix /...,$(addprefix ./,transport nfs iwarp fabric cgo ibv rdmacm rpc rpc/otel rpc/prometheus cmd/rpcrdma \
+	internal/baton internal/connset internal/limited internal/lockorder internal/pollfd internal/testing/leak internal/testing/simfabric \
+	internal/xdrgen/golden/service))
 # The packages that never need cgo, as far as they are built.
-PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport rpc nfs examples cmd/rpcrdma/internal/loadgen cmd/rpcrdma/internal/notify internal/xdrgen))
-# The packages that bind rdma-core.
-VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
-# Checks of the tree itself: nothing in them runs at the same time. Another one is TestDefects of tools/mutate.
-CHECKS := layers|snippets|conformance
+PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport rpc rpc/otel rpc/prometheus nfs examples cmd/rpcrdma/internal/loadgen cmd/rpcrdma/internal/notify internal/xdrgen))
 # The packages whose tests take longest come first, so that none of them is left to run alone at the end.
-LONG := $(addprefix ./,transport cmd/rpcrdma nfs/nfsd/dirfs iwarp fabric/fabrictest tools/mutate internal/testing/simfabric)
+LONG := $(addprefix ./,transport cmd/rpcrdma nfs/nfsd/dirfs iwarp fabric/fabrictest internal/testing/simfabric)
 LONG_PURE := $(addprefix ./,transport nfs/nfsd/dirfs iwarp fabric/fabrictest internal/xdrgen/gen)
 # The packages with benchmarks.
 BENCHMARKS = $(sort $(dir $(shell grep -rl --include='*_test.go' '^func Benchmark' .)))
@@ -50,14 +51,18 @@ demo: ## run the main job once and show it: no RDMA hardware needed
 	@scripts/demo
 
 .PHONY: test
-test: ## every test: with the race detector, without cgo, exact allocation counts
+test: ## every test, once, and exact allocation counts
 	@scripts/setup test
-	go test -race -shuffle=on -skip='^TestDefects$$' $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG) $$(go list work | grep -vE '/internal/($(CHECKS))$$')
-	go test -timeout=$(TEST_TIMEOUT) $$(go list work | grep -E '/internal/($(CHECKS))$$')
-	go test -run='^TestDefects$$' -timeout=$(TEST_TIMEOUT) ./tools/mutate
+	go test -race -vet=off -shuffle=on $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG) $(RACED)
+	$(IN_MEMORY) go test -vet=off -skip='^TestDefects$$' $(TEST_P) -timeout=$(TEST_TIMEOUT) $$(go list work | grep -vxFf <(go list $(RACED)))
+	go test -vet=off -run=Alloc -timeout=$(TEST_TIMEOUT) $(RACED) | grep -v 'no test'
+
+.PHONY: test-long
+test-long: ## what make test leaves out: all without cgo and the race detector, defects apply, benchmarks run
+	@scripts/setup test
 	CGO_ENABLED=0 $(IN_MEMORY) go test -vet=off $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG_PURE) $(addprefix ./,$(PURE))
 	CGO_ENABLED=0 go build -buildvcs=false -o /dev/null ./cmd/rpcrdma
-	$(if $(VERBS),go test -vet=off -run=Alloc -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(VERBS)))
+	go test -run='^TestDefects$$' -timeout=$(TEST_TIMEOUT) ./tools/mutate
 	go test -vet=off -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) $(BENCHMARKS) >/dev/null
 
 .PHONY: test-rdma
@@ -199,7 +204,7 @@ build-matrix: ## what users build: with and without cgo, without rdma-core's hea
 test-oldest: ## the library alone, with the oldest Go that its go.mod allows
 	@scripts/setup test
 	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go vet ./...
-	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(filter-out cmd/rpcrdma/%,$(PURE)))
+	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(filter-out cmd/rpcrdma/% rpc/otel/% rpc/prometheus/%,$(PURE)))
 
 .PHONY: interop
 interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, a browser, and rping in a virtual machine
