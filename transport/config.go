@@ -9,6 +9,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
 // Defaults and limits.
@@ -289,8 +290,8 @@ const (
 	mostSends    = 126 // a device has room for a power of two, and needs some itself
 	mostEntries  = 254 // completions of both queues: the same
 	maxReads     = 16  // RDMA Reads posted at once
-	initialGrant = 4   // credits of a fresh connection
-	recvBatch    = 4   // receives posted again at once
+	initialGrant = plan.Start
+	recvBatch    = 4 // receives posted again at once
 
 	setupReads = 16 // IRD and ORD offered
 

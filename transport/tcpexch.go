@@ -189,7 +189,8 @@ func (a *tcpAnswers) takeExchange(n int) *tcpExch {
 // nextExchange returns an exchange of the connection, or nil if there has to be one less before.
 // mu is held.
 func (a *tcpAnswers) nextExchange() *tcpExch {
-	if a.flight >= int(a.allowed.Load()) || len(a.free) == 0 && len(a.exchs) >= initialGrant && a.c.memory.Crowded() {
+	load := plan.Load{Posted: len(a.exchs), Executing: a.flight, Most: int(a.allowed.Load()), Crowded: a.c.memory.Crowded()}
+	if !load.Takes() {
 		return nil
 	}
 	a.flight++

@@ -24,6 +24,9 @@ func (l *Load) Raise(asked uint32) int {
 	return max(l.Posted, min(2*l.Posted, int(min(asked, uint32(l.Most)))))
 }
 
+// Start is how many calls a new connection is granted.
+const Start = 4
+
 // LoadedShare is by how much the grant falls while a peer's calls wait for memory.
 const LoadedShare = 4
 
@@ -43,6 +46,13 @@ func (l *Load) Grant() int {
 		n = min(n, max(l.Posted/LoadedShare, 1))
 	}
 	return n
+}
+
+// Takes reports whether an end without credits, over TCP, takes another call: below Most, paced, and
+// while memory is crowded no more at once than there have been. Posted is that then, and Most is paced
+// already.
+func (l *Load) Takes() bool {
+	return l.Executing < l.Most && (l.Executing < l.Posted || l.Posted < Start || !l.Crowded)
 }
 
 // Accepted is what a grant of the peer's is worth to an end that has asked for most

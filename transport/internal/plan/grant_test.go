@@ -96,3 +96,24 @@ func TestExchanges(t *testing.T) {
 		})
 	}
 }
+
+// TestTakes: an end without credits takes as many calls as are allowed, and while memory is crowded no more
+// at once than it has had, but those that every connection may have.
+func TestTakes(t *testing.T) {
+	for _, tt := range []struct {
+		load Load
+		want bool
+	}{
+		{Load{Executing: 0, Posted: 0, Most: 1}, true},
+		{Load{Executing: 1, Posted: 1, Most: 1}, false},
+		{Load{Executing: 7, Posted: 7, Most: 8}, true},
+		{Load{Executing: 7, Posted: 7, Most: 8, Crowded: true}, false},
+		{Load{Executing: 6, Posted: 7, Most: 8, Crowded: true}, true},
+		{Load{Executing: Start - 1, Posted: Start - 1, Most: 8, Crowded: true}, true},
+		{Load{Executing: Start, Posted: Start, Most: 8, Crowded: true}, false},
+	} {
+		if got := tt.load.Takes(); got != tt.want {
+			t.Errorf("%+v takes a call: %v", tt.load, got)
+		}
+	}
+}
