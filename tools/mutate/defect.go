@@ -8,13 +8,19 @@ import (
 	"strings"
 )
 
-// A defect is one fault in the code, as the edits that inject it.
+// A defect is one fault in the code, as the changes that inject it.
 type defect struct {
-	name  string // of the file, without its extension
-	says  string // what is wrong with the code then
-	rules []string
-	tests []test
-	edits []edit
+	name    string // of the file, without its extension
+	says    string // what is wrong with the code then
+	rules   []string
+	tests   []test
+	changes []change
+}
+
+// A change is a part of a defect: an edit or an operation.
+type change interface {
+	// apply makes the change in the tree as the changes so far have left it.
+	apply(tree fs.FS, changed map[string]string) error
 }
 
 // A test must fail while the defect is in.
@@ -57,31 +63,45 @@ const noRule = "none"
 // extension is that of the files with defects.
 const extension = ".defect"
 
-// parse reads a defect: its header, then its edits.
+// parse reads a defect: its header, then its changes.
 func parse(name, text string) (*defect, error) {
 	d := &defect{name: name}
-	body := false // the line before belongs to an edit
+	var lines *edit      // the edit that the line before belongs to
+	var dir, decl string // of the last line "In: ..."
+	idle := false        // no operation follows it so far
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		var err error
 		switch key, value, _ := strings.Cut(line, ": "); {
 		case line == "":
-			body = false
-		case body && strings.ContainsRune(" -+", rune(line[0])):
-			err = d.edits[len(d.edits)-1].add(line)
-		case key == "File" && value != "":
-			d.edits = append(d.edits, edit{files: value})
-			body = true
-		case len(d.edits) == 0:
+			lines = nil
+		case lines != nil && strings.ContainsRune(" -+", rune(line[0])):
+			err = lines.add(line)
+		case key == "File" && value != "" && !idle:
+			lines = &edit{files: value}
+			d.changes = append(d.changes, lines)
+			dir, decl = "", ""
+		case key == "In" && strings.HasPrefix(value, "./") && strings.Contains(value, " ") && !idle:
+			dir, decl, _ = strings.Cut(value, " ")
+			idle = true
+		case key == "Do" && decl != "":
+			var o *operation
+			if o, err = parseOperation(dir, decl, value); err == nil {
+				d.changes = append(d.changes, o)
+			}
+			idle = false
+		case len(d.changes) == 0 && decl == "":
 			err = d.header(key, strings.TrimSpace(value))
 		default:
-			err = fmt.Errorf("%q is neither \"File: ...\" nor a line of an edit that begins with ' ', '-' or '+'", line)
+			err = fmt.Errorf("%q is neither \"File: ...\", \"In: ...\" or \"Do: ...\" nor a line of an edit that begins with ' ', '-' or '+'", line)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s%s: %w", name, extension, err)
 		}
 	}
-	if err := d.complete(); err != nil {
+	if err := d.complete(); err == nil && idle {
+		return nil, fmt.Errorf("%s%s: nothing is done in %s", name, extension, decl)
+	} else if err != nil {
 		return nil, fmt.Errorf("%s%s: %w", name, extension, err)
 	}
 	return d, nil
@@ -117,14 +137,13 @@ func (d *defect) complete() error {
 	if d.says == "" || d.rules == nil || len(d.tests) == 0 {
 		return errors.New(`the header needs "Defect:", "Rule:" and "Test:"`)
 	}
-	if len(d.edits) == 0 {
-		return errors.New(`there is no "File:" to edit`)
+	if len(d.changes) == 0 {
+		return errors.New(`there is no "File:" or "In:" to edit`)
 	}
-	for _, e := range d.edits {
-		if e.old == "" {
+	for _, e := range d.changes {
+		if e, ok := e.(*edit); ok && e.old == "" {
 			return fmt.Errorf("an edit of %s has no old text", e.files)
-		}
-		if e.old == e.new {
+		} else if ok && e.old == e.new {
 			return fmt.Errorf("an edit of %s changes nothing", e.files)
 		}
 	}

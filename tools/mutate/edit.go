@@ -38,7 +38,7 @@ func (e *edit) add(line string) error {
 // tree itself stays as it is.
 func (d *defect) apply(tree fs.FS) (map[string]string, error) {
 	changed := make(map[string]string)
-	for _, e := range d.edits {
+	for _, e := range d.changes {
 		if err := e.apply(tree, changed); err != nil {
 			return nil, err
 		}
@@ -46,7 +46,7 @@ func (d *defect) apply(tree fs.FS) (map[string]string, error) {
 	return changed, nil
 }
 
-// apply edits the tree as the edits so far have changed it.
+// apply makes the edit in the tree as the changes so far have left it.
 func (e *edit) apply(tree fs.FS, changed map[string]string) error {
 	names, err := e.names(tree)
 	if err != nil {
@@ -56,13 +56,9 @@ func (e *edit) apply(tree fs.FS, changed map[string]string) error {
 	var places []string // for each occurrence, the file
 	at := 0
 	for _, name := range names {
-		s, ok := changed[name]
-		if !ok {
-			b, err := fs.ReadFile(tree, name)
-			if err != nil {
-				return err
-			}
-			s = string(b)
+		s, err := contents(tree, changed, name)
+		if err != nil {
+			return err
 		}
 		for _, i := range occurrences(s, e.old) {
 			places = append(places, name)
@@ -75,6 +71,15 @@ func (e *edit) apply(tree fs.FS, changed map[string]string) error {
 	}
 	changed[in] = text[:at] + e.new + text[at+len(e.old):]
 	return nil
+}
+
+// contents returns a file of the tree as the changes so far have left it.
+func contents(tree fs.FS, changed map[string]string, name string) (string, error) {
+	if s, ok := changed[name]; ok {
+		return s, nil
+	}
+	b, err := fs.ReadFile(tree, name)
+	return string(b), err
 }
 
 // names returns the files that match. A pattern stands for tests only if it says so.

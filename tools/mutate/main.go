@@ -2,22 +2,47 @@
 // the tests which each defect names fail. A test that was written for a defect comes with
 // the defect: a file in tools/mutate/defects that ends in ".defect", such as
 //
-//	Defect: what is wrong with the code with these edits, in a sentence
+//	Defect: what is wrong with the code with these changes, in a sentence
 //	Rule: none                     (or ids of internal/conformance/rules.tsv)
-//	Test: ./transport TestName/sub (a test that must fail; -race behind it if it needs that)
+//	Test: ./transport TestName/sub (a test that must fail; -race after it if it needs that)
+//
+//	In: ./transport (*leader).flush
+//	Do: drop t.inUse == 0
+//
+// There may be more tests and more changes, which are made in order. "In" names a package and
+// a function, a method as stack traces name it, or a package's variables or constants. Each "Do"
+// after it is an operation on one node of the syntax tree of that declaration:
+//
+//	drop PLACE                  leave out a statement, an element of a list, or an operand
+//	replace PLACE with TEXT
+//	set PLACE to TEXT           the right side, condition, range, cases or value of the place
+//	insert TEXT before PLACE    beside the statement that is or contains the place
+//	insert TEXT after PLACE
+//
+// A place is the text of an expression or of a simple statement, or it names the node:
+//
+//	call f, defer f, go f       f may be a method without its receiver, after call
+//	set x, y                    an assignment to x, y; only "x, y" in "set x, y to TEXT"
+//	if x, for x, range x        the statement with this condition or range, and all within it
+//	case x, default             a clause and its statements
+//	key k                       an element k: v
+//
+// White space does not matter. Exactly one node must match, or the place ends with the number
+// of the node, as in "return nil #2". A text is one line of Go: semicolons separate statements.
+//
+// What operations cannot express, such as changes of imports or of C, is an edit of lines:
 //
 //	File: transport/*.go
 //	 	t.inUse--
 //	-	if t.inUse == 0 && st.ended {
 //	+	if st.ended {
 //
-// There may be more tests and more edits, which are applied in order. Lines of an edit are
-// kept (' '), removed ('-') or added ('+'). The kept and the removed lines are the old text:
-// it must occur exactly once in the files that match, down to the white space. A pattern
-// lets code move between the files of a package; it does not match tests unless it ends in
-// "_test.go". Context is only what makes the old text unique, and never a comment.
+// Lines of an edit are kept (' '), removed ('-') or added ('+'). The kept and the removed lines
+// are the old text: it must occur exactly once in the files that match, down to the white space.
+// A pattern lets code move between the files of a package; it does not match tests unless it ends
+// in "_test.go". Context is only what makes the old text unique, and never a comment.
 //
-// A test kills a defect by failing or by a panic. The run fails if an edit does not apply
+// A test kills a defect by failing or by a panic. The run fails if a change does not apply
 // or the result does not build, and if a test does not exist, is skipped, hangs, fails
 // without the defect or passes with it. A defect that breaks a rule must be killed by a
 // test that bears the rule's id.
@@ -25,7 +50,7 @@
 //	go run ./tools/mutate                        all defects
 //	go run ./tools/mutate -run iwarp             those whose name matches
 //	go run ./tools/mutate -sample 8 -budget 3m   some, chosen by a seed that is printed
-//	go run ./tools/mutate -check                 run no test: check rules, test names, edits and types
+//	go run ./tools/mutate -check                 run no test: check rules, test names, changes and types
 package main
 
 import (
@@ -61,7 +86,7 @@ func main() {
 	flag.IntVar(&o.workers, "j", 1, "how many to try at a time, each in a copy of its own")
 	flag.DurationVar(&o.limit, "limit", 2*time.Minute, "time limit of a test, without compiling it")
 	flag.DurationVar(&o.budget, "budget", 0, "start no defect that would probably end later than this; 0 is no limit")
-	flag.BoolVar(&o.check, "check", false, "run no test: only check that rules and tests exist and that all edits apply and build")
+	flag.BoolVar(&o.check, "check", false, "run no test: only check that rules and tests exist and that all changes apply and build")
 	flag.Parse()
 	if flag.NArg() > 0 || o.workers < 1 || o.sample < 0 || o.limit <= 0 {
 		flag.Usage()

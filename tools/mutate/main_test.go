@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -34,7 +35,8 @@ const (
 )
 
 func TestParse(t *testing.T) {
-	const body = "\nFile: a/*.go\n \tkept\n-\tone\n-\n+\ttwo\n-\tthree\n\nFile: b.sh\n+# two\n # one\n"
+	const body = "\nFile: a/*.go\n \tkept\n-\tone\n-\n+\ttwo\n-\tthree\n\nFile: b.sh\n+# two\n # one\n" +
+		"\nIn: ./a (*t).f\nDo: drop call  g #2\nDo: set x to y with z\nIn: ./a h\nDo: insert a before b before return c\n"
 	d, err := parse("x", "Defect: It is wrong.\nRule: "+ruleID+", "+nextID+"\nTest: ./transport TestA/sub case -race\nTest: ./iwarp/ TestB\n"+body)
 	if err != nil {
 		t.Fatal(err)
@@ -45,11 +47,14 @@ func TestParse(t *testing.T) {
 	if want := []test{{"./transport", "TestA/sub_case", true}, {"./iwarp", "TestB", false}}; !slices.Equal(d.tests, want) {
 		t.Errorf("%+v", d.tests)
 	}
-	if want := []edit{
-		{"a/*.go", "\tkept\n\tone\n\n\tthree\n", "\tkept\n\ttwo\n"},
-		{"b.sh", "# one\n", "# two\n# one\n"},
-	}; !slices.Equal(d.edits, want) {
-		t.Errorf("%+v", d.edits)
+	if want := []change{
+		&edit{"a/*.go", "\tkept\n\tone\n\n\tthree\n", "\tkept\n\ttwo\n"},
+		&edit{"b.sh", "# one\n", "# two\n# one\n"},
+		&operation{"./a", "(*t).f", "drop call  g #2", "drop", "call g", 2, ""},
+		&operation{"./a", "(*t).f", "set x to y with z", "set", "set x", 0, "y with z"},
+		&operation{"./a", "h", "insert a before b before return c", "before", "returnc", 0, "a before b"},
+	}; !reflect.DeepEqual(d.changes, want) {
+		t.Errorf("%+v", d.changes)
 	}
 	several := test{run: "^TestA$|TestB/sub|TestC"}
 	if got := strings.Join(several.functions(), " "); got != "TestA TestB TestC" || several.depth() != 0 || d.tests[0].depth() != 1 {
@@ -61,6 +66,15 @@ func TestParse(t *testing.T) {
 	}
 	for name, tt := range map[string]struct{ text, want string }{
 		"no edit":           {head, `no "File:"`},
+		"nothing to do":     {head + body + "In: ./a g\n", "nothing is done in g"},
+		"nothing done":      {head + "In: ./a g\n" + body, `"File: a/*.go" is neither`},
+		"nowhere":           {head + "Do: drop x\n", `"Do: drop x" is unexpected`},
+		"no declaration":    {head + "In: ./a\nDo: drop x\n", `"In: ./a" is unexpected`},
+		"no verb":           {head + "In: ./a g\nDo: remove x\n", `"remove x" is not an operation`},
+		"no place":          {head + "In: ./a g\nDo: drop \n", `"drop " is not an operation`},
+		"no text":           {head + "In: ./a g\nDo: replace x\n", `"replace x" is not an operation`},
+		"no statement":      {head + "In: ./a g\nDo: insert x\n", `"insert x" is not an operation`},
+		"no number":         {head + "In: ./a g\nDo: drop x #0\n", `"#0" is not a number from #1`},
 		"no defect":         {"Rule: none\nTest: ./a TestA\n" + body, `the header needs "Defect:"`},
 		"an empty defect":   {"Defect:\nRule: none\nTest: ./a TestA\n" + body, `"Defect:: " is unexpected`},
 		"no rule":           {"Defect: It is wrong.\nTest: ./a TestA\n" + body, "the header needs"},
@@ -78,7 +92,7 @@ func TestParse(t *testing.T) {
 	} {
 		_, err := parse("x", tt.text)
 		if err == nil || !strings.HasPrefix(err.Error(), "x.defect: ") || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
 	}
 }
@@ -111,7 +125,11 @@ func TestApply(t *testing.T) {
 		"only a test":   {[]edit{{"a/a_*.go", "\tone()\n", ""}}, nil, `no file matches a/a_*.go`},
 		"no pattern":    {[]edit{{"a/[.go", "\tone()\n", ""}}, nil, "a/[.go: syntax error in pattern"},
 	} {
-		changed, err := (&defect{edits: tt.edits}).apply(tree)
+		d := &defect{}
+		for _, e := range tt.edits {
+			d.changes = append(d.changes, &e)
+		}
+		changed, err := d.apply(tree)
 		if (tt.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s: %v, want %q", name, err, tt.err)
 		}
@@ -125,7 +143,7 @@ func TestApply(t *testing.T) {
 		}
 	}
 
-	d := &defect{edits: []edit{{"a/*.go", "\t\ttwo()\n", "\t\tfour()\n\t\tfive()\n"}}}
+	d := &defect{changes: []change{&edit{"a/*.go", "\t\ttwo()\n", "\t\tfour()\n\t\tfive()\n"}}}
 	changed, err := d.apply(tree)
 	if want := strings.Replace(string(tree["a/a.go"].Data), "two()", "four()\n\t\tfive()", 1); err != nil || changed["a/a.go"] != want {
 		t.Errorf("%q, %v, want %q", changed["a/a.go"], err, want)
