@@ -1,4 +1,4 @@
-# The images of the project; docs/containers.md explains their use.
+# The images of the project; docs/install.md explains their use.
 #
 #   runtime   the command and rdma-core's libraries, nothing else: the default
 #   demo      a client with a shell, which demonstrates a server

@@ -129,7 +129,7 @@ func (cl *Client) outdated(old connection, err error) bool {
 }
 
 // offerProperties offers properties by the optional operation, to a server of version 2 that
-// does not know the procedure and may be older. See docs/extensions.md.
+// does not know the procedure and may be older. See docs/protocol.md.
 func (c *conn) offerProperties(ctx context.Context, own rpcrdma.Properties) error {
 	op := operation{Optional: Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)}, answers: isPropertiesAnswer}
 	err := c.call(ctx, &Call{op: &op})

@@ -20,7 +20,7 @@ import (
 )
 
 // Optional operations of version 2 (version two section 3.1), and the properties operation
-// of docs/extensions.md, which is one.
+// of docs/protocol.md, which is one.
 
 // Operations of the tests. Requests begin with "?", answers with "!"; the answer has
 // otherwise what the request has.

@@ -4,7 +4,7 @@ import "github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 
 // What the ends exchange while they connect: private data of RFC 8797, and after it,
 // for peers that know it, the version of the protocol and the properties of version 2
-// (docs/extensions.md, At setup). A client whose offer is accepted needs no message to find out
+// (docs/protocol.md, At setup). A client whose offer is accepted needs no message to find out
 // about the server.
 
 // greeting is what this end says as it connects, nil for nothing: private data, and setup if

@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// Properties that the ends tell each other while they connect (docs/extensions.md, At setup).
+// Properties that the ends tell each other while they connect (docs/protocol.md, At setup).
 
 // setup is private data that both ends have, with a setup message after it.
 func setup(credit uint32, p rpcrdma.Properties) []byte {

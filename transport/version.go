@@ -25,7 +25,7 @@ import (
 //
 // A Send of version 2 has up to 4096 bytes, or what private data has agreed on if that is
 // more. Receives have that size from the start, so thresholds can change without loss. Version
-// 2 has no Send with Invalidate. The properties of docs/extensions.md add it, as well as sizes
+// 2 has no Send with Invalidate. The properties of docs/protocol.md add it, as well as sizes
 // that do not fit private data.
 
 // A Version says which versions of RPC-over-RDMA one end speaks.

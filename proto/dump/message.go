@@ -80,7 +80,7 @@ type PrivateData struct {
 	Recv    int   `json:"recv_size"` // in bytes
 	Inval   bool  `json:"remote_invalidation"`
 
-	// Setup is the setup message after it, or nil. docs/extensions.md, At setup.
+	// Setup is the setup message after it, or nil. docs/protocol.md, At setup.
 	Setup *Setup `json:"setup,omitempty"`
 }
 

@@ -52,7 +52,7 @@ var programs = map[uint32]struct {
 	100227: {"NFSACL", map[uint32][]string{
 		3: {"NULL", "GETACL", "SETACL"},
 	}},
-	// docs/extensions.md: the properties exchange as a call.
+	// docs/protocol.md: the properties exchange as a call.
 	0x20525001: {"RDMA_PROP", map[uint32][]string{
 		1: {"NULL", "EXCHANGE"},
 	}},

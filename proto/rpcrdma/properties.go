@@ -9,12 +9,12 @@ import (
 
 // OptProperties is the rdma_opttype of the properties operation, the extension of version 2
 // with which peers exchange what private data carries in version 1. It is specified by this
-// project, in docs/extensions.md.
+// project, in docs/protocol.md.
 const OptProperties = 0x52500001
 
 // The RPC program whose procedure is the same exchange, with an offer as its arguments and the
 // answer as its results: a client tries it first, since every server answers calls. The number
-// is in the user-defined range of RFC 5531 section 8.3. docs/extensions.md, As a call.
+// is in the user-defined range of RFC 5531 section 8.3. docs/protocol.md, As a call.
 const (
 	PropProgram      = 0x20525001 // RDMA_PROP_PROG
 	PropVersion      = 1          // RDMA_PROP_V1
@@ -27,10 +27,10 @@ const (
 	PropRejectSize = 8  // RDMA_PROP_REJECT
 )
 
-// A PropDir is the kind of a properties message, rdma_dir. docs/extensions.md, XDR.
+// A PropDir is the kind of a properties message, rdma_dir. docs/protocol.md, XDR.
 type PropDir uint32
 
-// The messages of the operation. docs/extensions.md, XDR.
+// The messages of the operation. docs/protocol.md, XDR.
 const (
 	PropOffer  PropDir = 0 // RDMA_PROP_OFFER: the client's properties, and a request for the server's
 	PropAccept PropDir = 1 // RDMA_PROP_ACCEPT: the server's; both are in effect from now on
@@ -51,10 +51,10 @@ func (d PropDir) String() string {
 }
 
 // A PropReason is why an offer was rejected, rdma_reason. Unknown reasons are possible.
-// docs/extensions.md, Errors.
+// docs/protocol.md, Errors.
 type PropReason uint32
 
-// The reasons of a rejection. docs/extensions.md, Errors.
+// The reasons of a rejection. docs/protocol.md, Errors.
 const (
 	PropMalformed PropReason = 1 // RDMA_PROP_MALFORMED: the offer does not decode, or has invalid sizes
 	PropNotNow    PropReason = 2 // RDMA_PROP_NOT_NOW: repeated, from the wrong end, or at the wrong time
@@ -76,7 +76,7 @@ const propRemoteInvalidation = 1
 
 // Properties are the rdma_optinfo of the properties operation, or the arguments or results of
 // the procedure. Dir determines which fields are used, as Proc does in a [Header].
-// docs/extensions.md, XDR.
+// docs/protocol.md, XDR.
 //
 //	0     4           8           12      16
 //	+-----+-----------+-----------+-------+
@@ -147,7 +147,7 @@ func ConsumeProperties(b []byte) (p Properties, err error) {
 func validSize(size uint32) bool { return size >= DefaultInline2 && size%xdr.Unit == 0 }
 
 // SendInline returns the inline threshold in bytes of messages from the peer described by p to
-// the one described by to, once the offer has been accepted. docs/extensions.md, Use.
+// the one described by to, once the offer has been accepted. docs/protocol.md, Use.
 func (p Properties) SendInline(to Properties) int {
 	return int(min(p.SendSize, to.RecvSize, math.MaxInt32))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// The bytes were written by hand from the XDR in docs/extensions.md.
+// The bytes were written by hand from the XDR in docs/protocol.md.
 var propertiesGolden = []struct {
 	name string
 	wire string

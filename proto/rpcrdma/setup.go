@@ -9,13 +9,13 @@ import (
 
 // The setup message is the exchange of properties in the private data of the connection setup,
 // after the message of RFC 8797: peers that both know it begin with version 2 and its
-// properties, without a message for that. docs/extensions.md, At setup.
+// properties, without a message for that. docs/protocol.md, At setup.
 const (
 	SetupID   = 0x8d52a04b // RDMA_PROP_CM_FORMAT, the format identifier
 	SetupSize = 24         // octets
 )
 
-// A Setup is a setup message. docs/extensions.md, At setup.
+// A Setup is a setup message. docs/protocol.md, At setup.
 //
 //	0    4        8                                  24
 //	+----+--------+-----------------------------------+

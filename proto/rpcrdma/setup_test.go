@@ -8,7 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// The bytes were written by hand from the XDR in docs/extensions.md.
+// The bytes were written by hand from the XDR in docs/protocol.md.
 var setupGolden = []struct {
 	name string
 	wire string

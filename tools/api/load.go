@@ -20,7 +20,7 @@ import (
 const mainModule = "github.com/rpcrdma/rpcrdma"
 
 // unpromised lists directories whose packages are importable, and for the repository's own use:
-// docs/stability.md names them. Immutable.
+// docs/install.md names them. Immutable.
 var unpromised = []string{"bench", "cgo", "cmd", "examples", "rpc/rpcbind/rpcbindtest", "tools"}
 
 // promised reports whether a package has a listing.

@@ -3,7 +3,7 @@
 //
 //	api [-w]
 //
-// Without -w it compares. Listed are the packages that docs/stability.md is about. A line tells the
+// Without -w it compares. Listed are the packages that docs/install.md is about. A line tells the
 // type of a name, without the names of parameters:
 //
 //	const RDMAMsg Proc = 0

@@ -110,13 +110,13 @@ const R = 1
 	}
 }
 
-// docs/stability.md names the packages that have no listing.
+// docs/install.md names the packages that have no listing.
 func TestUnpromised(t *testing.T) {
 	root, err := top()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "docs", "stability.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "install.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestUnpromised(t *testing.T) {
 	list, _, _ = strings.Cut(list, ", and everything")
 	named := strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(" ,\n`", r) })
 	if !slices.Equal(named, unpromised) {
-		t.Errorf("docs/stability.md names %q, want %q", named, unpromised)
+		t.Errorf("docs/install.md names %q, want %q", named, unpromised)
 	}
 }
 

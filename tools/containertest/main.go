@@ -2,7 +2,19 @@
 
 // Containertest builds the container images and tests them, as far as this machine
 // allows: it prints what it leaves out, and why. scripts/container-test builds and runs it,
-// in the root of the working tree; docs/containers.md lists what is tested.
+// in the root of the working tree. It checks that
+//
+//   - the runtime image is small and labelled, has no shell, does not run as root, and is complete:
+//     the command and every libibverbs driver find their libraries;
+//   - a server and a client in separate containers, with a read-only root, no capabilities and a
+//     private network, copy files with the right checksums; and that a damaged file is detected;
+//   - the health check passes with a server and fails without one; the server exits on SIGTERM with
+//     status 0; errors have status 1; the benchmarks run;
+//   - with devices, of this machine or of a virtual machine, containers confined in the same way copy
+//     files over rxe and siw, and errors appear when device files, limit or permission are missing;
+//   - compose.yaml works, including the virtual machine.
+//
+// Without access to a registry it builds the base images itself, and says so.
 //
 //	main.go      the order of it all
 //	engine.go    Docker or Podman, and what keeps Podman from starting containers here

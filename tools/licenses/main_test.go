@@ -143,7 +143,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestTree: no file has a notice of its own but those with code of an RFC, which docs/supply-chain.md
+// TestTree: no file has a notice of its own but those with code of an RFC, which docs/install.md
 // names, and LICENSE.
 func TestTree(t *testing.T) {
 	out, err := exec.Command("git", "-C", "../..", "grep", "-lE", `Copyright (\(c\)|©|[0-9])|SPDX-License`).Output()
@@ -157,7 +157,7 @@ func TestTree(t *testing.T) {
 	}
 	for _, file := range strings.Fields(string(out)) {
 		if !known[file] {
-			t.Errorf("%s has a notice: whose is it, and does docs/supply-chain.md say so?", file)
+			t.Errorf("%s has a notice: whose is it, and does docs/install.md say so?", file)
 		}
 	}
 }

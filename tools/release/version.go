@@ -284,7 +284,7 @@ func (t *tree) released(before string) (string, error) {
 }
 
 // compatible wants a version to have everything that the one before it offered, as far as
-// docs/stability.md promises that: from v1 on, and within v0.x. Recordings it wants as they were.
+// docs/install.md promises that: from v1 on, and within v0.x. Recordings it wants as they were.
 func (t *tree) compatible(version string) (findings []string) {
 	last, err := t.released(version)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 const (
 	coreXDR    = "../../proto/rpcrdma/testdata/rpcrdma_corev2.x"
-	extensions = "../../docs/extensions.md"
+	extensions = "../../docs/protocol.md"
 )
 
 // readXDR returns the XDR of version 2 and, extracted from its specification by the

@@ -364,7 +364,7 @@ func (c *Conversation) optional(o *op, msg []byte) {
 	case ok && kind == oncrpc.Reply:
 		c.replied(o, msg, xid)
 	case c.hdr.OptType == rpcrdma.OptProperties:
-		// docs/extensions.md: the answer has a grant, as a reply has.
+		// docs/protocol.md: the answer has a grant, as a reply has.
 		if p, err := rpcrdma.ConsumeProperties(c.hdr.OptInfo); err == nil && p.Dir != rpcrdma.PropOffer {
 			end := &c.ends[1-o.dir]
 			end.credits, end.granted = c.hdr.Credit, true
