@@ -24,7 +24,6 @@ var (
 // given is declared for the fragments of one document: what its text explains.
 var given = map[string]string{
 	"docs/migration.md":     "var (server *transport.Server; serveTCP func(net.Listener) error; useTCP func(net.Conn) error)",
-	"docs/security.md":      "var program transport.Program",
 	"ibv/doc.go":            "var buf []byte",
 	"iwarp/doc.go":          "var (privateData []byte; receives []fabric.RecvWR; requests []fabric.SendWR; wcs [16]fabric.WC)",
 	"rpc/middleware/doc.go": "var (check func(*transport.Request) oncrpc.AuthStat; limiter *middleware.Limiter)",
