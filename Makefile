@@ -10,6 +10,8 @@ SHELL := bash
 RACED := $(addsuffix /...,$(addprefix ./,transport nfs iwarp fabric cgo ibv rdmacm rpc rpc/otel rpc/prometheus cmd/rpcrdma \
 	internal/baton internal/connset internal/limited internal/lockorder internal/pollfd internal/testing/leak internal/testing/simfabric \
 	internal/xdrgen/golden/service))
+# Tests that build programs, or measure: make test-long has them.
+SLOW := bench/instructions bench/ratio bench/xdr examples internal/testing/interop/rpcgen tools/licenses tools/mutate tools/ossfuzz tools/release tools/support
 # The packages that never need cgo, as far as they are built.
 PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport rpc rpc/otel rpc/prometheus nfs examples cmd/rpcrdma/internal/loadgen cmd/rpcrdma/internal/notify internal/xdrgen))
 # The packages whose tests take longest come first, so that none of them is left to run alone at the end.
@@ -54,15 +56,15 @@ demo: ## run the main job once and show it: no RDMA hardware needed
 test: ## every test, once, and exact allocation counts
 	@scripts/setup test
 	go test -race -vet=off -shuffle=on $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG) $(RACED)
-	$(IN_MEMORY) go test -vet=off -skip='^TestDefects$$' $(TEST_P) -timeout=$(TEST_TIMEOUT) $$(go list work | grep -vxFf <(go list $(RACED)))
+	$(IN_MEMORY) go test -vet=off $(TEST_P) -timeout=$(TEST_TIMEOUT) $$(go list work | grep -vxFf <(go list $(RACED) $(addprefix ./,$(SLOW))))
 	go test -vet=off -run=Alloc -timeout=$(TEST_TIMEOUT) $(RACED) | grep -v 'no test'
 
 .PHONY: test-long
-test-long: ## what make test leaves out: all without cgo and the race detector, defects apply, benchmarks run
+test-long: ## what make test leaves out: builds, defects, benchmarks; and the tests without cgo and the race detector
 	@scripts/setup test
 	CGO_ENABLED=0 $(IN_MEMORY) go test -vet=off $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG_PURE) $(addprefix ./,$(PURE))
 	CGO_ENABLED=0 go build -buildvcs=false -o /dev/null ./cmd/rpcrdma
-	go test -run='^TestDefects$$' -timeout=$(TEST_TIMEOUT) ./tools/mutate
+	go test -vet=off -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(SLOW))
 	go test -vet=off -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) $(BENCHMARKS) >/dev/null
 
 .PHONY: test-rdma
