@@ -37,6 +37,8 @@ func (v *accessFormat) String() string {
 	return "text"
 }
 
+func (v *accessFormat) completions() []string { return []string{"text", "json"} }
+
 func (v *accessFormat) Set(s string) error {
 	if s != "text" && s != "json" {
 		return errors.New("want text or json")

@@ -39,8 +39,9 @@ type benchOptions struct {
 func newBench() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
-		Use:   "bench HOST[:PORT]",
-		Short: "Measure calls to a server: latency, rate, throughput",
+		Use:        "bench HOST[:PORT]",
+		SuggestFor: []string{"benchmark", "perf", "measure"},
+		Short:      "Measure calls to a server: latency, rate, throughput",
 		Long: `Measure calls to a server: latency, calls per second and throughput. They go on one
 connection, and with --connections on more, if one has more bulk data, or more calls, than
 it can take at once.
@@ -66,7 +67,8 @@ MiB/s counts the data of a call once, even for echo. The default port is 20049.`
   rpcrdma bench --op read,write --size 4Ki..2Mi --depth 1,16 server:20049
   rpcrdma bench --op read --size 1Ki..1Mi --depth 1,16 --plot --svg read.svg server
   rpcrdma bench --op null --time 10s --histogram --json server:20049`,
-		Args: wantArgs("HOST[:PORT]"),
+		ValidArgsFunction: positions(completeHost),
+		Args:              wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {
@@ -87,6 +89,7 @@ MiB/s counts the data of a call once, even for echo. The default port is 20049.`
 	addVersionOption(cmd, &o.version)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.ops, "op", opNames(), "measure the `OPS` of this list")
+	completeFlag(cmd, "op", completeList(opNames()))
 	flags.StringSliceVar(&o.sizes, "size", nil, "`BYTES` of data in a call, a list (default: echo 64; read and write 64Ki,1Mi)")
 	flags.StringSliceVar(&o.depths, "depth", []string{"1", "16"}, "keep `N` calls outstanding, a list")
 	flags.DurationVar(&o.time, "time", time.Second, "measure each step for this `TIME`")

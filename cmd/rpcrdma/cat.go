@@ -14,8 +14,9 @@ func newCat() *cobra.Command {
 	var o nfsOptions
 	var parallel int
 	cmd := &cobra.Command{
-		Use:   "cat URL...",
-		Short: "Print files of an NFS server",
+		Use:        "cat URL...",
+		SuggestFor: []string{"read", "print", "show"},
+		Short:      "Print files of an NFS server",
 		Long: `Print files of an NFS server to standard output, one after the other and without
 anything between them.
 
@@ -24,7 +25,8 @@ printed is reported, the others are printed, and the exit status is 1. It is als
 file has changed while it was read: what was printed need not be one version of it.`,
 		Example: `  rpcrdma cat nfs://server/etc/motd
   rpcrdma cat nfs://server/logs/1.gz nfs://server/logs/2.gz | zcat`,
-		Args: wantArgs("URL..."),
+		ValidArgsFunction: completeURL,
+		Args:              wantArgs("URL..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkParallel(cmd, parallel); err != nil {
 				return err

@@ -18,8 +18,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // Bounds of what the shell completes: it waits for it, and a server says what it is made of.
@@ -37,8 +35,9 @@ func shells() []string { return []string{"bash", "zsh", "fish", "powershell"} }
 func newCompletion() *cobra.Command {
 	known := shells()
 	return &cobra.Command{
-		Use:   "completion SHELL",
-		Short: "Print the script with which a shell completes",
+		Use:        "completion SHELL",
+		SuggestFor: []string{"complete"},
+		Short:      "Print the script with which a shell completes",
 		Long: `Print the script with which a shell, bash, zsh, fish or powershell, completes commands,
 flags, files, hosts and what servers export. Packages bring it for the first three.
 
@@ -92,49 +91,43 @@ func addCompletions(cmd *cobra.Command) {
 		}
 	})
 	if cmd.ValidArgsFunction == nil {
-		cmd.ValidArgsFunction = argCompletion(cmd.Name())
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	for _, sub := range cmd.Commands() {
 		addCompletions(sub)
 	}
 }
 
-// completionOf completes the value of a flag. nil is a file, or no value at all.
+// A completer is the value of a flag that knows what it can be.
+type completer interface{ completions() []string }
+
+// completionOf completes the value of a flag for which its command has not said how. nil is a file, or
+// no value at all.
 func completionOf(f *pflag.Flag) cobra.CompletionFunc {
-	switch v := f.Value.(type) {
-	case *choice:
-		return words(v.from...)
-	case *squashValue:
-		return words(nfsd.SquashNone.String(), nfsd.SquashRoot.String(), nfsd.SquashAll.String())
-	case *versionValue:
-		return words(transport.VersionAuto.String(), transport.Version1.String(), transport.Version2.String())
-	case *accessFormat:
-		return words("text", "json")
-	case limitValue:
-		return words("none", v.String())
+	if v, ok := f.Value.(completer); ok {
+		return words(v.completions()...)
 	}
-	switch f.Name {
-	case "op":
-		return completeList(opNames())
-	case "dir", "state", "from", "root":
-		return directories
-	case "export":
-		return exportDirectories
-	case "addr":
-		return localAddresses(nfs.Port)
-	case "tcp-addr":
-		return localAddresses(2049)
-	case "metrics-addr":
-		return words("127.0.0.1:9649", "[::1]:9649")
-	case "allow":
-		return localNetworks
-	case "exports", "capture", "access-log":
-		return nil
-	}
-	if f.Value.Type() == "bool" {
+	if _, ok := f.Annotations[ofFiles]; ok || f.Value.Type() == "bool" {
 		return nil
 	}
 	return cobra.NoFileCompletions
+}
+
+// completeFlag has the shell complete the value of a flag.
+func completeFlag(cmd *cobra.Command, name string, complete cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// ofFiles is an annotation of flags whose values are files.
+const ofFiles = "rpcrdma_files"
+
+// completeFile has the shell complete the value of a flag with the names of files.
+func completeFile(cmd *cobra.Command, name string) {
+	if err := cmd.Flags().SetAnnotation(name, ofFiles, nil); err != nil {
+		panic(err) // there is no such flag
+	}
 }
 
 // directories completes the name of a directory of this machine.
@@ -189,29 +182,6 @@ func localPrefixes() (list []netip.Prefix) {
 		}
 	}
 	return list
-}
-
-// argCompletion completes the arguments of a command.
-func argCompletion(name string) cobra.CompletionFunc {
-	switch name {
-	case "ls", "watch":
-		return positions(completeURL)
-	case "cat", "stat", "rm", "mkdir":
-		return completeURL
-	case "get":
-		return positions(completeURL, files)
-	case "put":
-		return positions(files, completeURL)
-	case "cp", "mv":
-		return positions(completeURL, completeURL)
-	case "ping", "bench", "probe":
-		return positions(completeHost)
-	case "stats":
-		return positions(words("127.0.0.1:9649"))
-	case "decode":
-		return positions(files)
-	}
-	return cobra.NoFileCompletions
 }
 
 // files completes the name of a file of this machine.

@@ -16,8 +16,9 @@ import (
 func newCp() *cobra.Command {
 	var o transferOptions
 	cmd := &cobra.Command{
-		Use:   "cp FROM TO",
-		Short: "Copy files on an NFS server, or from one to another",
+		Use:        "cp FROM TO",
+		SuggestFor: []string{"copy", "sync", "rsync"},
+		Short:      "Copy files on an NFS server, or from one to another",
 		Long: `Copy a file, or with -r a directory, on an NFS server or from one server to another. The
 data passes through this machine, and not through its disk: NFS version 3 has no copy.
 
@@ -39,7 +40,8 @@ file is copied to, the file that it leads to is replaced, and the link stays.
 ` + retryHelp + resumeHelp,
 		Example: `  rpcrdma cp nfs://server/srv/data/report.pdf nfs://server/srv/data/report-2.pdf
   rpcrdma cp -r -P 32 nfs://old/srv/data nfs://new/srv/data`,
-		Args: wantArgs("FROM", "TO"),
+		ValidArgsFunction: positions(completeURL, completeURL),
+		Args:              wantArgs("FROM", "TO"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			from, err := o.parseURL(cmd, args[0])
 			if err != nil {

@@ -17,8 +17,9 @@ import (
 func newDecode() *cobra.Command {
 	var asJSON, calls bool
 	cmd := &cobra.Command{
-		Use:   "decode [FILE]",
-		Short: "Print RPC-over-RDMA messages field by field, or sum up a capture",
+		Use:        "decode [FILE]",
+		SuggestFor: []string{"dump", "parse", "pcap"},
+		Short:      "Print RPC-over-RDMA messages field by field, or sum up a capture",
 		Long: `Print RPC-over-RDMA messages of versions 1 and 2 field by field, with the RPC header in
 them, and the private data of connections. Or sum up the conversations in a capture file.
 
@@ -38,7 +39,8 @@ for a capture without RPC-over-RDMA, too.`,
   xxd message.bin | rpcrdma decode --json
   rpcrdma get --capture get.pcapng nfs://server/file && rpcrdma decode get.pcapng
   tcpdump -w - port 20049 | rpcrdma decode --calls`,
-		Args: wantArgs("[FILE]"),
+		ValidArgsFunction: positions(files),
+		Args:              wantArgs("[FILE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in, name := cmd.InOrStdin(), "standard input"
 			if len(args) == 1 && args[0] != "-" {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
+	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
 // demoSizes are the sizes of generated files, in bytes: around the limits of inline
@@ -78,8 +79,10 @@ func newDemo() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&d.from, "from", nil, "add a copy of `DIR` to the tree; may be repeated")
+	completeFlag(cmd, "from", directories)
 	flags.StringVar(&d.provider, "provider", provider.IWARP, "RDMA adapter of both ends, see 'rpcrdma help providers'")
 	flags.StringVar(&d.addr, "addr", "127.0.0.1:0", "the servers listen on `HOST:0`")
+	completeFlag(cmd, "addr", localAddresses(nfs.Port))
 	flags.IntVarP(&d.parallel, "parallel", "P", 16, "keep up to `N` calls in flight")
 	flags.Int64Var(&d.largest, "largest", slices.Max(demoSizes), "generate no file of more than `N` bytes")
 	flags.BoolVar(&d.flip, "flip", false, "damage one byte before comparing, which must be found")

@@ -17,8 +17,9 @@ import (
 func newDevices() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "devices",
-		Short: "List RDMA devices, and which of them can serve",
+		Use:        "devices",
+		SuggestFor: []string{"device", "hca", "adapters", "ibv_devices", "ibv_devinfo"},
+		Short:      "List RDMA devices, and which of them can serve",
 		Long: `List the RDMA devices of this machine: ports, capabilities, and the IP addresses that
 lead to them, since connections are made by address. This process can use a device if it
 may open it, a port is active, an address leads there, and enough memory may be locked for

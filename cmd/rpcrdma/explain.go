@@ -39,37 +39,24 @@ func explain(err error) string {
 	return oneLine(err)
 }
 
+// An explainer is an error of a command that says itself what explain returns for it.
+type explainer interface {
+	error
+	explain() string
+}
+
 // explainOwn is explain for the errors of the command.
 func explainOwn(err error) (text string, ok bool) {
 	if item, ok := err.(*itemError); ok {
 		return printable(item.path) + ": " + explain(item.err), true
 	}
-	var (
-		stall  *stallError
-		kept   *keptError
-		source *sourceError
-		bad    *exportsError
-		listen *listenError
-		short  *shorterError
-	)
-	switch {
-	case errors.As(err, &stall):
-		return stall.Error(), true
-	case errors.As(err, &kept):
-		return explain(kept.err) + kept.hint(), true
-	case errors.As(err, &source):
-		return "reading it: " + explain(source.err), true
-	case errors.As(err, &bad):
-		return bad.where + ": " + explain(bad.err), true
-	case errors.As(err, &listen):
-		return listen.text(), true
-	case errors.As(err, &short):
-		return short.Error(), true
+	if e, ok := errors.AsType[explainer](err); ok {
+		return e.explain(), true
 	}
 	return "", false
 }
 
-// explainNFS is explain for what servers of NFS, MOUNT and notifications answer.
+// explainNFS is explain for what servers of NFS and MOUNT answer.
 func explainNFS(err error) (text string, ok bool) {
 	var (
 		status   *nfs.Error
@@ -78,7 +65,6 @@ func explainNFS(err error) (text string, ok bool) {
 		changed  *nfs.ChangedError
 		none     *nfs.NoExportError
 		path     *fs.PathError
-		watch    notify.Status
 	)
 	switch {
 	case errors.As(err, &status):
@@ -98,12 +84,6 @@ func explainNFS(err error) (text string, ok bool) {
 			err = path.Err
 		}
 		return oneLine(err), true
-	case errors.As(err, &watch):
-		text = oneLine(watch)
-		if watch == notify.StatusNoEnt {
-			text += ", or none that may be watched: 'rpcrdma serve' with --allow, or as root without --squash none, tells nothing"
-		}
-		return text, true
 	}
 	return "", false
 }
@@ -250,37 +230,6 @@ func explainSystem(err error) (text string, ok bool) {
 		return errno.Error(), true
 	}
 	return "", false
-}
-
-// A listenError is an address that cannot be listened on.
-type listenError struct {
-	flag string // that the address is the value of
-	addr string
-	err  error
-}
-
-func (e *listenError) Error() string { return e.text() }
-func (e *listenError) Unwrap() error { return e.err }
-
-// text names the address once.
-func (e *listenError) text() string {
-	text, ok := explainRDMA(e.err)
-	if !ok {
-		text = fmt.Sprintf("listening on %s: %s", printable(e.addr), explain(e.err))
-	}
-	var errno syscall.Errno
-	if !errors.As(e.err, &errno) {
-		return text
-	}
-	switch {
-	case strings.HasSuffix(text, syscall.EADDRINUSE.Error()):
-		text += fmt.Sprintf(": stop what has it, or give --%s another port, 0 for a free one", e.flag)
-	case !ok && errno == syscall.EADDRNOTAVAIL:
-		text = fmt.Sprintf("listening on %s: this machine does not have the address", printable(e.addr))
-	case !ok && errno == syscall.EACCES:
-		text += ": ports below 1024 are for root"
-	}
-	return text
 }
 
 // explained returns an error with the text of explain.

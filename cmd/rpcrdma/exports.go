@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
@@ -43,7 +43,8 @@ type exportFlags struct {
 	state    string
 }
 
-func (o *exportFlags) add(flags *pflag.FlagSet) {
+func (o *exportFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	flags.StringVar(&o.dir, "dir", "", "export the directory `DIR` as \"/\"")
 	flags.Var(&o.specs, "export", "export `DIR[=NAME][,OPTION...]`; may be given many times")
 	flags.StringVar(&o.file, "exports", "", "export what `FILE` says: on each line what --export takes; it is read again at SIGHUP")
@@ -53,6 +54,11 @@ func (o *exportFlags) add(flags *pflag.FlagSet) {
 	flags.Uint32Var(&o.anonGID, "anongid", nfsd.Nobody, "the anonymous user's group is `GID`")
 	flags.Var(&o.allow, "allow", "serve NFS to clients of the network `CIDR` alone; may be given many times")
 	flags.StringVar(&o.state, "state", "", "keep in `DIR` what handles need to outlive the server")
+	completeFlag(cmd, "dir", directories)
+	completeFlag(cmd, "state", directories)
+	completeFlag(cmd, "export", exportDirectories)
+	completeFlag(cmd, "allow", localNetworks)
+	completeFile(cmd, "exports")
 }
 
 // exports returns what is to be exported, with the flags' values where a spec has none. It reads
@@ -232,6 +238,10 @@ func parseID(s string) (uint32, error) {
 type squashValue struct{ nfsd.Squash }
 
 func (v *squashValue) Type() string { return "WHO" }
+
+func (v *squashValue) completions() []string {
+	return []string{nfsd.SquashNone.String(), nfsd.SquashRoot.String(), nfsd.SquashAll.String()}
+}
 
 func (v *squashValue) Set(s string) error {
 	for _, known := range []nfsd.Squash{nfsd.SquashNone, nfsd.SquashRoot, nfsd.SquashAll} {

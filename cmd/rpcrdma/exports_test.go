@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
@@ -48,9 +48,9 @@ func TestExportFlags(t *testing.T) {
 		{"--dir x --anonuid 0", "error: cannot be root"}, {"--export x,anongid=0", "error: cannot be root"},
 	} {
 		var o exportFlags
-		flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-		o.add(flags)
-		err := flags.Parse(strings.Fields(tt.args))
+		cmd := &cobra.Command{}
+		o.add(cmd)
+		err := cmd.Flags().Parse(strings.Fields(tt.args))
 		var list []exportSpec
 		if err == nil {
 			list, err = o.exports()

@@ -26,6 +26,8 @@ type exportsError struct {
 func (e *exportsError) Error() string { return e.where + ": " + e.err.Error() }
 func (e *exportsError) Unwrap() error { return e.err }
 
+func (e *exportsError) explain() string { return e.where + ": " + explain(e.err) }
+
 // readExports reads an exports file: what --export takes, one to a line, with absolute
 // paths. Empty lines, and what follows a "#" at the start of a line or behind a space, are
 // comments.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
@@ -63,9 +63,9 @@ func TestExportsFile(t *testing.T) {
 // exportsOf says what is exported with arguments.
 func exportsOf(args ...string) (string, error) {
 	var o exportFlags
-	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	o.add(flags)
-	if err := flags.Parse(args); err != nil {
+	cmd := &cobra.Command{}
+	o.add(cmd)
+	if err := cmd.Flags().Parse(args); err != nil {
 		return "", err
 	}
 	list, err := o.exports()

@@ -23,8 +23,9 @@ import (
 func newGet() *cobra.Command {
 	var o transferOptions
 	cmd := &cobra.Command{
-		Use:   "get URL LOCAL",
-		Short: "Copy files from an NFS server",
+		Use:        "get URL LOCAL",
+		SuggestFor: []string{"download", "fetch", "pull"},
+		Short:      "Copy files from an NFS server",
 		Long: `Copy a file, or with -r a directory, from an NFS server.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. LOCAL is the name of the
@@ -47,7 +48,8 @@ that is read-only for its owner becomes so at the end, when everything is in it.
   rpcrdma get nfs://server/srv/data/report.pdf - | lp
   rpcrdma get -r -P 32 nfs://server/srv/data copy-of-data
   rpcrdma get -r --resume --retry 10m nfs://server/srv/data copy-of-data`,
-		Args: wantArgs("URL", "LOCAL"),
+		ValidArgsFunction: positions(completeURL, files),
+		Args:              wantArgs("URL", "LOCAL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[0])
 			if err != nil {

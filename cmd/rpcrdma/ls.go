@@ -22,8 +22,9 @@ func newLs() *cobra.Command {
 	var o nfsOptions
 	var long, recursive bool
 	cmd := &cobra.Command{
-		Use:   "ls URL",
-		Short: "List a directory of an NFS server",
+		Use:        "ls URL",
+		SuggestFor: []string{"list", "dir", "ll", "find"},
+		Short:      "List a directory of an NFS server",
 		Long: `List a directory of an NFS server, or a single file.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Each name is a line, in
@@ -33,7 +34,8 @@ directory has more than 65,536.
 What cannot be listed is reported, everything else is listed, and the exit status is 1.`,
 		Example: `  rpcrdma ls -l nfs://server/srv/data
   rpcrdma ls -r --json nfs://server/srv/data | jq '.entries[].size'`,
-		Args: wantArgs("URL"),
+		ValidArgsFunction: positions(completeURL),
+		Args:              wantArgs("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[0])
 			if err != nil {

@@ -154,38 +154,11 @@ as JSON objects.`,
 		newTopic("providers", "The RDMA adapters that --provider chooses from", providerHelp),
 		newTopic("rpcbind", "Finding a server's port with --rpcbind", rpcbindHelp),
 	)
-	for _, cmd := range root.Commands() {
-		cmd.SuggestFor = synonyms[cmd.Name()]
-	}
 	root.SetHelpCommand(newHelp(root))
 	root.InitDefaultHelpCmd()
 	usageErrors(root)
 	addCompletions(root)
 	return root
-}
-
-// synonyms are words that people try for a command. Immutable.
-var synonyms = map[string][]string{
-	"serve": {"server", "export", "share", "start", "nfsd"},
-	"ls":    {"list", "dir", "ll", "find"},
-	"stat":  {"info", "attr"},
-	"cat":   {"read", "print", "show"},
-	"get":   {"download", "fetch", "pull"},
-	"put":   {"upload", "send", "push", "write"},
-	"cp":    {"copy", "sync", "rsync"},
-	"mv":    {"move", "rename", "ren"},
-	"mkdir": {"md"},
-	"rm":    {"delete", "del", "remove", "unlink", "rmdir", "rd", "erase"},
-	"watch": {"monitor", "inotify", "tail"},
-	"ping":  {"null", "rpcping", "test"},
-	"bench": {"benchmark", "perf", "measure"},
-	"probe": {"connect", "inspect"},
-	"stats": {"status", "statistics", "metrics", "top"},
-	"devices": {
-		"device", "hca", "adapters", "ibv_devices", "ibv_devinfo",
-	},
-	"decode":     {"dump", "parse", "pcap"},
-	"completion": {"complete"},
 }
 
 // newHelp is the help command, which does not take a word for a command that is none.

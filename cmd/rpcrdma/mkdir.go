@@ -33,15 +33,17 @@ func newMkdir() *cobra.Command {
 	var parents bool
 	mode := modeValue(0o755)
 	cmd := &cobra.Command{
-		Use:   "mkdir URL...",
-		Short: "Make directories on an NFS server",
+		Use:        "mkdir URL...",
+		SuggestFor: []string{"md"},
+		Short:      "Make directories on an NFS server",
 		Long: `Make directories on an NFS server.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. With -p, directories above
 it that are missing are made as well, and one that exists is no error.`,
 		Example: `  rpcrdma mkdir nfs://server/srv/data/incoming
   rpcrdma mkdir -p -m 0700 nfs://server/srv/data/2026/11`,
-		Args: wantArgs("URL..."),
+		ValidArgsFunction: completeURL,
+		Args:              wantArgs("URL..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.each(cmd, args, func(ctx context.Context, r *remote) error {
 				if parents {

@@ -16,8 +16,9 @@ import (
 func newMv() *cobra.Command {
 	var o nfsOptions
 	cmd := &cobra.Command{
-		Use:   "mv FROM TO",
-		Short: "Rename or move a file or directory on an NFS server",
+		Use:        "mv FROM TO",
+		SuggestFor: []string{"move", "rename", "ren"},
+		Short:      "Rename or move a file or directory on an NFS server",
 		Long: `Rename a file or directory on an NFS server, or move it to another directory of the same
 export.
 
@@ -26,7 +27,8 @@ name, or a directory to move it into. An existing file of the new name is replac
 symbolic link is moved itself. From one server or export to another, 'rpcrdma cp' copies.`,
 		Example: `  rpcrdma mv nfs://server/srv/data/draft.txt nfs://server/srv/data/report.txt
   rpcrdma mv nfs://server/srv/data/report.txt nfs://server/srv/data/done/`,
-		Args: wantArgs("FROM", "TO"),
+		ValidArgsFunction: positions(completeURL, completeURL),
+		Args:              wantArgs("FROM", "TO"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, err := o.parseURL(cmd, args[0])
 			if err != nil {

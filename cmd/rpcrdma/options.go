@@ -57,6 +57,10 @@ var errInterrupted = errors.New("interrupted")
 type versionValue struct{ transport.Version }
 
 func (v *versionValue) Type() string { return "VERSION" }
+func (v *versionValue) completions() []string {
+	return []string{transport.VersionAuto.String(), transport.Version1.String(), transport.Version2.String()}
+}
+
 func (v *versionValue) Set(s string) error {
 	for _, known := range []transport.Version{transport.VersionAuto, transport.Version1, transport.Version2} {
 		if s == known.String() {

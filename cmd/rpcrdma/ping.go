@@ -18,8 +18,9 @@ func newPing() *cobra.Command {
 	var version versionValue
 	var count int
 	cmd := &cobra.Command{
-		Use:   "ping HOST[:PORT]",
-		Short: "Time NULL calls to a server",
+		Use:        "ping HOST[:PORT]",
+		SuggestFor: []string{"null", "rpcping", "test"},
+		Short:      "Time NULL calls to a server",
 		Long: `Make NULL calls one after the other on one connection, and print how long they took.
 
 Every program answers procedure 0 and does nothing else in it. The first call is not
@@ -27,7 +28,8 @@ counted, since it warms things up for the others. The default port is 20049.`,
 		Example: `  rpcrdma ping server
   rpcrdma ping --rpcbind server
   rpcrdma ping -c 10000 --prog 0x20524442 --vers 1 server:20049`,
-		Args: wantArgs("HOST[:PORT]"),
+		ValidArgsFunction: positions(completeHost),
+		Args:              wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {

@@ -20,14 +20,16 @@ func newProbe() *cobra.Command {
 	var ccp bool
 	var version versionValue
 	cmd := &cobra.Command{
-		Use:   "probe HOST[:PORT]",
-		Short: "Show what a connection to a server agrees on",
+		Use:        "probe HOST[:PORT]",
+		SuggestFor: []string{"connect", "inspect"},
+		Short:      "Show what a connection to a server agrees on",
 		Long: `Connect to a server, make one NULL call to NFS version 3, and print what the two ends have
 agreed on. The server need not have NFS: its refusal grants credits, too. The default port
 is 20049.`,
 		Example: `  rpcrdma probe server
   rpcrdma probe --json server:20049 | jq .credits`,
-		Args: wantArgs("HOST[:PORT]"),
+		ValidArgsFunction: positions(completeHost),
+		Args:              wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {

@@ -46,6 +46,8 @@ func (c *choice) String() string { return c.value }
 // Type is the name of the value in the help.
 func (c *choice) Type() string { return strings.Join(c.from, "|") }
 
+func (c *choice) completions() []string { return c.from }
+
 func (c *choice) Set(value string) error {
 	if !slices.Contains(c.from, value) {
 		last := len(c.from) - 1

@@ -20,8 +20,9 @@ import (
 func newPut() *cobra.Command {
 	var o transferOptions
 	cmd := &cobra.Command{
-		Use:   "put LOCAL URL",
-		Short: "Copy files to an NFS server",
+		Use:        "put LOCAL URL",
+		SuggestFor: []string{"upload", "send", "push", "write"},
+		Short:      "Copy files to an NFS server",
 		Long: `Copy a file, or with -r a directory, to an NFS server.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. It is the name of the
@@ -44,7 +45,8 @@ file is put, the file that it leads to is replaced, and the link stays.
   tar c data | rpcrdma put - nfs://server/srv/data.tar
   rpcrdma put -r -P 32 data nfs://server/srv/copy-of-data
   rpcrdma put -r --resume --retry 10m data nfs://server/srv/copy-of-data`,
-		Args: wantArgs("LOCAL", "URL"),
+		ValidArgsFunction: positions(files, completeURL),
+		Args:              wantArgs("LOCAL", "URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[1])
 			if err != nil {

@@ -34,6 +34,7 @@ func (r *recording) add(cmd *cobra.Command) {
 	flags.IntVar(&r.files, "capture-files", 1, "keep the last `N` files of that size")
 	r.framing = choice{"iwarp", []string{"iwarp", "roce"}}
 	flags.Var(&r.framing, "capture-as", "write packets as iWARP, which Wireshark understands best, or RoCE v2")
+	completeFile(cmd, "capture")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		switch {

@@ -183,6 +183,8 @@ type keptError struct {
 func (e *keptError) Error() string { return e.err.Error() + e.hint() }
 func (e *keptError) Unwrap() error { return e.err }
 
+func (e *keptError) explain() string { return explain(e.err) + e.hint() }
+
 // hint is the end of a sentence.
 func (e *keptError) hint() string {
 	return fmt.Sprintf("; %d MiB are kept, and the same command goes on from there", e.done>>20)

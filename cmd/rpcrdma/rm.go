@@ -20,8 +20,9 @@ func newRm() *cobra.Command {
 	var recursive, force bool
 	var parallel int
 	cmd := &cobra.Command{
-		Use:   "rm URL...",
-		Short: "Remove files from an NFS server",
+		Use:        "rm URL...",
+		SuggestFor: []string{"delete", "del", "remove", "unlink", "rmdir", "rd", "erase"},
+		Short:      "Remove files from an NFS server",
 		Long: `Remove files, or with -r directories and everything in them, from an NFS server.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Symbolic links are removed
@@ -35,7 +36,8 @@ handles survive that: those of 'rpcrdma serve' do with --state.`,
 		Example: `  rpcrdma rm nfs://server/srv/data/report.pdf nfs://server/srv/data/draft.pdf
   rpcrdma rm -r -f nfs://server/srv/data/old
   rpcrdma rm -r --retry 10m nfs://server/srv/data/old`,
-		Args: wantArgs("URL..."),
+		ValidArgsFunction: completeURL,
+		Args:              wantArgs("URL..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkParallel(cmd, parallel); err != nil {
 				return err

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -49,8 +50,9 @@ func newServe() *cobra.Command { return serveFrom(openDir) }
 func serveFrom(open dirOpener) *cobra.Command {
 	o := &serveOptions{openDir: open}
 	cmd := &cobra.Command{
-		Use:   "serve (--dir DIR | --export SPEC... | --exports FILE)",
-		Short: "Export directories over NFS version 3",
+		Use:        "serve (--dir DIR | --export SPEC... | --exports FILE)",
+		SuggestFor: []string{"server", "export", "share", "start", "nfsd"},
+		Short:      "Export directories over NFS version 3",
 		Long: `Export directories over NFS version 3 on RPC-over-RDMA, with MOUNT on the same port.
 
 With --dir clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. --export has a name of
@@ -138,10 +140,14 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 	flags := cmd.Flags()
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST[:PORT]`; no host means all addresses, no port 20049, port 0 a free one")
 	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST[:PORT]`; no port means 2049")
-	o.exportFlags.add(flags)
+	o.exportFlags.add(cmd)
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve metrics and status over HTTP on `HOST[:PORT]`, such as 127.0.0.1; no port means 9649")
 	flags.StringVar(&o.accessLog, "access-log", "", "append a line for each call to `FILE`, which is opened again at SIGHUP; - is standard output")
 	flags.Var(&o.accessFormat, "access-log-format", "write the access log as `FORMAT`: text or json")
+	completeFlag(cmd, "addr", localAddresses(nfs.Port))
+	completeFlag(cmd, "tcp-addr", localAddresses(defaultTCPPort))
+	completeFlag(cmd, "metrics-addr", words("127.0.0.1:9649", "[::1]:9649"))
+	completeFile(cmd, "access-log")
 	flags.BoolVar(&o.async, "async", false, "answer before data is on disk, which a crash can lose")
 	return cmd
 }
@@ -368,6 +374,37 @@ func (s *service) listen(ctx context.Context, open sockets) (err error) {
 	s.opened = append(s.opened, tcp)
 	s.tcp = s.recording.listener(tcp)
 	return nil
+}
+
+// A listenError is an address that cannot be listened on.
+type listenError struct {
+	flag string // that the address is the value of
+	addr string
+	err  error
+}
+
+func (e *listenError) Error() string { return e.explain() }
+func (e *listenError) Unwrap() error { return e.err }
+
+// explain names the address once.
+func (e *listenError) explain() string {
+	text, ok := explainRDMA(e.err)
+	if !ok {
+		text = fmt.Sprintf("listening on %s: %s", printable(e.addr), explain(e.err))
+	}
+	var errno syscall.Errno
+	if !errors.As(e.err, &errno) {
+		return text
+	}
+	switch {
+	case strings.HasSuffix(text, syscall.EADDRINUSE.Error()):
+		text += fmt.Sprintf(": stop what has it, or give --%s another port, 0 for a free one", e.flag)
+	case !ok && errno == syscall.EADDRNOTAVAIL:
+		text = fmt.Sprintf("listening on %s: this machine does not have the address", printable(e.addr))
+	case !ok && errno == syscall.EACCES:
+		text += ": ports below 1024 are for root"
+	}
+	return text
 }
 
 // start serves. What fails before the end goes to failed.

@@ -67,10 +67,12 @@ type shorterError struct{ err error }
 func (e *shorterError) Error() string { return "the file became shorter while it was copied" }
 func (e *shorterError) Unwrap() error { return e.err }
 
+func (e *shorterError) explain() string { return e.Error() }
+
 // shorter returns an error of Download or Upload as a *shorterError if it is about the end of the
 // file: a connection may end in the same words.
 func shorter(err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, net.ErrClosed) {
+	if errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, net.ErrClosed) && !errors.As(err, new(*sourceError)) {
 		return &shorterError{err}
 	}
 	return err
@@ -174,6 +176,8 @@ type sourceError struct{ err error }
 
 func (e *sourceError) Error() string { return "reading it: " + e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
+
+func (e *sourceError) explain() string { return "reading it: " + explain(e.err) }
 
 func readError(err error) error {
 	if err == nil || err == io.EOF {

@@ -16,8 +16,9 @@ func newStat() *cobra.Command {
 	var o nfsOptions
 	var follow bool
 	cmd := &cobra.Command{
-		Use:   "stat URL...",
-		Short: "Print the attributes of files of an NFS server",
+		Use:        "stat URL...",
+		SuggestFor: []string{"info", "attr"},
+		Short:      "Print the attributes of files of an NFS server",
 		Long: `Print all attributes of files and directories of an NFS server.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Of a symbolic link, the
@@ -26,7 +27,8 @@ UTC. With -v the file handle is printed, too. What a server counts is a matter o
 'rpcrdma stats'.`,
 		Example: `  rpcrdma stat nfs://server/srv/data/report.pdf
   rpcrdma stat --json nfs://server/srv/data | jq -r .mtime`,
-		Args: wantArgs("URL..."),
+		ValidArgsFunction: completeURL,
+		Args:              wantArgs("URL..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out := cmd.OutOrStdout()
 			return o.each(cmd, args, func(ctx context.Context, r *remote) error {

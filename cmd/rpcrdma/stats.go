@@ -28,8 +28,9 @@ import (
 func newStats() *cobra.Command {
 	var o statsOptions
 	cmd := &cobra.Command{
-		Use:   "stats [HOST[:PORT]]",
-		Short: "Print what a server, or this machine's kernel, has counted",
+		Use:        "stats [HOST[:PORT]]",
+		SuggestFor: []string{"status", "statistics", "metrics", "top"},
+		Short:      "Print what a server, or this machine's kernel, has counted",
 		Long: `Print statistics: with HOST:PORT, those of an 'rpcrdma serve' whose --metrics-addr that is,
 by default port 9649; without it, what the kernel of this machine has counted: its NFS server,
 its NFS client with all mounts, and the ports of its RDMA devices.
@@ -52,7 +53,8 @@ received (bytes), waited and took (seconds, for all calls together).
 		Example: `  rpcrdma stats 127.0.0.1:9649
   rpcrdma stats --interval 1s 127.0.0.1:9649
   rpcrdma stats --json --interval 10s --count 6`,
-		Args: wantArgs("[HOST[:PORT]]"),
+		ValidArgsFunction: positions(words("127.0.0.1:9649")),
+		Args:              wantArgs("[HOST[:PORT]]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.interval < 0 || o.count < 0 || o.count > 0 && o.interval == 0 {
 				return &usageError{command: cmd.CommandPath(), err: errors.New("--interval is a time above 0, and --count a number of intervals")}
@@ -94,6 +96,7 @@ received (bytes), waited and took (seconds, for all calls together).
 	flags.DurationVar(&o.interval, "interval", 0, "go on, and print what has been counted in each `TIME`, such as 1s")
 	flags.IntVar(&o.count, "count", 0, "with --interval, end after `N` of them")
 	flags.StringVar(&o.root, "root", "/", "read /proc and /sys below `DIR`")
+	completeFlag(cmd, "root", directories)
 	flags.BoolVarP(&o.all, "verbose", "v", false, "print figures that are zero, too")
 	flags.BoolVar(&o.plain, "plain", false, "print interval below interval on a terminal, too")
 	flags.BoolVar(&o.json, "json", false, "print JSON")

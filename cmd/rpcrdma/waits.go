@@ -26,6 +26,8 @@ func (v limitValue) String() string {
 	return v.d.String()
 }
 
+func (v limitValue) completions() []string { return []string{"none", v.String()} }
+
 func (v limitValue) Set(s string) error {
 	if s == "none" {
 		*v.d = 0
@@ -57,6 +59,8 @@ func (e *stallError) Error() string {
 	}
 	return text + e.hint
 }
+
+func (e *stallError) explain() string { return e.Error() }
 
 // within returns a context that ends after limit, with the error that late then
 // returns. No limit is 0.

@@ -26,8 +26,9 @@ func newWatch() *cobra.Command {
 	var flat bool
 	var count int
 	cmd := &cobra.Command{
-		Use:   "watch URL",
-		Short: "Print what changes in a directory of 'rpcrdma serve'",
+		Use:        "watch URL",
+		SuggestFor: []string{"monitor", "inotify", "tail"},
+		Short:      "Print what changes in a directory of 'rpcrdma serve'",
 		Long: `Print what changes in a directory of 'rpcrdma serve' and below it, as it happens,
 whoever changes it. The server calls this command over the command's own connection, so
 nothing is polled.
@@ -53,7 +54,8 @@ again, an overflow is printed. SIGINT and SIGTERM end the command with status 0.
 		Example: `  rpcrdma watch rdma://server/incoming
   rpcrdma watch --json rdma://server/ | jq -r 'select(.event == "created").path'
   rpcrdma watch --count 1 --no-recursive rdma://server/flags`,
-		Args: wantArgs("URL"),
+		ValidArgsFunction: positions(completeURL),
+		Args:              wantArgs("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[0], "rdma", "nfs")
 			if err != nil {
@@ -133,9 +135,28 @@ func (w *watcher) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return fmt.Errorf("%s: %w", w.name, explained(err))
+		return fmt.Errorf("%s: %w", w.name, explained(refused(err)))
 	}
 	return nil
+}
+
+// A refusedError is a status that the notification program has answered.
+type refusedError struct{ notify.Status }
+
+func (e refusedError) explain() string {
+	text := oneLine(e.Status)
+	if e.Status == notify.StatusNoEnt {
+		text += ", or none that may be watched: 'rpcrdma serve' with --allow, or as root without --squash none, tells nothing"
+	}
+	return text
+}
+
+// refused returns a status of the notification program as a refusedError.
+func refused(err error) error {
+	if status, ok := errors.AsType[notify.Status](err); ok {
+		return refusedError{status}
+	}
+	return err
 }
 
 // dial makes the first connection.
