@@ -194,6 +194,7 @@ type testServer struct {
 func (s *testServer) url(path string) string { return "nfs://" + s.addr + path }
 
 var (
+	listening   = regexp.MustCompile(`listening on (\S+)`)
 	tcpAddr     = regexp.MustCompile(`and (\S+) \(tcp\)`)
 	metricsAddr = regexp.MustCompile(`metrics at (http://\S+)/`)
 )

@@ -53,7 +53,7 @@ func TestDecodeStdin(t *testing.T) {
 // TestDecodeCapture: a capture is recognized, from a file and from standard input, and what is wrong with
 // it is told by the exit status.
 func TestDecodeCapture(t *testing.T) {
-	whole, err := os.ReadFile("trace/testdata/iwarp.pcapng")
+	whole, err := os.ReadFile("internal/trace/testdata/iwarp.pcapng")
 	if err != nil {
 		t.Fatal(err)
 	}

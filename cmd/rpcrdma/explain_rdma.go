@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
@@ -161,7 +162,7 @@ func memorySize(n uint64) string {
 	if n < 1<<20 {
 		return fmt.Sprintf("%d KiB", n>>10)
 	}
-	return binarySize(int64(n))
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/(1<<20)), ".0") + " MiB"
 }
 
 // eventText says why the connection manager has reported an error event.

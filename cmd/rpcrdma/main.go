@@ -148,7 +148,6 @@ as JSON objects.`,
 	}
 	root.AddCommand(
 		newVersion(),
-		newDemo(),
 		newMan(),
 		newCompletion(),
 		newTopic("providers", "The RDMA adapters that --provider chooses from", providerHelp),

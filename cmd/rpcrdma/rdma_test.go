@@ -192,25 +192,43 @@ func TestRDMAWrongProvider(t *testing.T) {
 	mustFail(t, 1, rdmaHint, "ls", s.url("/"))
 }
 
-// The demo over devices.
-func TestRDMADemo(t *testing.T) {
+// A tree is read from a server and written to another one, which is watched: of each file that is put
+// there, the watch reports the name.
+func TestRDMATrees(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
-		from := filepath.Join(t.TempDir(), "tree")
+		dir := t.TempDir()
+		source, copied, target := filepath.Join(dir, "source"), filepath.Join(dir, "copied"), filepath.Join(dir, "target")
 		files := make(map[string]string)
 		for i := range 100 {
 			files[fmt.Sprintf("%d/%d", i%7, i)] = randomText(uint64(i), i*i*3)
 		}
-		testutil.WriteFiles(t, from, files)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
-		cmd := command(ctx, "demo", "--provider", "rdma", "--addr", anyPort(addr), "--from", from, "--largest", "8388611")
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		if err != nil || stderr.Len() > 0 || !strings.Contains(string(out), "SHA-256 of 118 files, ") || strings.Count(string(out), "(rdma, "+kind+"0)") != 2 {
-			t.Fatalf("demo: %v\n%s%s", err, &stderr, out)
+		for _, size := range []int{0, 1, 3, 1023, 1024, 1025, 4097, 65537, 1<<20 + 1, 8<<20 + 3} {
+			files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
 		}
-		t.Logf("\n%s", out)
+		testutil.WriteFiles(t, source, files)
+		testutil.Must(t, os.Mkdir(target, 0o755))
+		serve := func(args ...string) *testServer {
+			return startServer(t, append(args, "--provider", "rdma", "--addr", anyPort(addr))...)
+		}
+		from, to := serve("--dir", source, "--read-only"), serve("--dir", target)
+		mustRun(t, "get", "--provider", "rdma", "-r", from.url("/"), copied)
+		wantTree(t, copied, source)
+		w := startWatch(t, "--provider", "rdma", "rdma://"+to.addr+"/")
+		mustRun(t, "put", "--provider", "rdma", "-r", copied, to.url("/"))
+		wantTree(t, target, source)
+		missing := maps.Clone(files)
+		late := time.After(testTimeout)
+		for len(missing) > 0 {
+			select {
+			case line, ok := <-w.lines:
+				if !ok {
+					t.Fatalf("the watch has ended:\n%s", w.stderr)
+				}
+				delete(missing, line[strings.LastIndexByte(line, ' ')+1:])
+			case <-late:
+				t.Fatalf("the watch has not reported %q", slices.Sorted(maps.Keys(missing)))
+			}
+		}
 	})
 }
 

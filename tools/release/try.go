@@ -154,7 +154,10 @@ func (t *tree) tryCommand(u *user) error {
 	case !strings.HasPrefix(said, "rpcrdma "+pretended+", "):
 		return fmt.Errorf("rpcrdma version says %q", said)
 	}
-	_, err := u.run("", u.bin("rpcrdma"), "demo", "--from", filepath.Join(t.root, "examples"), "--largest", "1048576")
+	if _, err := u.run("", "go", "build", "-o", u.bin("demo"), filepath.Join(t.root, "tools", "demo", "main.go")); err != nil {
+		return err
+	}
+	_, err := u.run("", u.bin("demo"), "-command", u.bin("rpcrdma"), "-from", filepath.Join(t.root, "examples"), "-largest", "1048576")
 	return err
 }
 

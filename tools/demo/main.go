@@ -1,12 +1,17 @@
+// Command demo does the main job with real input: it copies a tree from one server of rpcrdma to another,
+// each a process of its own, and compares every byte. What 'rpcrdma watch' reports of the second server
+// meanwhile is compared with the files that are there.
 package main
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -14,6 +19,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,12 +28,6 @@ import (
 	"syscall"
 	"text/tabwriter"
 	"time"
-
-	"github.com/spf13/cobra"
-
-	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
-	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
-	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
 // demoSizes are the sizes of generated files, in bytes: around the limits of inline
@@ -41,58 +41,61 @@ var demoSizes = []int64{
 // demoTime is how long each step may take.
 const demoTime = 5 * time.Minute
 
-// A demo does the main job with real input: it reads a tree from one server and writes it
-// to another, each a process of its own, and compares every byte.
+// A demo is the program with its flags.
 type demo struct {
-	from     []string
+	from     paths
 	provider string
 	addr     string // of the servers
 	parallel int
 	largest  int64 // generated file
 	flip     bool
 
-	command string // this executable
+	command string // rpcrdma
 	dir     string
 	out     io.Writer
 	stderr  io.Writer
 }
 
-func newDemo() *cobra.Command {
-	d := &demo{}
-	cmd := &cobra.Command{
-		Use:    "demo",
-		Short:  "Copy a tree from one server to another and compare every byte",
-		Hidden: true, // scripts/demo runs it
-		Args:   wantArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := interruptible(cmd.Context())
-			defer stop()
-			d.out, d.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			if err := d.run(ctx); err != nil {
-				if ctx.Err() != nil {
-					err = context.Cause(ctx)
-				}
-				return fmt.Errorf("demo: %w", err)
-			}
-			return nil
-		},
-	}
-	flags := cmd.Flags()
-	flags.StringArrayVar(&d.from, "from", nil, "add a copy of `DIR` to the tree; may be repeated")
-	completeFlag(cmd, "from", directories)
-	flags.StringVar(&d.provider, "provider", provider.IWARP, "RDMA adapter of both ends, see 'rpcrdma help providers'")
+// paths is a flag that may be given several times.
+type paths []string
+
+func (p *paths) String() string { return strings.Join(*p, " ") }
+
+// Set adds a path.
+func (p *paths) Set(s string) error {
+	*p = append(*p, s)
+	return nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	os.Exit(runDemo(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// runDemo is main with its environment as arguments. It returns the exit status.
+func runDemo(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	d := &demo{out: stdout, stderr: stderr}
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&d.command, "command", "rpcrdma", "the command rpcrdma is `FILE`")
+	flags.Var(&d.from, "from", "add a copy of `DIR` to the tree; may be repeated")
+	flags.StringVar(&d.provider, "provider", "iwarp", "RDMA adapter of both ends, see 'rpcrdma help providers'")
 	flags.StringVar(&d.addr, "addr", "127.0.0.1:0", "the servers listen on `HOST:0`")
-	completeFlag(cmd, "addr", localAddresses(nfs.Port))
-	flags.IntVarP(&d.parallel, "parallel", "P", 16, "keep up to `N` calls in flight")
+	flags.IntVar(&d.parallel, "parallel", 16, "keep up to `N` calls in flight")
 	flags.Int64Var(&d.largest, "largest", slices.Max(demoSizes), "generate no file of more than `N` bytes")
 	flags.BoolVar(&d.flip, "flip", false, "damage one byte before comparing, which must be found")
-	return cmd
+	if flags.Parse(args) != nil || flags.NArg() > 0 {
+		return 2
+	}
+	if err := d.run(ctx); err != nil {
+		fmt.Fprintf(stderr, "demo: %v\n", cmp.Or(context.Cause(ctx), err))
+		return 1
+	}
+	return 0
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
-	if d.command, err = os.Executable(); err != nil {
-		return err
-	}
 	if d.dir, err = os.MkdirTemp("", "rpcrdma-demo-"); err != nil {
 		return err
 	}
@@ -105,7 +108,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 
-	var reading, writing resultJSON
+	var reading, writing result
 	if err := d.withServer(ctx, []string{"--dir", source, "--read-only"}, func(url string) error {
 		return d.transfer(ctx, &reading, "get", url, copied)
 	}); err != nil {
@@ -136,7 +139,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		}
 		if wrong := compareTrees(want, got); len(wrong) > 0 {
 			for _, line := range wrong {
-				fmt.Fprintf(d.stderr, "rpcrdma: demo: %s\n", line)
+				fmt.Fprintf(d.stderr, "demo: %s\n", line)
 			}
 			return fmt.Errorf("%d of %d files differ after having been %s", len(wrong), len(want), tree.name)
 		}
@@ -164,7 +167,7 @@ func (d *demo) makeSource(ctx context.Context, source string) error {
 			fmt.Fprintf(d.out, "left out of %s: %v\n", from, left)
 		}
 	}
-	fmt.Fprintf(d.out, "generating files of 0 to %s\n", binarySize(min(d.largest, slices.Max(demoSizes))))
+	fmt.Fprintf(d.out, "generating files of 0 to %s\n", mebibytes(min(d.largest, slices.Max(demoSizes))))
 	for i, size := range demoSizes {
 		if size > d.largest {
 			continue
@@ -316,8 +319,23 @@ func (d *demo) withServer(ctx context.Context, args []string, f func(url string)
 	return errors.Join(err, stopErr)
 }
 
+// A result is what get and put print with --json.
+type result struct {
+	Files   int     `json:"files"`
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+	Stats   struct {
+		Calls      uint64 `json:"calls"`
+		Inline     uint64 `json:"inline"`
+		ReadChunk  uint64 `json:"read_chunk"`
+		LongCall   uint64 `json:"long_call"`
+		WriteChunk uint64 `json:"write_chunk"`
+		ReplyChunk uint64 `json:"reply_chunk"`
+	} `json:"stats"`
+}
+
 // transfer runs get or put.
-func (d *demo) transfer(ctx context.Context, result *resultJSON, command, from, to string) error {
+func (d *demo) transfer(ctx context.Context, r *result, command, from, to string) error {
 	ctx, cancel := context.WithTimeout(ctx, demoTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, d.command, command, "--provider", d.provider, "-r", "-P", strconv.Itoa(d.parallel), "--json", from, to)
@@ -329,7 +347,7 @@ func (d *demo) transfer(ctx context.Context, result *resultJSON, command, from, 
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w", command, err)
 	}
-	return json.Unmarshal(out.Bytes(), result)
+	return json.Unmarshal(out.Bytes(), r)
 }
 
 // demoTold is what watch has told.
@@ -340,20 +358,25 @@ type demoTold struct {
 
 // add takes a line of its output.
 func (told *demoTold) add(line []byte) error {
-	var e watchJSON
+	var e struct {
+		Event     string `json:"event"`
+		Path      string `json:"path"`
+		From      string `json:"from"`
+		Directory bool   `json:"directory"`
+	}
 	if err := json.Unmarshal(line, &e); err != nil {
 		return fmt.Errorf("watch prints %q: %w", line, err)
 	}
 	told.events++
 	switch {
-	case e.Event == notify.Overflow.String():
+	case e.Event == "overflow":
 		return errors.New("watch has missed something")
 	case e.Directory:
-	case e.Event == notify.Created.String():
+	case e.Event == "created":
 		told.files[e.Path] = true
-	case e.Event == notify.Removed.String():
+	case e.Event == "removed":
 		delete(told.files, e.Path)
-	case e.Event == notify.Renamed.String():
+	case e.Event == "renamed":
 		delete(told.files, e.From)
 		told.files[e.Path] = true
 	}
@@ -532,18 +555,18 @@ func flipByte(name string) error {
 }
 
 // report prints the table.
-func (d *demo) report(sums map[string]fileSum, reading, writing *resultJSON, told *demoTold) error {
+func (d *demo) report(sums map[string]fileSum, reading, writing *result, told *demoTold) error {
 	var total int64
 	for _, s := range sums {
 		total += s.size
 	}
-	fmt.Fprintf(d.out, "\nSHA-256 of %d files, %s: equal before, after reading and after writing\n", len(sums), binarySize(total))
+	fmt.Fprintf(d.out, "\nSHA-256 of %d files, %s: equal before, after reading and after writing\n", len(sums), mebibytes(total))
 	fmt.Fprintf(d.out, "watch reported exactly these files as they were made: %d files, %d events\n\n", len(told.files), told.events)
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tfiles\tbytes\tcalls\tinline\tread chunk\twrite chunk\treply chunk\tseconds\tMiB/s\t")
 	for _, row := range []struct {
 		name string
-		r    *resultJSON
+		r    *result
 	}{{"get", reading}, {"put", writing}} {
 		r := row.r
 		if r.Files != len(sums) || r.Bytes != total {
@@ -556,7 +579,7 @@ func (d *demo) report(sums map[string]fileSum, reading, writing *resultJSON, tol
 	return w.Flush()
 }
 
-// binarySize returns a number of bytes in MiB.
-func binarySize(n int64) string {
+// mebibytes returns a number of bytes in MiB.
+func mebibytes(n int64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/(1<<20)), ".0") + " MiB"
 }

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,10 +19,35 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
+// runWith runs the demo with a command that is built for the test.
+func runWith(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	command := filepath.Join(t.TempDir(), "rpcrdma")
+	build := exec.Command("go", "build", "-o", command, ".")
+	build.Dir = "../../cmd/rpcrdma"
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var out, says bytes.Buffer
+	status = runDemo(t.Context(), slices.Concat([]string{"-command", command}, args), &out, &says)
+	return status, out.String(), says.String()
+}
+
+// mustRun is runWith for a demo that must succeed.
+func mustRun(t *testing.T, args ...string) string {
+	t.Helper()
+	status, stdout, stderr := runWith(t, args...)
+	if status != 0 || stderr != "" {
+		t.Fatalf("status %d\n%s", status, stderr)
+	}
+	return stdout
+}
+
 func TestDemo(t *testing.T) {
 	from := filepath.Join(t.TempDir(), "tree")
 	testutil.WriteFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
-	out := mustRun(t, "demo", "--from", from, "--largest", "1048577")
+	out := mustRun(t, "--from", from, "--largest", "1048577")
 	for _, want := range []string{"SHA-256 of 19 files, 3.2 MiB: equal before, after reading and after writing",
 		"rpcrdma: watching rdma://127.0.0.1:", "watch reported exactly these files as they were made: 19 files, ", "write chunk", "  get ", "  put "} {
 		if !strings.Contains(out, want) {
@@ -47,7 +75,7 @@ func TestDemoLeavesOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	out := mustRun(t, "demo", "--from", from, "--from", again, "--from", sizes, "--largest", "1")
+	out := mustRun(t, "--from", from, "--from", again, "--from", sizes, "--largest", "1")
 	for _, want := range []string{"left out of " + from + ": sockets (1), symbolic links (5)\n", "SHA-256 of 6 files, "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("demo lacks %q:\n%s", want, out)
@@ -56,7 +84,10 @@ func TestDemoLeavesOut(t *testing.T) {
 	if n := strings.Count(out, "left out"); n != 1 {
 		t.Errorf("%d trees have something left out, want 1:\n%s", n, out)
 	}
-	mustFail(t, 1, "no such file", "demo", "--from", filepath.Join(dir, "missing"))
+	status, _, stderr := runWith(t, "--from", filepath.Join(dir, "missing"))
+	if status != 1 || !strings.HasPrefix(stderr, "demo: ") || !strings.Contains(stderr, "no such file") {
+		t.Errorf("a tree that is missing: status %d\n%s", status, stderr)
+	}
 }
 
 // A refusing file system has files that may not be read, or are gone.
@@ -106,9 +137,9 @@ func TestCopyTree(t *testing.T) {
 
 // One different byte is found.
 func TestDemoCanFail(t *testing.T) {
-	r := runCommand(t, "demo", "--largest", "65537", "--flip")
-	if r.status != 1 || !strings.Contains(r.stderr, "sizes/65537.bin has SHA-256 ") || !strings.Contains(r.stderr, "1 of 14 files differ after having been written") {
-		t.Errorf("status %d\n%s", r.status, r.stderr)
+	status, _, stderr := runWith(t, "--largest", "65537", "--flip")
+	if status != 1 || !strings.Contains(stderr, "sizes/65537.bin has SHA-256 ") || !strings.Contains(stderr, "1 of 14 files differ after having been written") {
+		t.Errorf("status %d\n%s", status, stderr)
 	}
 }
 
