@@ -79,7 +79,7 @@ MiB/s counts the data of a call once, even for echo. The default port is 20049.`
 				err = errors.New("--plot is for people, and --json for programs: --svg FILE goes with it")
 			}
 			if err != nil {
-				return &usageError{command: cmd.CommandPath(), err: err}
+				return usage(cmd, err)
 			}
 			return o.bench(cmd, at, steps)
 		},

@@ -182,7 +182,7 @@ func (t *transfer) cpTree(ctx context.Context, from *remote, top nfs.Node) error
 		}
 		if err != nil {
 			if rel == "" {
-				return &itemError{".", readError(err)}
+				return atItem(".", readError(err))
 			}
 			return t.pass(ctx, rel, readError(err))
 		}

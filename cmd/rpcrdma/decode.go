@@ -123,7 +123,7 @@ func decodeCapture(in io.Reader, name string, asJSON, calls bool, stdout, stderr
 		return fmt.Errorf("decode: %s: %s", printable(name), f.Nothing())
 	}
 	if asJSON {
-		err = f.JSON(jsonWriter{stdout})
+		err = f.JSON(plainOutput(stdout))
 	} else {
 		err = f.Text(stdout)
 	}

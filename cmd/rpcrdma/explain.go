@@ -340,3 +340,6 @@ type itemError struct {
 
 func (e *itemError) Error() string { return e.path + ": " + e.err.Error() }
 func (e *itemError) Unwrap() error { return e.err }
+
+// atItem returns err as the error of one file of a tree.
+func atItem(path string, err error) error { return &itemError{path, err} }

@@ -491,11 +491,11 @@ func TestReadOnlyDirectories(t *testing.T) {
 func TestPartRenamedByOthers(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
-	r := &remote{Client: s.dialNFS(t)}
-	top := root(t, r.Client)
-	part, fh, err := r.createPart(t.Context(), top, 0o644)
+	tr := &transfer{remote: &remote{Client: s.dialNFS(t)}}
+	top := root(t, tr.Client)
+	part, fh, err := tr.createPart(t.Context(), top, 0o644)
 	testutil.Must(t, err, os.Rename(filepath.Join(dir, part), filepath.Join(dir, "name")))
-	if err := r.renamePart(t.Context(), top, fh, part, "name"); !isMissing(err) {
+	if err := tr.renamePart(t.Context(), top, fh, part, "name"); !isMissing(err) {
 		t.Errorf("RENAME: %v", err)
 	}
 }

@@ -60,7 +60,7 @@ that is read-only for its owner becomes so at the end, when everything is in it.
 			}
 			toStdout := args[1] == "-"
 			if toStdout && (o.recursive || o.json || o.resume) {
-				return &usageError{command: cmd.CommandPath(), err: errors.New("only one file goes to standard output: - is not for -r and --json, nor for --resume")}
+				return usage(cmd, errors.New("only one file goes to standard output: - is not for -r and --json, nor for --resume"))
 			}
 			ctx, r, err := o.dial(cmd, u, "get "+args[0])
 			if err != nil {
@@ -428,7 +428,7 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		case err != nil && rel != "":
 			return t.pass(ctx, rel, err)
 		case err != nil:
-			return &itemError{".", err}
+			return atItem(".", err)
 		case n.IsDir():
 			t.known.add(n.Handle, n.Path)
 		}
@@ -530,7 +530,7 @@ func (t *transfer) getLinks(ctx context.Context, root *os.Root, top nfs.Node) er
 		case err != nil && passable(ctx, err):
 			return nil
 		case err != nil:
-			return &itemError{cmp.Or(rel, "."), err}
+			return atItem(cmp.Or(rel, "."), err)
 		case n.IsDir() && rel != "":
 			if info, err := root.Stat(local); err != nil || !info.IsDir() {
 				return fs.SkipDir

@@ -168,7 +168,7 @@ func (l *lister) walk(ctx context.Context) error {
 				l.skip(e.Name, err)
 			default:
 				if err := l.print(ctx, e.Name, &nfs.Node{Handle: e.Handle.Handle, Attr: e.Attr.Attr}); err != nil {
-					return &itemError{e.Name, err}
+					return atItem(e.Name, err)
 				}
 			}
 		}
@@ -183,11 +183,11 @@ func (l *lister) walk(ctx context.Context) error {
 			return nil
 		case err != nil && rel == "":
 			return err
-		case err != nil && passable(ctx, err):
+		case err != nil && concernsOne(ctx, err):
 			l.skip(rel, err)
 			return nil
 		case err != nil:
-			return &itemError{rel, err}
+			return atItem(rel, err)
 		case n.IsDir():
 			l.r.known.add(n.Handle, n.Path)
 		}
@@ -195,7 +195,7 @@ func (l *lister) walk(ctx context.Context) error {
 			return nil
 		}
 		if err := l.print(ctx, rel, &n); err != nil {
-			return &itemError{rel, err}
+			return atItem(rel, err)
 		}
 		return nil
 	})
@@ -212,7 +212,7 @@ func (l *lister) print(ctx context.Context, name string, n *nfs.Node) error {
 	if n.Attr.Type == nfs.TypeLnk && (l.long || l.json) {
 		var err error
 		if target, err = l.r.ReadLink(ctx, n.Handle); err != nil {
-			if passable(ctx, err) {
+			if concernsOne(ctx, err) {
 				l.skip(name, err)
 				err = nil
 			}

@@ -95,7 +95,7 @@ func makeAll(ctx context.Context, r *remote, mode uint32) error {
 		}
 		switch {
 		case err != nil && at != r.url.Path:
-			return &itemError{at, err}
+			return atItem(at, err)
 		case err != nil:
 			return err
 		}

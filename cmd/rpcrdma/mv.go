@@ -39,7 +39,7 @@ symbolic link is moved itself. From one server or export to another, 'rpcrdma cp
 				return err
 			}
 			if from.Addr() != to.Addr() {
-				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("%s and %s are different servers: copy with 'rpcrdma cp' and remove with 'rpcrdma rm'", from.Addr(), to.Addr())}
+				return usage(cmd, fmt.Errorf("%s and %s are different servers: copy with 'rpcrdma cp' and remove with 'rpcrdma rm'", from.Addr(), to.Addr()))
 			}
 			ctx, r, err := o.dial(cmd, from, "mv "+args[0])
 			if err != nil {
@@ -70,11 +70,11 @@ func move(ctx context.Context, r *remote, to string, mustBeDir bool) error {
 	case err == nil && there.IsDir():
 		to = path.Join(to, path.Base(from))
 	case err != nil && !isMissing(err):
-		return &itemError{to, err}
+		return atItem(to, err)
 	case mustBeDir && err == nil:
-		return &itemError{to, &nfs.Error{Op: "RENAME", Status: nfs.StatusNotDir}}
+		return atItem(to, &nfs.Error{Op: "RENAME", Status: nfs.StatusNotDir})
 	case mustBeDir:
-		return &itemError{to, err}
+		return atItem(to, err)
 	}
 	fromMount, err := r.Mount(ctx, from)
 	if err != nil {
@@ -83,7 +83,7 @@ func move(ctx context.Context, r *remote, to string, mustBeDir bool) error {
 	toMount, err := r.Mount(ctx, to)
 	switch {
 	case err != nil:
-		return &itemError{to, err}
+		return atItem(to, err)
 	case fromMount.Rest == "":
 		return errors.New("is an export, which cannot be moved")
 	case fromMount.Export != toMount.Export:
@@ -97,7 +97,7 @@ func move(ctx context.Context, r *remote, to string, mustBeDir bool) error {
 	case isMissing(err): // what is moved was there
 		return fmt.Errorf("the directory above %s does not exist ('rpcrdma mkdir -p' makes it)", printable(to))
 	case errors.Is(err, fs.ErrExist):
-		return &itemError{to, err}
+		return atItem(to, err)
 	}
 	return err
 }

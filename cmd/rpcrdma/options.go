@@ -35,7 +35,7 @@ func addOptions(cmd *cobra.Command, o *options, timeout time.Duration, meaning s
 	addProviderOptions(cmd, &o.providerOptions)
 	flags := cmd.Flags()
 	o.timeout = timeout
-	flags.Var(limitValue{&o.timeout}, "timeout", meaning+"; none is no limit")
+	flags.Var(newLimit(&o.timeout), "timeout", meaning+"; none is no limit")
 	flags.BoolVar(&o.debugStalls, "debug-stalls", false, "after a timeout, print the stacks of all goroutines")
 	flags.BoolVarP(&o.verbose, "verbose", "v", false, "log to standard error")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object")
@@ -150,6 +150,9 @@ func printJSON(w io.Writer, v any) error {
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
+
+// plainOutput returns a writer of JSON of which a terminal executes nothing.
+func plainOutput(w io.Writer) io.Writer { return jsonWriter{w} }
 
 // A jsonWriter writes what plainJSON makes of JSON. Each Write gets whole characters.
 type jsonWriter struct{ io.Writer }

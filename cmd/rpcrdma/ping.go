@@ -36,7 +36,7 @@ counted, since it warms things up for the others. The default port is 20049.`,
 				return err
 			}
 			if count < 1 {
-				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--count is %d, want 1 or more", count)}
+				return usage(cmd, fmt.Errorf("--count is %d, want 1 or more", count))
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()

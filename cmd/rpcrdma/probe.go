@@ -36,7 +36,7 @@ is 20049.`,
 				return err
 			}
 			if ccp && version.Version == transport.Version2 {
-				return &usageError{command: cmd.CommandPath(), err: errors.New("--ccp is for --version 1")}
+				return usage(cmd, errors.New("--ccp is for --version 1"))
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()

@@ -83,7 +83,7 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		for _, name := range []string{"wait", "unsafe-windows"} {
 			if o.provider.value == provider.IWARP && cmd.Flags().Changed(name) {
-				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--%s is for --provider rdma", name)}
+				return usage(cmd, fmt.Errorf("--%s is for --provider rdma", name))
 			}
 		}
 		return nil

@@ -60,7 +60,7 @@ file is put, the file that it leads to is replaced, and the link stays.
 			fromStdin := args[0] == "-"
 			if fromStdin {
 				if o.recursive || o.resume {
-					return &usageError{command: cmd.CommandPath(), err: errors.New("standard input is only one file: - is not for -r and --resume")}
+					return usage(cmd, errors.New("standard input is only one file: - is not for -r and --resume"))
 				}
 			} else {
 				info, err = os.Stat(args[0])
@@ -383,7 +383,7 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			return &itemError{rel, err}
+			return atItem(rel, err)
 		}
 		item := localItem{rel: rel, size: info.Size(), mode: info.Mode()}
 		switch {

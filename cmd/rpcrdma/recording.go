@@ -48,7 +48,7 @@ func (r *recording) add(cmd *cobra.Command) {
 			err = errors.New("--capture-files needs --capture-size")
 		}
 		if err != nil {
-			return &usageError{command: cmd.CommandPath(), err: err}
+			return usage(cmd, err)
 		}
 		err = run(cmd, args)
 		if r.w == nil {

@@ -117,6 +117,14 @@ func withHint(ctx context.Context, err error) error {
 	return err
 }
 
+// A hinter is an error after which there is something left to say, whatever has ended the work.
+type hinter interface {
+	error
+
+	// Hint returns the end of a sentence.
+	Hint() string
+}
+
 // failed returns err as the error of the command, or the cause of ctx if that has ended.
 func (r *remote) failed(ctx context.Context, err error) error {
 	if err == nil {
@@ -127,8 +135,8 @@ func (r *remote) failed(ctx context.Context, err error) error {
 	}
 	hint := ""
 	if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
-		if kept, ok := errors.AsType[*keptError](err); ok {
-			hint = kept.hint()
+		if h, ok := errors.AsType[hinter](err); ok {
+			hint = h.Hint()
 		}
 		err = cause
 		if cause == errInterrupted {

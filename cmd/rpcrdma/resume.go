@@ -180,13 +180,13 @@ type keptError struct {
 	done int64
 }
 
-func (e *keptError) Error() string { return e.err.Error() + e.hint() }
+func (e *keptError) Error() string { return e.err.Error() + e.Hint() }
 func (e *keptError) Unwrap() error { return e.err }
 
-func (e *keptError) explain() string { return explain(e.err) + e.hint() }
+func (e *keptError) explain() string { return explain(e.err) + e.Hint() }
 
-// hint is the end of a sentence.
-func (e *keptError) hint() string {
+// Hint is the end of a sentence.
+func (e *keptError) Hint() string {
 	return fmt.Sprintf("; %d MiB are kept, and the same command goes on from there", e.done>>20)
 }
 

@@ -30,7 +30,7 @@ the longer of --retry and --timeout.
 `
 
 func addRetryOption(cmd *cobra.Command, o *nfsOptions) {
-	cmd.Flags().Var(limitValue{&o.retry}, "retry", "without a connection, try for this long to get one, and go on")
+	cmd.Flags().Var(newLimit(&o.retry), "retry", "without a connection, try for this long to get one, and go on")
 }
 
 // Constants of connections with --retry.
@@ -239,33 +239,33 @@ func (r *remote) notice(stderr io.Writer, asJSON bool, text string) {
 func (r *remote) resent() bool { return r.Transport().Stats().Resent > 0 }
 
 // createPart makes an empty file with a name of its own in a directory.
-func (r *remote) createPart(ctx context.Context, dir nfs.FileHandle, mode uint32) (string, nfs.FileHandle, error) {
+func (t *transfer) createPart(ctx context.Context, dir nfs.FileHandle, mode uint32) (string, nfs.FileHandle, error) {
 	part := partName()
-	fh, _, err := r.Create(ctx, &nfs.CreateArgs{
+	fh, _, err := t.Create(ctx, &nfs.CreateArgs{
 		Where: nfs.DirOpArgs{Dir: dir, Name: part},
 		Mode:  nfs.Guarded,
 		Attr:  nfs.SetAttr{SetMode: true, Mode: mode},
 	})
-	if isStatus(err, nfs.StatusExist) && r.resent() {
+	if isStatus(err, nfs.StatusExist) && t.resent() {
 		// Nobody else knows the name.
-		fh, err = r.ours(ctx, dir, part, nfs.TypeReg)
+		fh, err = t.ours(ctx, dir, part, nfs.TypeReg)
 	}
 	return part, fh, err
 }
 
 // symlinkPart makes a symbolic link with a name of its own in a directory.
-func (r *remote) symlinkPart(ctx context.Context, dir nfs.FileHandle, target string) (string, nfs.FileHandle, error) {
+func (t *transfer) symlinkPart(ctx context.Context, dir nfs.FileHandle, target string) (string, nfs.FileHandle, error) {
 	part := partName()
-	fh, _, err := r.Symlink(ctx, dir, part, target, new(nfs.SetAttr))
-	if isStatus(err, nfs.StatusExist) && r.resent() {
-		fh, err = r.ours(ctx, dir, part, nfs.TypeLnk)
+	fh, _, err := t.Symlink(ctx, dir, part, target, new(nfs.SetAttr))
+	if isStatus(err, nfs.StatusExist) && t.resent() {
+		fh, err = t.ours(ctx, dir, part, nfs.TypeLnk)
 	}
 	return part, fh, err
 }
 
 // ours finds what a call has made whose reply was lost.
-func (r *remote) ours(ctx context.Context, dir nfs.FileHandle, name string, kind nfs.FileType) (nfs.FileHandle, error) {
-	fh, attr, err := r.lookup(ctx, dir, name)
+func (t *transfer) ours(ctx context.Context, dir nfs.FileHandle, name string, kind nfs.FileType) (nfs.FileHandle, error) {
+	fh, attr, err := t.lookup(ctx, dir, name)
 	if err == nil && attr.Type != kind {
 		err = &nfs.Error{Op: "CREATE", Status: nfs.StatusExist}
 	}
@@ -282,10 +282,10 @@ func (r *remote) lookup(ctx context.Context, dir nfs.FileHandle, name string) (n
 }
 
 // renamePart gives what createPart or symlinkPart has made its name.
-func (r *remote) renamePart(ctx context.Context, dir, fh nfs.FileHandle, part, name string) error {
-	err := r.Rename(ctx, dir, part, dir, name)
-	if isMissing(err) && r.resent() {
-		if there, attr, e := r.lookup(ctx, dir, name); e == nil && r.sameFile(ctx, fh, there, attr) {
+func (t *transfer) renamePart(ctx context.Context, dir, fh nfs.FileHandle, part, name string) error {
+	err := t.Rename(ctx, dir, part, dir, name)
+	if isMissing(err) && t.resent() {
+		if there, attr, e := t.lookup(ctx, dir, name); e == nil && t.sameFile(ctx, fh, there, attr) {
 			return nil // the first time it worked
 		}
 	}

@@ -147,8 +147,8 @@ func (m *remover) tree(ctx context.Context, d doomed) (kept bool, err error) {
 		switch {
 		case err == nil || isMissing(err):
 			return false, nil
-		case !passable(ctx, err):
-			return true, &itemError{d.rel, err}
+		case !concernsOne(ctx, err):
+			return true, atItem(d.rel, err)
 		case !p.kept && p.removed > 0 && passes < maxPasses && again(err):
 			// Not everything has been listed. Every pass removes something.
 		default:
@@ -183,11 +183,11 @@ func (p *pass) result(ctx context.Context, m *remover, rel string, err error) bo
 	switch {
 	case err == nil || isMissing(err):
 		p.removed++
-	case passable(ctx, err):
+	case concernsOne(ctx, err):
 		p.kept = true
 		m.skip(rel, err)
 	case p.err == nil:
-		p.err = &itemError{rel, err}
+		p.err = atItem(rel, err)
 	}
 	return p.err == nil
 }

@@ -48,7 +48,7 @@ func (o *options) checkRPCBind(cmd *cobra.Command) error {
 		return nil
 	}
 	if _, port, err := net.SplitHostPort(o.rpcbind); err != nil || port == "" {
-		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--rpcbind wants =HOST:PORT, got %q", o.rpcbind)}
+		return usage(cmd, fmt.Errorf("--rpcbind wants =HOST:PORT, got %q", o.rpcbind))
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func (o *options) parseURL(cmd *cobra.Command, arg string, schemes ...string) (*
 		schemes = []string{"nfs"}
 	}
 	refuse := func(format string, args ...any) (*nfs.URL, error) {
-		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf(format, args...)}
+		return nil, usage(cmd, fmt.Errorf(format, args...))
 	}
 	scheme, rest, ok := strings.Cut(arg, "://")
 	if !ok || !slices.Contains(schemes, scheme) {

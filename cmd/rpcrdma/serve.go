@@ -124,7 +124,7 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 				err = o.checkListen()
 			}
 			if err != nil {
-				return &usageError{command: cmd.CommandPath(), err: err}
+				return usage(cmd, err)
 			}
 			if err := o.checkRPCBind(cmd); err != nil {
 				return err

@@ -57,16 +57,16 @@ received (bytes), waited and took (seconds, for all calls together).
 		Args:              wantArgs("[HOST[:PORT]]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.interval < 0 || o.count < 0 || o.count > 0 && o.interval == 0 {
-				return &usageError{command: cmd.CommandPath(), err: errors.New("--interval is a time above 0, and --count a number of intervals")}
+				return usage(cmd, errors.New("--interval is a time above 0, and --count a number of intervals"))
 			}
 			if len(args) == 1 && o.interval > 0 && o.interval < serverLooks {
-				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--interval %v is too short: a server looks at itself once in %v", o.interval, serverLooks)}
+				return usage(cmd, fmt.Errorf("--interval %v is too short: a server looks at itself once in %v", o.interval, serverLooks))
 			}
 			var source func(context.Context) (*sample, error)
 			if len(args) == 1 {
 				addr, err := withPort(args[0], defaultMetricsPort, false)
 				if err != nil {
-					return &usageError{command: cmd.CommandPath(), err: err}
+					return usage(cmd, err)
 				}
 				source = func(ctx context.Context) (*sample, error) { return o.fetch(ctx, addr) }
 			} else {
@@ -92,7 +92,7 @@ received (bytes), waited and took (seconds, for all calls together).
 	}
 	flags := cmd.Flags()
 	o.timeout = 10 * time.Second
-	flags.Var(limitValue{&o.timeout}, "timeout", "give up after this time without an answer; none is no limit")
+	flags.Var(newLimit(&o.timeout), "timeout", "give up after this time without an answer; none is no limit")
 	flags.DurationVar(&o.interval, "interval", 0, "go on, and print what has been counted in each `TIME`, such as 1s")
 	flags.IntVar(&o.count, "count", 0, "with --interval, end after `N` of them")
 	flags.StringVar(&o.root, "root", "/", "read /proc and /sys below `DIR`")

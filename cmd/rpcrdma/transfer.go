@@ -57,7 +57,7 @@ func addParallelOption(cmd *cobra.Command, parallel *int) {
 // checkParallel refuses invalid values of --parallel.
 func checkParallel(cmd *cobra.Command, parallel int) error {
 	if parallel < 1 || parallel > transport.MaxCredits {
-		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--parallel is %d, want 1 to %d", parallel, transport.MaxCredits)}
+		return usage(cmd, fmt.Errorf("--parallel is %d, want 1 to %d", parallel, transport.MaxCredits))
 	}
 	return nil
 }
@@ -157,8 +157,8 @@ func things(n int) string {
 	return fmt.Sprintf("%d things were", n)
 }
 
-// passable reports whether err concerns only one of the files, so that the others can be copied.
-func passable(ctx context.Context, err error) bool {
+// concernsOne reports whether err concerns only one of several files, so that the work goes on with the others.
+func concernsOne(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 		return false
 	}
@@ -178,16 +178,27 @@ func passable(ctx context.Context, err error) bool {
 	var (
 		name    *nfs.NameError
 		changed *nfs.ChangedError
-		differs *changedError
 		reply   *nfs.BadReplyError
 		rpc     *oncrpc.RPCError
 		refused *transport.RDMAError
 		path    *fs.PathError
 		link    *os.LinkError
 	)
-	return errors.As(err, &name) || errors.As(err, &changed) || errors.As(err, &differs) || errors.As(err, &reply) ||
+	return errors.As(err, &name) || errors.As(err, &changed) || errors.As(err, &reply) ||
 		errors.As(err, &rpc) || errors.As(err, &refused) || errors.As(err, &path) || errors.As(err, &link) ||
-		errors.Is(err, nfs.ErrDirectory) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errUnderWay) || errors.Is(err, errNotFile) || errors.Is(err, errInTheWay) || errors.Is(err, errOtherInTheWay)
+		errors.Is(err, nfs.ErrDirectory) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// passable is concernsOne for copies, which have errors of their own.
+func passable(ctx context.Context, err error) bool {
+	if concernsOne(ctx, err) {
+		return true
+	}
+	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	return errors.As(err, new(*changedError)) || errors.Is(err, errUnderWay) || errors.Is(err, errNotFile) ||
+		errors.Is(err, errInTheWay) || errors.Is(err, errOtherInTheWay)
 }
 
 // pass handles the result of copying one item of a tree: what concerns that alone is skipped.
@@ -207,7 +218,7 @@ func (t *transfer) pass(ctx context.Context, rel string, err error) error {
 		t.skip(rel, explain(err))
 		return nil
 	}
-	return &itemError{rel, err}
+	return atItem(rel, err)
 }
 
 // smallFile is the size up to which one READ or WRITE moves a file, in bytes.

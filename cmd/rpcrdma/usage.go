@@ -25,6 +25,11 @@ type usageError struct {
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
+// usage returns err as the error of a command line that makes no sense.
+func usage(cmd *cobra.Command, err error) error {
+	return &usageError{command: cmd.CommandPath(), err: err}
+}
+
 // usageErrors makes every error about flags and arguments a *usageError, in cmd and its
 // subcommands.
 func usageErrors(cmd *cobra.Command) {
@@ -32,7 +37,7 @@ func usageErrors(cmd *cobra.Command) {
 		if err == nil {
 			return nil
 		}
-		return &usageError{command: cmd.CommandPath(), err: err}
+		return usage(cmd, err)
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return wrap(cmd, flagError(cmd, err)) })
 	if check := cmd.Args; check != nil {
@@ -225,7 +230,7 @@ func (o *options) checkAddr(cmd *cobra.Command, arg string) (addr string, err er
 		err = fmt.Errorf("with --rpcbind want HOST, got %q", arg)
 	}
 	if err != nil {
-		return "", &usageError{command: cmd.CommandPath(), err: err}
+		return "", usage(cmd, err)
 	}
 	return addr, nil
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -16,6 +18,9 @@ import (
 
 // limitValue is a time limit as a flag. Zero is no limit.
 type limitValue struct{ d *time.Duration }
+
+// newLimit returns a time limit as a flag.
+func newLimit(d *time.Duration) pflag.Value { return limitValue{d} }
 
 func (v limitValue) Type() string { return "TIME" }
 

@@ -62,7 +62,7 @@ again, an overflow is printed. SIGINT and SIGTERM end the command with status 0.
 				return err
 			}
 			if count < 0 {
-				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--count is %d, want 0 or more", count)}
+				return usage(cmd, fmt.Errorf("--count is %d, want 0 or more", count))
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
