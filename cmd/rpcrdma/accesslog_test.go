@@ -298,7 +298,7 @@ func TestServeAccessLog(t *testing.T) {
 	var read, written uint64
 	for text := range strings.Lines(string(text)) {
 		l := decodeJSON[line](t, text)
-		at, err := time.Parse(accessTime, l.Time)
+		at, err := time.Parse("2006-01-02T15:04:05.000000Z", l.Time)
 		if err != nil || time.Since(at) > testTimeout || l.Status == "" || l.Seconds <= 0 || l.UID != uint64(os.Geteuid()) || !strings.HasPrefix(l.Client, "127.0.0.1:") {
 			t.Errorf("%+v, %v", l, err)
 		}

@@ -50,7 +50,7 @@ func TestCompletion(t *testing.T) {
 		{"serve --access-log-format ", "text json", directiveNoFile},
 		{"probe --version ", "auto 1 2", directiveNoFile},
 		{"ping --timeout n", "none", directiveNoFile},
-		{"bench --op ", strings.Join(opNames(), " "), directiveMore},
+		{"bench --op ", "null echo read write", directiveMore},
 		{"bench --op echo,r", "echo,read", directiveMore},
 		{"bench --op echo,echo,e", "", directiveMore},
 		{"bench --depth ", "", directiveNoFile},
@@ -179,7 +179,7 @@ func TestKnownHosts(t *testing.T) {
 
 // The scripts for the shells are made, and ask the command.
 func TestCompletionScripts(t *testing.T) {
-	for _, shell := range shells() {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if script := mustRun(t, "completion", shell); !strings.Contains(script, cobra.ShellCompRequestCmd) {
 			t.Errorf("%s: %.100s", shell, script)
 		}

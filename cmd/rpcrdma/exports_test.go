@@ -123,9 +123,9 @@ func TestState(t *testing.T) {
 	if again := fhOf(t, c, sub, "file"); again != file {
 		t.Error("the file has another handle")
 	}
-	info, err := os.Stat(filepath.Join(state, stateKey))
+	info, err := os.Stat(filepath.Join(state, "key"))
 	testutil.Must(t, err)
-	if info.Mode().Perm() != 0o600 || info.Size() != keySize {
+	if info.Mode().Perm() != 0o600 || info.Size() != 32 {
 		t.Errorf("the key has mode %v and %d bytes", info.Mode(), info.Size())
 	}
 }

@@ -490,9 +490,10 @@ func TestReadOnlyDirectories(t *testing.T) {
 // An incomplete file that somebody else has renamed is missing, unless the call was sent twice.
 func TestPartRenamedByOthers(t *testing.T) {
 	dir := t.TempDir()
-	s := startServer(t, "--dir", dir)
-	tr := &transfer{remote: &remote{Client: s.dialNFS(t)}}
-	top := root(t, tr.Client)
+	c, _ := serveDir(t, dir)
+	tr := &transfer{remote: &remote{Client: c}}
+	top, err := c.Mnt(t.Context(), "/")
+	testutil.Must(t, err)
 	part, fh, err := tr.createPart(t.Context(), top, 0o644)
 	testutil.Must(t, err, os.Rename(filepath.Join(dir, part), filepath.Join(dir, "name")))
 	if err := tr.renamePart(t.Context(), top, fh, part, "name"); !isMissing(err) {

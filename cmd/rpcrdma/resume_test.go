@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
+	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
@@ -278,6 +279,34 @@ func TestOpenPartWithoutRecord(t *testing.T) {
 	}
 }
 
+// serveDir exports a directory from this process, and returns a client of it and the server's URL.
+func serveDir(t *testing.T, dir string) (c *nfs.Client, url string) {
+	t.Helper()
+	_, addr, _ := strings.Cut(serveHere(t, newServe(), "--dir", dir), "listening on ")
+	addr, _, _ = strings.Cut(addr, " ")
+	c, err := nfs.Dial(t.Context(), iwarp.New(iwarp.Config{}), addr, nil)
+	testutil.Must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c, "nfs://" + addr
+}
+
+// A copy with a record is made once at a time.
+func TestCopyUnderWay(t *testing.T) {
+	dir, local, cache := t.TempDir(), t.TempDir(), t.TempDir()
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, resumeLeast), 0o644))
+	_, url := serveDir(t, dir)
+	t.Setenv("XDG_CACHE_HOME", cache)
+	r, err := openRecord(filepath.Join(cache, "rpcrdma", "resume"), url+"/big", filepath.Join(local, "big"), version{})
+	testutil.Must(t, err)
+	defer r.close(false)
+	get := newGet()
+	get.SetArgs([]string{"--resume", url + "/big", filepath.Join(local, "big")})
+	get.SilenceErrors, get.SilenceUsage = true, true
+	if err := get.Execute(); err == nil || !strings.HasSuffix(err.Error(), "/big: another copy of it with --resume is under way") {
+		t.Error(err)
+	}
+}
+
 // A failing disk takes what is written to it, and cannot keep it.
 type failingDisk struct{ *os.File }
 
@@ -287,8 +316,8 @@ func (failingDisk) Sync() error { return syscall.EIO }
 func TestRecordAfterSync(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, os.WriteFile(filepath.Join(dir, "large"), make([]byte, resumeLeast), 0o644))
-	s := startServer(t, "--dir", dir)
-	tr := &transfer{remote: &remote{Client: s.dialNFS(t)}, meter: new(meter)}
+	c, _ := serveDir(t, dir)
+	tr := &transfer{remote: &remote{Client: c}, meter: new(meter)}
 	node, err := tr.Stat(t.Context(), "/large")
 	testutil.Must(t, err)
 	v, err := versionOf(&node.Attr)
@@ -344,11 +373,6 @@ func TestResumeTree(t *testing.T) {
 		run("after changes", 3, 1)
 		testutil.Must(t, os.WriteFile(filepath.Join(tt.original, "a"), []byte("1"), 0o644), os.Chtimes(filepath.Join(tt.original, "a"), old, old))
 	}
-	// A copy that is under way.
-	r, err := openRecord(filepath.Join(cache, "rpcrdma", "resume"), s.url("/big"), filepath.Join(local, "big"), version{})
-	testutil.Must(t, err)
-	defer r.close(false)
-	testutil.Must(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, resumeLeast), 0o644))
-	start(t, cache, "get", "--resume", s.url("/big"), filepath.Join(local, "big")).want(1, "/big: another copy of it with --resume is under way\n")
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "big"), nil, 0o644))
 	start(t, filepath.Join(dir, "big"), "get", "--resume", s.url("/tree/a"), local).want(1, "not a directory\n")
 }

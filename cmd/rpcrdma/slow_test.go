@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"io"
@@ -89,34 +88,13 @@ func (n *slowNode) ReadAt(ctx context.Context, who *nfsd.Caller, b []byte, off i
 func startSlow(t *testing.T, args ...string) (*testServer, *slowDisk) {
 	t.Helper()
 	disk := &slowDisk{end: make(chan struct{})}
-	cmd := serveFrom(disk.open)
-	cmd.SetArgs(append([]string{"--addr", "127.0.0.1:0", "--squash", "none"}, args...))
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	r, w := io.Pipe()
-	s := &testServer{}
-	cmd.SetOut(w)
-	cmd.SetErr(&s.stderr)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		err := cmd.ExecuteContext(ctx)
-		w.CloseWithError(err)
-		done <- err
-	}()
-	t.Cleanup(func() {
-		close(disk.end)
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("serve: %v\n%s", err, &s.stderr)
-		}
-	})
-	line, err := bufio.NewReader(r).ReadString('\n')
+	line := serveHere(t, serveFrom(disk.open), args...)
+	t.Cleanup(func() { close(disk.end) })
 	match, web := listening.FindStringSubmatch(line), metricsAddr.FindStringSubmatch(line)
-	if err != nil || match == nil || web == nil {
-		t.Fatalf("serve says %q, %v\n%s", line, err, &s.stderr)
+	if match == nil || web == nil {
+		t.Fatalf("serve says %q", line)
 	}
-	s.addr, s.http = match[1], web[1]
-	return s, disk
+	return &testServer{addr: match[1], http: web[1]}, disk
 }
 
 // hang has one READ under way that lasts as long as the test.

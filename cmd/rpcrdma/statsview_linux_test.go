@@ -119,12 +119,12 @@ func (m *terminal) control(seq string) {
 	case "\x1b[?25h", "\x1b[?25l":
 		m.hide = seq[len(seq)-1] == 'l'
 	case "\x1b[?7h", "\x1b[?7l":
-	case viewTop:
+	case "\x1b[H": // to the top
 		m.row, m.col = 0, 0
 		m.draws++
-	case viewErase:
+	case "\x1b[K": // erase to the end of the line
 		m.erase(m.row, m.col)
-	case viewRest:
+	case "\x1b[J": // erase to the end of the screen
 		m.erase(m.row, m.col)
 		for i := m.row + 1; i < len(m.screen); i++ {
 			m.erase(i, 0)

@@ -87,7 +87,11 @@ func (m *serviceManager) read(limit time.Duration) string {
 func (m *serviceManager) silent() {
 	m.t.Helper()
 	// A message of its own comes behind what has been sent.
-	testutil.Must(m.t, sdNotify("end"))
+	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
+	testutil.Must(m.t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte("end"))
+	testutil.Must(m.t, err)
 	if text := m.read(testutil.Patience); text != "end" {
 		m.t.Errorf("the service manager hears %q", text)
 	}
@@ -146,7 +150,7 @@ func TestWatchdogOfStuckServer(t *testing.T) {
 	calls := 0
 	go func() {
 		defer close(done)
-		(&manager{slog.New(slog.DiscardHandler)}).watched(ctx, func() {
+		(&manager{log: slog.New(slog.DiscardHandler)}).watched(ctx, func() {
 			if calls++; calls == 3 {
 				close(stuck)
 				<-free
@@ -322,7 +326,7 @@ func TestUnits(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{socketAddr, socketTCP, socketMetrics} {
+	for _, name := range []string{"addr", "tcp-addr", "metrics-addr"} {
 		if names[name] != 1 {
 			t.Errorf("%d units have a socket %s", names[name], name)
 		}

@@ -38,24 +38,6 @@ type testWatch struct {
 	status int
 }
 
-// A lineBuffer collects the output of a running process.
-type lineBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lineBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lineBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // startWatch runs watch until the test ends, and returns when it has subscribed.
 func startWatch(t *testing.T, args ...string) *testWatch {
 	t.Helper()
