@@ -293,7 +293,8 @@ func serveDir(t *testing.T, dir string) (c *nfs.Client, url string) {
 // A copy with a record is made once at a time.
 func TestCopyUnderWay(t *testing.T) {
 	dir, local, cache := t.TempDir(), t.TempDir(), t.TempDir()
-	testutil.Must(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, resumeLeast), 0o644))
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, resumeLeast), 0o644),
+		os.MkdirAll(filepath.Join(cache, "rpcrdma", "resume"), 0o700))
 	_, url := serveDir(t, dir)
 	t.Setenv("XDG_CACHE_HOME", cache)
 	r, err := openRecord(filepath.Join(cache, "rpcrdma", "resume"), url+"/big", filepath.Join(local, "big"), version{})

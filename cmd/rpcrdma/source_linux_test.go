@@ -57,7 +57,7 @@ func TestOpenLocalFifo(t *testing.T) {
 	select {
 	case err := <-opened:
 		testutil.Must(t, err)
-	case <-time.After(testTimeout):
+	case <-time.After(testutil.Patience):
 		t.Fatal("openLocal waits for a fifo")
 	}
 	close(stop)

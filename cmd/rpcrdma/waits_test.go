@@ -256,6 +256,10 @@ func TestNoLimit(t *testing.T) {
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("the end without a limit: %v", err)
 	}
+}
+
+// Commands without a time limit end when their work does.
+func TestCommandsWithoutLimit(t *testing.T) {
 	dir := t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{"file": "x"})
 	s := startServer(t, "--dir", dir, "--timeout", "none")
