@@ -26,8 +26,8 @@ var titles = []struct {
 	{"bidirection", "Both directions on one connection (draft-ietf-nfsv4-rpcrdma-bidirection-05 and -06)", []string{"BIDI-05+06", "BIDI-05", "BIDI-06"}, ""},
 	{"version 2", "RPC-over-RDMA version 2 (draft-cel-nfsv4-rpcrdma-version-two-00)", []string{"V2-00"}, ""},
 	{"RFC 5531", "RFC 5531, ONC RPC, as far as the transport depends on it", []string{"CTX-RFC5531"}, "5531"},
-	{"RFC 4506", "RFC 4506, XDR, likewise", []string{"CTX-RFC4506"}, "4506"},
-	{"RFC 1833", "RFC 1833, rpcbind, likewise", []string{"CTX-RFC1833"}, "1833"},
+	{"RFC 4506", "RFC 4506, XDR, as far as the transport depends on it", []string{"CTX-RFC4506"}, "4506"},
+	{"RFC 1833", "RFC 1833, rpcbind, as far as the transport depends on it", []string{"CTX-RFC1833"}, "1833"},
 	{"RFC 8166", "RFC 8166, RPC-over-RDMA version 1 as it was revised, where it differs", []string{"CTX-RFC8166"}, "8166"},
 }
 
@@ -49,8 +49,7 @@ devices, and ` + "`make test-rdma`" + ` runs them.
 *With reason* are rules that no test here could break, with the reason in place of the tests. *Open* are the others: what they
 ask for is not built yet, or not whole, and a test of a part does not change that. The list of them may only shrink.
 
-*Where* names the files whose comments cite the rule or its section of the RFC. Where there is none it names the packages of the
-tests.
+*Where* names the files that cite the rule, or its section of the RFC, in a comment, or else the packages of the tests.
 `
 
 // Document returns the document.
