@@ -28,7 +28,12 @@ type listener struct {
 	once     sync.Once
 	wg       sync.WaitGroup // the accepting goroutine and the handshakes
 
-	mu      lockorder.Mutex
+	handshakes lockorder.Value[handshakes]
+}
+
+// Handshakes are those of a listener whose MPA request is incomplete, under the lock of
+// listener.handshakes.
+type handshakes struct {
 	pending []handshaker // oldest first
 	down    bool
 }
@@ -65,16 +70,16 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 		requests: make(chan *Conn, cfg.Backlog),
 		closed:   make(chan struct{}),
 	}
-	l.mu.Init(lockorder.IwarpListener)
-	p.mu.Lock()
-	closed := p.closed
-	if p.listeners == nil {
-		p.listeners = make(map[*listener]struct{})
+	l.handshakes.Init(lockorder.IwarpListener)
+	ls := p.listening.Lock()
+	closed := ls.closed
+	if ls.on == nil {
+		ls.on = make(map[*listener]struct{})
 	}
 	if !closed {
-		p.listeners[l] = struct{}{}
+		ls.on[l] = struct{}{}
 	}
-	p.mu.Unlock()
+	p.listening.Unlock()
 	if closed { // meanwhile
 		sock.f.Close()
 		return nil, p.mayOpen(addr)
@@ -123,12 +128,12 @@ func (l *listener) Close() error {
 	l.once.Do(func() {
 		close(l.closed)
 		l.sock.f.Close()
-		l.mu.Lock()
-		l.down = true
-		for _, h := range l.pending {
+		hs := l.handshakes.Lock()
+		hs.down = true
+		for _, h := range hs.pending {
 			h.f.SetDeadline(past)
 		}
-		l.mu.Unlock()
+		l.handshakes.Unlock()
 		l.wg.Wait()
 		for {
 			select {
@@ -139,9 +144,8 @@ func (l *listener) Close() error {
 			}
 			break
 		}
-		l.p.mu.Lock()
-		delete(l.p.listeners, l)
-		l.p.mu.Unlock()
+		delete(l.p.listening.Lock().on, l)
+		l.p.listening.Unlock()
 	})
 	return nil
 }
@@ -197,50 +201,50 @@ func (l *listener) run() {
 
 // admit adds f to the list of pending handshakes, if necessary in place of another.
 func (l *listener) admit(f *os.File, from *net.TCPAddr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.down {
+	hs := l.handshakes.Lock()
+	defer l.handshakes.Unlock()
+	if hs.down {
 		return false
 	}
-	if len(l.pending) >= l.cfg.MaxPending {
-		l.giveUp()
+	if len(hs.pending) >= l.cfg.MaxPending {
+		hs.giveUp()
 	}
-	l.pending = append(l.pending, handshaker{f, from.AddrPort().Addr().Unmap()})
+	hs.pending = append(hs.pending, handshaker{f, from.AddrPort().Addr().Unmap()})
 	return true
 }
 
 // makeRoom drops a pending handshake, if there is one.
 func (l *listener) makeRoom() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.pending) == 0 {
+	hs := l.handshakes.Lock()
+	defer l.handshakes.Unlock()
+	if len(hs.pending) == 0 {
 		return false
 	}
-	l.giveUp()
+	hs.giveUp()
 	return true
 }
 
 // giveUp ends the oldest handshake of the host that has the most, so that a host that sends no
-// requests can crowd out only itself. mu is held.
-func (l *listener) giveUp() {
-	count := make(map[netip.Addr]int, len(l.pending))
+// requests can crowd out only itself.
+func (hs *handshakes) giveUp() {
+	count := make(map[netip.Addr]int, len(hs.pending))
 	most := 0
-	for _, h := range l.pending {
+	for _, h := range hs.pending {
 		count[h.host]++
 		most = max(most, count[h.host])
 	}
-	i := slices.IndexFunc(l.pending, func(h handshaker) bool { return count[h.host] == most })
-	l.pending[i].f.SetDeadline(past) // its goroutine does the rest
-	l.pending = slices.Delete(l.pending, i, i+1)
+	i := slices.IndexFunc(hs.pending, func(h handshaker) bool { return count[h.host] == most })
+	hs.pending[i].f.SetDeadline(past) // its goroutine does the rest
+	hs.pending = slices.Delete(hs.pending, i, i+1)
 }
 
 // dismiss removes f from the list. It returns false if giveUp has removed it before.
 func (l *listener) dismiss(f *os.File) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if i := l.find(f); i >= 0 {
-		l.pending = slices.Delete(l.pending, i, i+1)
-		return !l.down
+	hs := l.handshakes.Lock()
+	defer l.handshakes.Unlock()
+	if i := hs.find(f); i >= 0 {
+		hs.pending = slices.Delete(hs.pending, i, i+1)
+		return !hs.down
 	}
 	return false
 }
@@ -276,14 +280,14 @@ func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
 
 // pends reports whether f is still in the list.
 func (l *listener) pends(f *os.File) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.down && l.find(f) >= 0
+	hs := l.handshakes.Lock()
+	defer l.handshakes.Unlock()
+	return !hs.down && hs.find(f) >= 0
 }
 
-// find returns the index of f in the list, or -1. mu is held.
-func (l *listener) find(f *os.File) int {
-	return slices.IndexFunc(l.pending, func(h handshaker) bool { return h.f == f })
+// find returns the index of f in the list, or -1.
+func (hs *handshakes) find(f *os.File) int {
+	return slices.IndexFunc(hs.pending, func(h handshaker) bool { return h.f == f })
 }
 
 // request validates a complete request and passes it to Accept.

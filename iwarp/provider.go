@@ -112,28 +112,32 @@ type Provider struct {
 	stages  sync.Pool // *stage
 	batches sync.Pool // *batch
 
-	mu        lockorder.Mutex
-	listeners map[*listener]struct{}
-	closed    bool
+	listening lockorder.Value[listening]
 
 	nudgeAfter time.Duration // for tests; firstNudge if zero
 }
 
 var _ fabric.Provider = (*Provider)(nil)
 
+// Listening is what a Provider listens with, under the lock of Provider.listening.
+type listening struct {
+	on     map[*listener]struct{}
+	closed bool
+}
+
 // New returns a Provider. It holds nothing open until it is used.
 func New(cfg Config) *Provider {
 	p := &Provider{cfg: cfg}
-	p.mu.Init(lockorder.IwarpProvider)
+	p.listening.Init(lockorder.IwarpProvider)
 	return p
 }
 
 // Close implements fabric.Provider. Its error is nil.
 func (p *Provider) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	list := slices.Collect(maps.Keys(p.listeners))
-	p.mu.Unlock()
+	l := p.listening.Lock()
+	l.closed = true
+	list := slices.Collect(maps.Keys(l.on))
+	p.listening.Unlock()
 	for _, l := range list {
 		l.Close()
 	}
@@ -142,9 +146,8 @@ func (p *Provider) Close() error {
 
 // mayOpen is nil until Close. The error is for an operation on addr.
 func (p *Provider) mayOpen(addr string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
+	defer p.listening.Unlock()
+	if p.listening.Lock().closed {
 		return &SetupError{Addr: addr, Reason: "the provider", Err: net.ErrClosed}
 	}
 	return nil
@@ -164,9 +167,8 @@ type OpenObjects struct {
 
 // OpenObjects returns the current counts, for tests that check for leaks.
 func (p *Provider) OpenObjects() OpenObjects {
-	p.mu.Lock()
-	listeners := len(p.listeners)
-	p.mu.Unlock()
+	listeners := len(p.listening.Lock().on)
+	p.listening.Unlock()
 	return OpenObjects{
 		Conns:      int(p.open.conns.Load()),
 		Listeners:  listeners,

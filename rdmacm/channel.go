@@ -19,8 +19,13 @@ type EventChannel struct {
 	fd   *pollfd.FD
 	done chan struct{} // the goroutine has ended
 
-	mu     lockorder.Mutex
-	ids    map[uint64]*ID // by number, which is the ID's context in the library
+	ids lockorder.Value[ids]
+}
+
+// Ids are those of an EventChannel, under the lock of EventChannel.ids. Its holder alone takes
+// events.
+type ids struct {
+	by     map[uint64]*ID // by number, which is the ID's context in the library
 	last   uint64
 	closed bool
 	left   bool // to be closed with the last ID
@@ -42,8 +47,8 @@ func newEventChannel(lib cgo.Library) (*EventChannel, error) {
 		lib.DestroyEventChannel(raw)
 		return nil, err
 	}
-	ch := &EventChannel{lib: lib, raw: raw, fd: fd, done: make(chan struct{}), ids: make(map[uint64]*ID)}
-	ch.mu.Init(lockorder.RdmacmChannel)
+	ch := &EventChannel{lib: lib, raw: raw, fd: fd, done: make(chan struct{})}
+	ch.ids.Init(lockorder.RdmacmChannel).by = make(map[uint64]*ID)
 	go ch.demux()
 	return ch, nil
 }
@@ -101,8 +106,8 @@ const maxBad = 64
 // next takes an event and looks up its ID, in one critical section because of Migrate: an
 // event that has been taken has been assigned to an ID.
 func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errno) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
+	all := ch.ids.Lock()
+	defer ch.ids.Unlock()
 	if errno := ch.lib.GetCMEvent(ch.raw, e); errno != 0 {
 		return nil, errno
 	}
@@ -113,7 +118,7 @@ func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errn
 	if e.PrivateDataLen > 0 {
 		ev.PrivateData = append([]byte(nil), e.PrivateData[:e.PrivateDataLen]...)
 	}
-	id := ch.ids[e.Context]
+	id := all.by[e.Context]
 	if ev.Type != EventConnectRequest {
 		return func() {
 			if id != nil {
@@ -121,7 +126,7 @@ func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errn
 			}
 		}, 0
 	}
-	child := ch.adopt(cgo.IDOf(e))
+	child := all.adopt(ch, cgo.IDOf(e))
 	child.request = ev
 	return func() {
 		if id == nil || !id.requested(child) {
@@ -133,24 +138,44 @@ func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errn
 }
 
 // adopt creates the Go object of an ID of the library, nil if that is yet to be created.
-// mu is held.
-func (ch *EventChannel) adopt(raw *cgo.CMID) *ID {
-	ch.last++
-	id := &ID{lib: ch.lib, ch: ch, num: ch.last, raw: raw, wake: make(chan struct{}, 1), gone: make(chan struct{})}
-	id.mu.Init(lockorder.RdmacmID)
+func (all *ids) adopt(ch *EventChannel, raw *cgo.CMID) *ID {
+	all.last++
+	id := &ID{lib: ch.lib, ch: ch, num: all.last, raw: raw, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	id.box.Init(lockorder.RdmacmID)
 	if raw != nil {
 		ch.lib.SetContext(raw, id.num)
 	}
-	ch.ids[id.num] = id
+	all.by[id.num] = id
 	return id
+}
+
+// enter makes an ID known by a number of at least num, and no longer by the number old. It
+// returns zero if the channel is closed.
+func (ch *EventChannel) enter(id *ID, old, num uint64) uint64 {
+	all := ch.ids.Lock()
+	defer ch.ids.Unlock()
+	if all.closed {
+		return 0
+	}
+	delete(all.by, old)
+	all.last = max(all.last+1, num)
+	all.by[all.last] = id
+	return all.last
+}
+
+// forget drops the ID with a number. It reports whether the channel has to be closed with it.
+func (ch *EventChannel) forget(num uint64) (last bool) {
+	all := ch.ids.Lock()
+	defer ch.ids.Unlock()
+	delete(all.by, num)
+	return all.left && len(all.by) == 0
 }
 
 // leave closes the channel, at once or with its last ID. There may be one of a connection
 // request that has arrived while its listener was being closed.
 func (ch *EventChannel) leave() {
-	ch.mu.Lock()
-	ch.left = true
-	ch.mu.Unlock()
+	ch.ids.Lock().left = true
+	ch.ids.Unlock()
 	_ = ch.Close() // busy: ID.Close does it
 }
 
@@ -159,17 +184,16 @@ func (ch *EventChannel) leave() {
 //
 // Implements: void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 func (ch *EventChannel) Close() error {
-	ch.mu.Lock()
-	if len(ch.ids) > 0 {
-		ch.mu.Unlock()
+	all := ch.ids.Lock()
+	open, closed := len(all.by), all.closed
+	all.closed = closed || open == 0
+	ch.ids.Unlock()
+	switch {
+	case open > 0:
 		return callError("rdma_destroy_event_channel", "with open IDs", syscall.EBUSY)
-	}
-	if ch.closed {
-		ch.mu.Unlock()
+	case closed:
 		return nil
 	}
-	ch.closed = true
-	ch.mu.Unlock()
 	ch.fd.Close()
 	<-ch.done
 	ch.lib.DestroyEventChannel(ch.raw)

@@ -261,9 +261,9 @@ func (c *Conn) destroyQP() {
 		}
 		// An abandoned set-up may still be in progress: the library changes the state
 		// of the queue pair when it takes an event, under the lock of the channel.
-		c.id.ch.mu.Lock()
+		c.id.ch.ids.Lock()
 		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { c.dev.lib.CMDestroyQP(raw); return 0 })
-		c.id.ch.mu.Unlock()
+		c.id.ch.ids.Unlock()
 		t.qp, r.qp = nil, nil
 	}
 	c.recv.Unlock()

@@ -27,20 +27,19 @@ func DropQP(id *ID) {
 // Requests is how many connection requests wait at a listener.
 func Requests(l fabric.Listener) int {
 	id := l.(*Listener).id
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	return len(id.children)
+	defer id.box.Unlock()
+	return len(id.box.Lock().children)
 }
 
 // Channel is the provider's event channel, nil while it has none, and a channel that is
 // closed when the goroutine of it has ended.
 func Channel(p *Provider) (*EventChannel, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.channel == nil {
+	h := p.held.Lock()
+	defer p.held.Unlock()
+	if h.channel == nil {
 		return nil, nil
 	}
-	return p.channel, p.channel.done
+	return h.channel, h.channel.done
 }
 
 // Left is closed when the connection manager has told of the peer's end of c.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/cgo/cgotest"
@@ -495,5 +496,49 @@ func TestFakeListenerKeepsPlug(t *testing.T) {
 	cq, id := slices.Index(calls, "ibv_destroy_cq"), slices.Index(calls, "rdma_destroy_id")
 	if cq < 0 || id < cq {
 		t.Errorf("Close calls %q", calls)
+	}
+}
+
+// TestFakeMigrate: an ID that has moved to another channel, however often, gets its events
+// there, whatever the numbers of other IDs are.
+func TestFakeMigrate(t *testing.T) {
+	lib := cgotest.New(t)
+	lib.AddDevice("fake0", fakeAddr)
+	var channels [2]*rdmacm.EventChannel
+	for i := range channels {
+		ch, err := rdmacm.NewEventChannelOn(lib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ch.Close()
+		channels[i] = ch
+	}
+	for moves := range 5 {
+		id, err := channels[0].NewID()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer id.Close()
+		for i := range moves {
+			if err := id.Migrate(channels[(i+1)%2]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := id.ResolveAddr(soon(t), netip.AddrPort{}, netip.MustParseAddrPort(fakePeer), time.Second); err != nil {
+			t.Errorf("after %d moves: %v", moves, err)
+		}
+	}
+	gone, err := rdmacm.NewEventChannelOn(lib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	id, err := channels[0].NewID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer id.Close()
+	if err := id.Migrate(gone); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("to a closed channel: %v", err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/ibv"
@@ -31,14 +30,18 @@ type ID struct {
 
 	request Event // of an ID from GetRequest
 
-	mu       lockorder.Mutex
+	wake chan struct{} // holds a token when an event or request has been added
+	gone chan struct{} // closed by Close
+	box  lockorder.Value[mailbox]
+}
+
+// A mailbox is what an ID has received, under the lock of ID.box.
+type mailbox struct {
 	events   []Event
 	children []*ID // of connection requests not taken yet
 	notify   func(Event)
-	forward  *ID           // gets the connection requests instead, or nil
-	wake     chan struct{} // holds a token when an event or request has been added
-	gone     chan struct{} // closed by Close
-	refuse   bool          // reject connection requests
+	forward  *ID  // gets the connection requests instead, or nil
+	refuse   bool // reject connection requests
 	closed   bool
 }
 
@@ -46,15 +49,15 @@ type ID struct {
 //
 // Implements: int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum rdma_port_space ps)
 func (ch *EventChannel) NewID() (*ID, error) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.closed {
+	all := ch.ids.Lock()
+	defer ch.ids.Unlock()
+	if all.closed {
 		return nil, errClosed("event channel")
 	}
-	id := ch.adopt(nil)
+	id := all.adopt(ch, nil)
 	raw, errno := ch.lib.CreateID(ch.raw, id.num, portSpaceTCP)
 	if errno != 0 {
-		delete(ch.ids, id.num)
+		delete(all.by, id.num)
 		return nil, callError("rdma_create_id", "", errno)
 	}
 	id.raw = raw
@@ -77,12 +80,12 @@ func (id *ID) use(op, addr string, f func(*cgo.CMID) syscall.Errno) error {
 // deliver queues an event, or passes it to the Notify function. It runs on the channel's
 // goroutine.
 func (id *ID) deliver(ev Event) {
-	id.mu.Lock()
-	notify := id.notify
+	box := id.box.Lock()
+	notify := box.notify
 	if notify == nil {
-		id.events = append(id.events, ev)
+		box.events = append(box.events, ev)
 	}
-	id.mu.Unlock()
+	id.box.Unlock()
 	if notify != nil {
 		notify(ev)
 		return
@@ -100,16 +103,16 @@ func (id *ID) signal() {
 // requested queues a connection request for its listener. It returns false if the
 // listener does not take it.
 func (id *ID) requested(child *ID) bool {
-	id.mu.Lock()
-	if to := id.forward; to != nil {
-		id.mu.Unlock()
+	box := id.box.Lock()
+	if to := box.forward; to != nil {
+		id.box.Unlock()
 		return to.requested(child)
 	}
-	defer id.mu.Unlock()
-	if id.closed || id.refuse {
+	defer id.box.Unlock()
+	if box.closed || box.refuse {
 		return false
 	}
-	id.children = append(id.children, child)
+	box.children = append(box.children, child)
 	id.signal()
 	return true
 }
@@ -118,11 +121,11 @@ func (id *ID) requested(child *ID) bool {
 // first with the events that are queued. It runs on the channel's goroutine and must
 // neither block nor call Close.
 func (id *ID) Notify(f func(Event)) {
-	id.mu.Lock()
-	queued := id.events
-	id.events = nil
-	id.notify = f
-	id.mu.Unlock()
+	box := id.box.Lock()
+	queued := box.events
+	box.events = nil
+	box.notify = f
+	id.box.Unlock()
 	for _, ev := range queued {
 		f(ev)
 	}
@@ -132,14 +135,14 @@ func (id *ID) Notify(f func(Event)) {
 // fails with the context's error, or net.ErrClosed after Close.
 func (id *ID) Event(ctx context.Context) (Event, error) {
 	for {
-		id.mu.Lock()
-		if len(id.events) > 0 {
-			ev := id.events[0]
-			id.events = id.events[1:]
-			id.mu.Unlock()
+		box := id.box.Lock()
+		if len(box.events) > 0 {
+			ev := box.events[0]
+			box.events = box.events[1:]
+			id.box.Unlock()
 			return ev, nil
 		}
-		id.mu.Unlock()
+		id.box.Unlock()
 		if err := id.pause(ctx); err != nil {
 			return Event{}, err
 		}
@@ -270,14 +273,14 @@ func (id *ID) GetRequest(ctx context.Context) (*ID, error) {
 }
 
 func (id *ID) takeRequest() *ID {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	if len(id.children) == 0 {
+	box := id.box.Lock()
+	defer id.box.Unlock()
+	if len(box.children) == 0 {
 		return nil
 	}
-	child := id.children[0]
-	id.children = id.children[1:]
-	if len(id.children) > 0 {
+	child := box.children[0]
+	box.children = box.children[1:]
+	if len(box.children) > 0 {
 		id.signal() // for the next waiter
 	}
 	return child
@@ -285,11 +288,11 @@ func (id *ID) takeRequest() *ID {
 
 // refuseRequests rejects the requests that have not been taken, and those to come.
 func (id *ID) refuseRequests() {
-	id.mu.Lock()
-	id.refuse = true
-	children := id.children
-	id.children = nil
-	id.mu.Unlock()
+	box := id.box.Lock()
+	box.refuse = true
+	children := box.children
+	box.children = nil
+	id.box.Unlock()
 	for _, child := range children {
 		child.Reject(nil)
 		child.Close()
@@ -348,22 +351,17 @@ func (id *ID) Migrate(to *EventChannel) error {
 	}
 	// Both channels know the ID by its new number until it has moved. The old channel
 	// keeps the old number, since its goroutine may hold an event with it.
-	first, second := from, to
-	if uintptr(unsafe.Pointer(first)) > uintptr(unsafe.Pointer(second)) {
-		first, second = second, first
-	}
-	first.mu.Lock()
-	second.mu.Lock()
-	if to.closed {
-		second.mu.Unlock()
-		first.mu.Unlock()
+	num := to.enter(id, 0, 0)
+	if num == 0 {
 		return errClosed("event channel")
 	}
-	num := max(from.last, to.last) + 1
-	from.last, to.last = num, num
-	from.ids[num], to.ids[num] = id, id
-	second.mu.Unlock()
-	first.mu.Unlock()
+	for old := from.enter(id, 0, num); old != num; {
+		if num < old {
+			num = to.enter(id, num, old)
+		} else {
+			old = from.enter(id, old, num)
+		}
+	}
 	id.lib.SetContext(id.raw, num)
 
 	errno := id.lib.MigrateID(id.raw, to.raw)
@@ -371,12 +369,8 @@ func (id *ID) Migrate(to *EventChannel) error {
 	if errno != 0 {
 		stays, leaves = from, to
 	}
-	leaves.mu.Lock()
-	delete(leaves.ids, num)
-	leaves.mu.Unlock()
-	from.mu.Lock()
-	delete(from.ids, id.num)
-	from.mu.Unlock()
+	leaves.forget(num)
+	from.forget(id.num)
 	id.ch, id.num = stays, num
 	// The kernel moves pending events without waking pollers of the new channel.
 	to.fd.Wake()
@@ -477,14 +471,14 @@ func (id *ID) Port() uint8 {
 //
 // Implements: int rdma_destroy_id(struct rdma_cm_id *id)
 func (id *ID) Close() error {
-	id.mu.Lock()
-	if id.closed {
-		id.mu.Unlock()
+	box := id.box.Lock()
+	if box.closed {
+		id.box.Unlock()
 		return nil
 	}
-	id.closed = true
+	box.closed = true
 	close(id.gone)
-	id.mu.Unlock()
+	id.box.Unlock()
 	id.refuseRequests()
 
 	id.life.Lock()
@@ -493,11 +487,7 @@ func (id *ID) Close() error {
 	id.life.Unlock()
 	// Blocks until all events of the ID have been acknowledged.
 	errno := id.lib.DestroyID(raw)
-	ch.mu.Lock()
-	delete(ch.ids, num)
-	last := ch.left && len(ch.ids) == 0
-	ch.mu.Unlock()
-	if last {
+	if ch.forget(num) {
 		go ch.Close() // waits for the channel's goroutine, which this may be
 	}
 	return callError("rdma_destroy_id", "", errno)

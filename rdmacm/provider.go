@@ -39,7 +39,11 @@ type Provider struct {
 
 	open struct{ conns, listeners, mrs, mws atomic.Int64 }
 
-	mu        lockorder.Mutex
+	held lockorder.Value[holdings]
+}
+
+// Holdings are what a Provider has, under the lock of Provider.held.
+type holdings struct {
 	channel   *EventChannel // while users > 0, and for linger after
 	users     int
 	retirer   *time.Timer // closes an unused channel
@@ -57,8 +61,8 @@ func newProvider(lib cgo.Library, cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{cfg: cfg, lib: lib, devices: make(map[*cgo.Context]*device), listeners: make(map[*Listener]struct{})}
-	p.mu.Init(lockorder.RdmacmProvider)
+	p := &Provider{cfg: cfg, lib: lib}
+	*p.held.Init(lockorder.RdmacmProvider) = holdings{devices: make(map[*cgo.Context]*device), listeners: make(map[*Listener]struct{})}
 	// Open the channel once, to fail now and not with the first connection.
 	if _, err := p.acquire(); err != nil {
 		return nil, err
@@ -73,10 +77,10 @@ func (p *Provider) Name() string { return name }
 // Close implements fabric.Provider. The event channel is closed when the last connection
 // is. The error is nil.
 func (p *Provider) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	list := slices.Collect(maps.Keys(p.listeners))
-	p.mu.Unlock()
+	h := p.held.Lock()
+	h.closed = true
+	list := slices.Collect(maps.Keys(h.listeners))
+	p.held.Unlock()
 	for _, l := range list {
 		l.Close()
 	}
@@ -86,9 +90,8 @@ func (p *Provider) Close() error {
 
 // mayOpen is nil until Close. The error is for an operation on addr.
 func (p *Provider) mayOpen(op, addr string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
+	defer p.held.Unlock()
+	if p.held.Lock().closed {
 		return &net.OpError{Op: op, Net: name, Addr: opAddr(addr), Err: net.ErrClosed}
 	}
 	return nil
@@ -114,44 +117,44 @@ const linger = 100 * time.Millisecond
 
 // acquire takes a reference to the event channel, opening it if necessary.
 func (p *Provider) acquire() (*EventChannel, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.channel == nil {
+	h := p.held.Lock()
+	defer p.held.Unlock()
+	if h.channel == nil {
 		ch, err := newEventChannel(p.lib)
 		if err != nil {
 			return nil, err
 		}
-		p.channel = ch
+		h.channel = ch
 	}
-	p.users++
-	return p.channel, nil
+	h.users++
+	return h.channel, nil
 }
 
 // release drops a reference. The last one starts the timer that closes the channel.
 func (p *Provider) release() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.users--
+	h := p.held.Lock()
+	defer p.held.Unlock()
+	h.users--
 	wait := linger
-	if p.closed {
+	if h.closed {
 		wait = 0
 	}
 	switch {
-	case p.users > 0:
-	case p.retirer == nil:
-		p.retirer = time.AfterFunc(wait, p.retire)
+	case h.users > 0:
+	case h.retirer == nil:
+		h.retirer = time.AfterFunc(wait, p.retire)
 	default:
-		p.retirer.Reset(wait)
+		h.retirer.Reset(wait)
 	}
 }
 
 // retire closes the event channel if it has no user.
 func (p *Provider) retire() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.users == 0 && p.channel != nil {
-		p.channel.leave()
-		p.channel = nil
+	h := p.held.Lock()
+	defer p.held.Unlock()
+	if h.users == 0 && h.channel != nil {
+		h.channel.leave()
+		h.channel = nil
 	}
 }
 
@@ -172,24 +175,27 @@ type device struct {
 
 	inline atomic.Int32 // bytes of inline data to ask for
 
-	// Guarded by Provider.mu.
+	use    lockorder.Part[holdings, use]
+	queues lockorder.Value[queues]
+}
+
+// A use is what the provider knows of the use of a device. It is reached with the lock of
+// Provider.held.
+type use struct {
 	users int     // connections, and listeners of this device alone
 	gone  bool    // the kernel has removed it
 	plug  *ibv.CQ // siw, while there are users; see plugEntries
-
-	mu     lockorder.Mutex
-	queues []*queue // shared completion queues
 }
 
 // enterDevice counts a connection of the device before its objects are created, or a
 // listener.
 func (p *Provider) enterDevice(d *device) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	d.users++
-	if d.users == 1 && d.siw {
+	u := d.use.Of(p.held.Lock())
+	defer p.held.Unlock()
+	u.users++
+	if u.users == 1 && d.siw {
 		// If this fails, connections may fail later, with the reason.
-		d.plug, _ = d.ctx.CreateCQ(plugEntries, nil, 0)
+		u.plug, _ = d.ctx.CreateCQ(plugEntries, nil, 0)
 	}
 }
 
@@ -206,15 +212,15 @@ const plugEntries = 0x91*4096/32 + 1
 // leaveDevice discounts a connection whose objects have been destroyed, or a listener whose
 // ID still keeps the device.
 func (p *Provider) leaveDevice(d *device) {
-	p.mu.Lock()
-	d.users--
-	last := d.users == 0
-	plug := d.plug
+	u := d.use.Of(p.held.Lock())
+	u.users--
+	last := u.users == 0
+	plug := u.plug
 	if last {
-		d.plug = nil
+		u.plug = nil
 	}
-	let := last && d.gone
-	p.mu.Unlock()
+	let := last && u.gone
+	p.held.Unlock()
 	if last && plug != nil {
 		plug.Close()
 	}
@@ -226,11 +232,11 @@ func (p *Provider) leaveDevice(d *device) {
 // removed records that the kernel removes the device. A device that appears later, even
 // with the same context address, is another one.
 func (p *Provider) removed(d *device) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	d.gone = true
-	if p.devices[d.ctx.Raw()] == d {
-		delete(p.devices, d.ctx.Raw())
+	h := p.held.Lock()
+	defer p.held.Unlock()
+	d.use.Of(h).gone = true
+	if h.devices[d.ctx.Raw()] == d {
+		delete(h.devices, d.ctx.Raw())
 	}
 }
 
@@ -264,9 +270,9 @@ func (p *Provider) device(id *ID) (*device, error) {
 	if ctx == nil {
 		return nil, &CallError{Op: "rdma_resolve_addr", Addr: id.PeerAddr().String(), Errno: syscall.ENODEV}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if d := p.devices[ctx.Raw()]; d != nil {
+	h := p.held.Lock()
+	defer p.held.Unlock()
+	if d := h.devices[ctx.Raw()]; d != nil {
 		return d, nil
 	}
 	attr, errno := p.lib.QueryDevice(ctx.Raw())
@@ -279,7 +285,7 @@ func (p *Provider) device(id *ID) (*device, error) {
 	}
 	info := p.lib.DeviceInfo(p.lib.ContextDevice(ctx.Raw()))
 	d := &device{lib: p.lib, ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
-	d.mu.Init(lockorder.RdmacmDevice)
+	d.queues.Init(lockorder.RdmacmDevice)
 	d.inline.Store(int32(p.cfg.MaxInline))
 	d.windows = attr.MaxMW > 0 && attr.CapFlags&(capWindowType2A|capWindowType2B) != 0
 	d.sendInv = attr.CapFlags&capMemMgtExtensions != 0
@@ -298,7 +304,7 @@ func (p *Provider) device(id *ID) (*device, error) {
 	if d.maxMsg == 0 {
 		d.maxMsg = 1 << 30
 	}
-	p.devices[ctx.Raw()] = d
+	h.devices[ctx.Raw()] = d
 	return d, nil
 }
 
@@ -398,14 +404,16 @@ type Listener struct {
 
 	second *ID // of the other address family, or nil; forwards its requests to id
 
-	cause error // why the listener has ended without Close; set before stop is closed
+	stop  chan struct{} // closed by Close
+	stand lockorder.Value[stand]
+}
 
-	// siw drops unanswered requests with their listener, so the listening ID stays
-	// open until they are answered.
-	mu         lockorder.Mutex
+// A stand is how far a Listener has got, under the lock of Listener.stand. siw drops unanswered
+// requests with their listener, so the listening ID stays open until they are answered.
+type stand struct {
 	unanswered int
 	closed     bool
-	stop       chan struct{} // closed by Close
+	cause      error // why the listener has ended without Close
 }
 
 // Listen implements fabric.Provider. An empty host listens on all devices, with
@@ -445,12 +453,12 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 
 // keep has Close close the listener. If Close has been called meanwhile, keep does.
 func (p *Provider) keep(l *Listener, addr string) (fabric.Listener, error) {
-	p.mu.Lock()
-	closed := p.closed
+	h := p.held.Lock()
+	closed := h.closed
 	if !closed {
-		p.listeners[l] = struct{}{}
+		h.listeners[l] = struct{}{}
 	}
-	p.mu.Unlock()
+	p.held.Unlock()
 	if closed {
 		l.Close()
 		return nil, p.mayOpen("listen", addr)
@@ -474,9 +482,8 @@ func (p *Provider) listenBoth(port uint16, attr fabric.ConnAttr) (*Listener, err
 		l.Close()
 		return nil, err
 	}
-	v4.mu.Lock()
-	v4.forward = l.id
-	v4.mu.Unlock()
+	v4.box.Lock().forward = l.id
+	v4.box.Unlock()
 	l.second = v4
 	return l, nil
 }
@@ -488,7 +495,7 @@ func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr) (*Listener, e
 	}
 	p.open.listeners.Add(1)
 	l := &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr()), stop: make(chan struct{})}
-	l.mu.Init(lockorder.RdmacmListener)
+	l.stand.Init(lockorder.RdmacmListener)
 	if id.Verbs() != nil {
 		if l.dev, err = p.device(id); err == nil {
 			p.enterDevice(l.dev)
@@ -507,11 +514,10 @@ func (l *Listener) event(ev Event) {
 		if l.dev != nil {
 			l.p.removed(l.dev)
 		}
-		l.mu.Lock()
-		if !l.closed {
-			l.cause = &DeviceError{Device: l.addr.String(), Errno: syscall.ENODEV}
+		if s := l.stand.Lock(); !s.closed {
+			s.cause = &DeviceError{Device: l.addr.String(), Errno: syscall.ENODEV}
 		}
-		l.mu.Unlock()
+		l.stand.Unlock()
 		l.Close()
 		l.p.letGo()
 	}()
@@ -591,17 +597,17 @@ func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 // next waits for a request, which counts as unanswered from then on.
 func (l *Listener) next(ctx context.Context) (*ID, error) {
 	for {
-		l.mu.Lock()
-		if l.closed {
-			l.mu.Unlock()
-			return nil, &net.OpError{Op: "accept", Net: name, Addr: l.addr, Err: cmp.Or(l.cause, net.ErrClosed)}
+		s := l.stand.Lock()
+		if s.closed {
+			defer l.stand.Unlock()
+			return nil, &net.OpError{Op: "accept", Net: name, Addr: l.addr, Err: cmp.Or(s.cause, net.ErrClosed)}
 		}
 		if id := l.id.takeRequest(); id != nil {
-			l.unanswered++
-			l.mu.Unlock()
+			s.unanswered++
+			l.stand.Unlock()
 			return id, nil
 		}
-		l.mu.Unlock()
+		l.stand.Unlock()
 		select {
 		case <-l.id.wake:
 		case <-ctx.Done():
@@ -613,10 +619,10 @@ func (l *Listener) next(ctx context.Context) (*ID, error) {
 
 // answered counts a request as answered, and destroys a closed listener after the last.
 func (l *Listener) answered() {
-	l.mu.Lock()
-	l.unanswered--
-	last := l.closed && l.unanswered == 0
-	l.mu.Unlock()
+	s := l.stand.Lock()
+	s.unanswered--
+	last := s.closed && s.unanswered == 0
+	l.stand.Unlock()
 	if last {
 		l.shut()
 	}
@@ -625,18 +631,17 @@ func (l *Listener) answered() {
 // Close implements fabric.Listener. On iWARP the address stays in use, and requests are
 // rejected, until all connections returned by Accept are accepted, rejected or closed.
 func (l *Listener) Close() error {
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
+	s := l.stand.Lock()
+	if s.closed {
+		l.stand.Unlock()
 		return nil
 	}
-	l.closed = true
-	last := l.unanswered == 0
+	s.closed = true
+	last := s.unanswered == 0
 	close(l.stop)
-	l.mu.Unlock()
-	l.p.mu.Lock()
-	delete(l.p.listeners, l)
-	l.p.mu.Unlock()
+	l.stand.Unlock()
+	delete(l.p.held.Lock().listeners, l)
+	l.p.held.Unlock()
 	l.id.refuseRequests()
 	if last {
 		l.shut()

@@ -3,6 +3,7 @@
 package rdmacm
 
 import (
+	"slices"
 	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
@@ -20,9 +21,18 @@ type queue struct {
 	cq      *ibv.CQ
 	shared  bool
 	own     *Conn // not shared
-	room    int   // shared: entries not reserved by a connection; guarded by dev.mu
-	users   int   // shared: connections that have reserved entries; guarded by dev.mu
+	load    lockorder.Part[queues, load]
 	polling lockorder.Value[polling]
+}
+
+// Queues are the shared ones of a device, under the lock of device.queues.
+type queues struct{ list []*queue }
+
+// A load says how much of a shared queue is in use. It is reached with the lock of
+// device.queues.
+type load struct {
+	room  int // entries not reserved by a connection
+	users int // connections that have reserved entries
 }
 
 // Polling is what the goroutine that polls a queue has of it, under the lock of queue.polling,
@@ -57,12 +67,12 @@ func (d *device) queue(c *Conn, entries int) (*queue, error) {
 		q.own = c
 		return q, nil
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, q := range d.queues {
-		if q.room >= need {
-			q.room -= need
-			q.users++
+	qs := d.queues.Lock()
+	defer d.queues.Unlock()
+	for _, q := range qs.list {
+		if l := q.load.Of(qs); l.room >= need {
+			l.room -= need
+			l.users++
 			return q, nil
 		}
 	}
@@ -76,8 +86,8 @@ func (d *device) queue(c *Conn, entries int) (*queue, error) {
 	l.conns = make(map[uint32]*Conn)
 	l.turns.Give(q.ch)
 	q.polling.Unlock()
-	q.room, q.users = entries-need, 1
-	d.queues = append(d.queues, q)
+	*q.load.Init() = load{entries - need, 1}
+	qs.list = append(qs.list, q)
 	return q, nil
 }
 
@@ -125,14 +135,15 @@ func (q *queue) leave(c *Conn) {
 	q.polling.Unlock()
 	if q.shared {
 		q.wake(c)
-		q.dev.mu.Lock()
-		q.room += c.attr.SendDepth + c.attr.RecvDepth + 1
-		q.users--
-		last := q.users == 0
+		qs := q.dev.queues.Lock()
+		u := q.load.Of(qs)
+		u.room += c.attr.SendDepth + c.attr.RecvDepth + 1
+		u.users--
+		last := u.users == 0
 		if last {
-			q.dev.queues = without(q.dev.queues, q)
+			qs.list = slices.DeleteFunc(qs.list, func(other *queue) bool { return other == q })
 		}
-		q.dev.mu.Unlock()
+		q.dev.queues.Unlock()
 		if !last {
 			return
 		}
@@ -144,16 +155,6 @@ func (q *queue) leave(c *Conn) {
 	q.cq.Close()
 	// Unblocks a waiter parked on it.
 	q.ch.Close()
-}
-
-func without(list []*queue, q *queue) []*queue {
-	out := list[:0]
-	for _, other := range list {
-		if other != q {
-			out = append(out, other)
-		}
-	}
-	return out
 }
 
 func (l *polling) ackEvents() {
