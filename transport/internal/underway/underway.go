@@ -1,12 +1,16 @@
 // Package underway finds the call that a reply is for.
 package underway
 
+import "math/bits"
+
 // A Table is the calls under way on a connection, by xid. The zero value is empty.
 //
-// Xids follow one another, so that the low bits of an xid are its place: calls seldom share one, and
-// those that do are in the places after it. The table is never more than half full.
+// Xids follow one another. A multiplication spreads them over the places, so that there are gaps between
+// them: a call whose place is taken is in one of those after it, up to the next gap. The table is never
+// more than half full.
 type Table[T any] struct {
 	places []place[T] // a power of two, or none
+	shift  uint8      // of a product, which leaves the number of a place
 	n      int
 }
 
@@ -39,7 +43,7 @@ func (t *Table[T]) Remove(xid uint32) {
 	free := t.find(xid)
 	// Calls after it, up to the next free place, move there unless that is before their own place.
 	for i := (free + 1) & mask; t.places[i].call != nil; i = (i + 1) & mask {
-		if home := int(t.places[i].xid) & mask; (i-home)&mask >= (i-free)&mask {
+		if home := t.home(t.places[i].xid); (i-home)&mask >= (i-free)&mask {
 			t.places[free] = t.places[i]
 			free = i
 		}
@@ -48,10 +52,13 @@ func (t *Table[T]) Remove(xid uint32) {
 	t.n--
 }
 
+// home is the place of xid, if it is free: Fibonacci hashing.
+func (t *Table[T]) home(xid uint32) int { return int(xid * 0x9E3779B1 >> t.shift) }
+
 // find returns where the call with xid is, or else where it belongs.
 func (t *Table[T]) find(xid uint32) int {
 	mask := len(t.places) - 1
-	i := int(xid) & mask
+	i := t.home(xid)
 	for t.places[i].call != nil && t.places[i].xid != xid {
 		i = (i + 1) & mask
 	}
@@ -61,6 +68,7 @@ func (t *Table[T]) find(xid uint32) int {
 func (t *Table[T]) grow() {
 	old := t.places
 	t.places = make([]place[T], max(2*len(old), 4))
+	t.shift = uint8(33 - bits.Len(uint(len(t.places))))
 	for _, p := range old {
 		if p.call != nil {
 			t.places[t.find(p.xid)] = p
