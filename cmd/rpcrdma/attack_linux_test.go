@@ -52,7 +52,7 @@ var attacks = map[string]func(addr string, conns int) error{
 	"talk": func(addr string, conns int) error {
 		null := oncrpc.AppendCall(nil, &oncrpc.CallHeader{RPCVers: oncrpc.Version, Prog: nfs.Program, Vers: nfs.Version})
 		null = append(oncrpc.AppendRecordMark(nil, len(null), true), null...)
-		return connect(addr, conns, func(int) net.IP { return net.IPv4(127, 9, 9, 9) }, func(c net.Conn) error {
+		return connectNFS(addr, conns, func(int) net.IP { return net.IPv4(127, 9, 9, 9) }, func(c net.Conn) error {
 			reply := make([]byte, 4096)
 			for xid := uint32(1); ; xid++ {
 				msg := bytes.Clone(null)
@@ -69,7 +69,7 @@ var attacks = map[string]func(addr string, conns int) error{
 	},
 	// Requests for metrics, as many as there can be.
 	"metrics": func(addr string, conns int) error {
-		return connect(addr, conns, func(int) net.IP { return net.IPv4(127, 9, 9, 9) }, func(c net.Conn) error {
+		return connectNFS(addr, conns, func(int) net.IP { return net.IPv4(127, 9, 9, 9) }, func(c net.Conn) error {
 			go io.Copy(io.Discard, c)
 			for {
 				if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
@@ -82,7 +82,7 @@ var attacks = map[string]func(addr string, conns int) error{
 
 // fromHosts is connect from addresses of the loopback network: one host each for IPv4.
 func fromHosts(addr string, conns int, talk func(net.Conn) error) error {
-	return connect(addr, conns, func(i int) net.IP {
+	return connectNFS(addr, conns, func(i int) net.IP {
 		if strings.HasPrefix(addr, "[") {
 			return slices.Concat(attackNet[:8], binary.BigEndian.AppendUint64(nil, uint64(i+1)))
 		}
@@ -93,9 +93,9 @@ func fromHosts(addr string, conns int, talk func(net.Conn) error) error {
 // attackNet is a network of which all addresses are local in a namespace of inNetwork.
 var attackNet = net.ParseIP("fd00:bad::")
 
-// connect keeps so many connections to addr, from addresses of its choice, on which it talks. A
+// connectNFS keeps so many connections to addr, from addresses of its choice, on which it talks. A
 // connection that ends is made again.
-func connect(addr string, conns int, from func(i int) net.IP, talk func(net.Conn) error) error {
+func connectNFS(addr string, conns int, from func(i int) net.IP, talk func(net.Conn) error) error {
 	var begun sync.WaitGroup
 	for i := range conns {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from(i)}}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/look"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -21,7 +22,7 @@ func TestBench(t *testing.T) {
 	for _, version := range []string{"1", "2"} {
 		out := mustRun(t, "bench", "--json", "--version", version, "--calls", "60",
 			"--size", "1,100,64Ki..128Ki", "--depth", "1,8", s.addr)
-		j := decodeJSON[benchJSON](t, out)
+		j := decodeJSON[look.BenchJSON](t, out)
 		if j.Address != s.addr || j.Provider != "iwarp" || j.Program != loadgen.ProgramNumber || j.Version != loadgen.ProgramVersion || j.InlineSend != 4096 || !j.Windows {
 			t.Errorf("%+v", j)
 		}
@@ -91,7 +92,7 @@ func TestBenchText(t *testing.T) {
 func TestBenchConnections(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	for op, want := range map[string]uint64{"read": 2, "null": 1} {
-		j := decodeJSON[benchJSON](t, mustRun(t, "bench", "--json", "--connections", "2", "--op", op, "--size", "2Mi", "--depth", "8", "--time", "500ms", s.addr))
+		j := decodeJSON[look.BenchJSON](t, mustRun(t, "bench", "--json", "--connections", "2", "--op", op, "--size", "2Mi", "--depth", "8", "--time", "500ms", s.addr))
 		if j.Conns != want {
 			t.Errorf("%s: %d connections, want %d", op, j.Conns, want)
 		}
@@ -104,7 +105,7 @@ func TestBenchConnections(t *testing.T) {
 
 func TestBenchTime(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
-	j := decodeJSON[benchJSON](t, mustRun(t, "bench", "--json", "--op", "null", "--depth", "2", "--time", "50ms", s.addr))
+	j := decodeJSON[look.BenchJSON](t, mustRun(t, "bench", "--json", "--op", "null", "--depth", "2", "--time", "50ms", s.addr))
 	if n := len(j.Steps); n != 1 {
 		t.Fatalf("%d steps", n)
 	}

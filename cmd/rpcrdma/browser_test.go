@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cmdtest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
@@ -117,7 +118,7 @@ func TestStatusInBrowser(t *testing.T) {
 	s := startServer(t, "--dir", dir, "--metrics-addr", "127.0.0.1:0")
 	load(t, s)
 	testutil.Eventually(t, "there have been calls", func() bool {
-		_, text := fetch(t, "GET", s.http+"/debug/rpcrdma", "")
+		_, text := cmdtest.Fetch(t, "GET", s.http+"/debug/rpcrdma", "")
 		return strings.Contains(text, "NFS 3 READ") && strings.Contains(text, "prog_unavail")
 	})
 
@@ -155,7 +156,7 @@ func TestStatusInBrowser(t *testing.T) {
 	if keep := os.Getenv("RPCRDMA_PICTURE"); keep != "" {
 		testutil.Must(t, os.WriteFile(keep, small(t, img), 0o666))
 	}
-	if status, _ := fetch(t, "GET", s.http+"/debug/rpcrdma", "attacker.example"); status != 403 {
+	if status, _ := cmdtest.Fetch(t, "GET", s.http+"/debug/rpcrdma", "attacker.example"); status != 403 {
 		t.Errorf("a page of another host gets %d", status)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,7 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cmdtest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
@@ -35,12 +35,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
-	// The first use of signals begins a goroutine that stays: a command in this process must not
-	// have left it behind.
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM)
-	signal.Stop(signals)
-	os.Exit(leak.Main(m))
+	os.Exit(cmdtest.Main(m))
 }
 
 // testTimeout bounds every wait, so that a hanging test says where it hangs.
@@ -118,7 +113,7 @@ func mustSkip(t *testing.T, skipped []string, args ...string) {
 			t.Errorf("rpcrdma %s: not named: %q", strings.Join(args, " "), want)
 		}
 	}
-	if r.status != 1 || len(lines) != len(skipped)+1 || !strings.Contains(last, ": "+things(len(skipped))+" skipped, everything else is ") {
+	if r.status != 1 || len(lines) != len(skipped)+1 || !strings.Contains(last, ": "+cli.Things(len(skipped))+" skipped, everything else is ") {
 		t.Errorf("rpcrdma %s: status %d, want 1 and %d skipped:\n%s", strings.Join(args, " "), r.status, len(skipped), r.stderr)
 	}
 }
@@ -185,7 +180,7 @@ type testServer struct {
 	addr   string // HOST:PORT
 	tcp    string // HOST:PORT, with --tcp-addr
 	http   string // http://HOST:PORT, with --metrics-addr
-	stderr lineBuffer
+	stderr cmdtest.LineBuffer
 	rest   chan string // of standard output, at the end
 	once   sync.Once
 	result error

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -153,27 +152,6 @@ func TestCompletionOfSilentServer(t *testing.T) {
 	defer l.Close()
 	if list, directive := complete(t, "ls", "nfs://"+l.Addr().String()+"/"); len(list) > 0 || directive != directiveMore {
 		t.Errorf("completed with %q and %s", list, directive)
-	}
-}
-
-func TestKnownHosts(t *testing.T) {
-	root := fstest.MapFS{
-		"proc/self/mounts": {Data: []byte("proc /proc proc rw 0 0\nfiles:/data /mnt nfs rw 0 0\n[fd09::1]:/ /m nfs4 rw 0 0\nx\nfiles:/b /b nfs rw 0 0\n$(x):/ /x nfs rw\n")},
-		"etc/hosts":        {Data: []byte("127.0.0.1 localhost\n# 1.2.3.4 comment\n192.0.2.1\tfiles.example.org files # more\n::1 ip6-localhost `x`\n")},
-	}
-	want := []string{"files", "fd09::1", "localhost", "files.example.org"}
-	if got := knownHosts(root); !slices.Equal(got, want) {
-		t.Errorf("known are %q, want %q", got, want)
-	}
-	if got := knownHosts(fstest.MapFS{}); got != nil {
-		t.Errorf("of nothing %q are known", got)
-	}
-	many := "1.1.1.1"
-	for i := range 3 * completionNames {
-		many += " h" + strings.Repeat("x", i%7) + string(rune('a'+i%26)) + strings.Repeat("y", i/100)
-	}
-	if got := knownHosts(fstest.MapFS{"etc/hosts": {Data: []byte(many)}}); len(got) > completionNames {
-		t.Errorf("%d hosts", len(got))
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/copying"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/tree"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
@@ -188,7 +190,7 @@ func TestStat(t *testing.T) {
 	mtime := time.Unix(1_700_000_000, 123_456_789)
 	testutil.Must(t, os.Chtimes(filepath.Join(dir, "file"), mtime.Add(time.Nanosecond), mtime))
 	s := startServer(t, "--dir", dir)
-	st := decodeJSON[statJSON](t, mustRun(t, "stat", "--json", s.url("/file")))
+	st := decodeJSON[tree.StatJSON](t, mustRun(t, "stat", "--json", s.url("/file")))
 	if st.Type != "file" || st.Mode != "-rw-r-----" || st.Perm != "0640" || st.Links != 2 || st.Size != 5 || st.URL != s.url("/file") ||
 		!st.Mtime.Equal(mtime) || !st.Atime.Equal(mtime.Add(time.Nanosecond)) || !st.Ctime.After(mtime) || st.FileID == 0 || len(st.Handle) < 16 {
 		t.Errorf("stat --json: %+v", st)
@@ -212,16 +214,16 @@ func TestStat(t *testing.T) {
 	if r := runCommand(t, "stat", "-v", s.url("/file")); r.status != 0 || !strings.Contains(r.stdout, "  handle       "+st.Handle+"\n") {
 		t.Errorf("stat -v: %d\n%s", r.status, r.stdout)
 	}
-	if st := decodeJSON[statJSON](t, mustRun(t, "stat", "--json", s.url("/dangling"))); st.Type != "link" || st.Target != "nowhere" {
+	if st := decodeJSON[tree.StatJSON](t, mustRun(t, "stat", "--json", s.url("/dangling"))); st.Type != "link" || st.Target != "nowhere" {
 		t.Errorf("stat of a link: %+v", st)
 	}
-	if st := decodeJSON[statJSON](t, mustRun(t, "stat", "-L", "--json", s.url("/link"))); st.Type != "file" || st.Size != 5 || st.Target != "" {
+	if st := decodeJSON[tree.StatJSON](t, mustRun(t, "stat", "-L", "--json", s.url("/link"))); st.Type != "file" || st.Size != 5 || st.Target != "" {
 		t.Errorf("stat -L of a link: %+v", st)
 	}
 	mustFail(t, 1, "/dangling: no such file (NFS3ERR_NOENT)\n", "stat", "-L", s.url("/dangling"))
 	mustFail(t, 2, "argument URL is missing\n", "stat")
 	r := runCommand(t, "stat", "--json", s.url("/nope"), s.url("/dir"))
-	if r.status != 1 || !strings.Contains(r.stderr, `{"error":"stat `+s.url("/nope")+`: no such file (NFS3ERR_NOENT)","status":1}`) || decodeJSON[statJSON](t, r.stdout).Type != "directory" {
+	if r.status != 1 || !strings.Contains(r.stderr, `{"error":"stat `+s.url("/nope")+`: no such file (NFS3ERR_NOENT)","status":1}`) || decodeJSON[tree.StatJSON](t, r.stdout).Type != "directory" {
 		t.Errorf("stat --json of two: %d\n%s%s", r.status, r.stdout, r.stderr)
 	}
 }
@@ -288,7 +290,7 @@ func TestCp(t *testing.T) {
 	}
 	for range 2 {
 		for _, parallel := range []string{"1", "16"} {
-			r := decodeJSON[resultJSON](t, mustRun(t, "cp", "-r", "--json", "-P", parallel, s1.url("/tree"), s2.url("/copy"+parallel)))
+			r := decodeJSON[copying.ResultJSON](t, mustRun(t, "cp", "-r", "--json", "-P", parallel, s1.url("/tree"), s2.url("/copy"+parallel)))
 			wantTree(t, filepath.Join(two, "copy"+parallel), want)
 			if r.Files != 6 || r.Links != 3 || r.Directories != 5 || r.Skipped != 0 || r.From != s1.url("/tree") || r.URL != s2.url("/copy"+parallel) {
 				t.Errorf("cp -r: %+v", r)
@@ -487,46 +489,19 @@ func TestReadOnlyDirectories(t *testing.T) {
 	}
 }
 
-// An incomplete file that somebody else has renamed is missing, unless the call was sent twice.
-func TestPartRenamedByOthers(t *testing.T) {
-	dir := t.TempDir()
-	c, _ := serveDir(t, dir)
-	tr := &transfer{remote: &remote{Client: c}}
-	top, err := c.Mnt(t.Context(), "/")
-	testutil.Must(t, err)
-	part, fh, err := tr.createPart(t.Context(), top, 0o644)
-	testutil.Must(t, err, os.Rename(filepath.Join(dir, part), filepath.Join(dir, "name")))
-	if err := tr.renamePart(t.Context(), top, fh, part, "name"); !isMissing(err) {
-		t.Errorf("RENAME: %v", err)
-	}
-}
-
-// The rights of directories are taken from the deepest on: those above are needed to reach it.
-func TestFinishDirs(t *testing.T) {
-	tr := &transfer{opened: []openedDir{{rel: "."}, {rel: "a"}, {rel: "a/b"}, {rel: "c"}}}
-	var order []string
-	err := tr.finishDirs(t.Context(), func(d openedDir) error {
-		order = append(order, d.rel)
-		return nil
-	})
-	if got := strings.Join(order, " "); err != nil || got != "c a/b a ." {
-		t.Errorf("%s, %v", got, err)
-	}
-}
-
 // More links than are kept in memory are copied as well.
 func TestManyLinks(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{"tree/file": "x"})
-	for i := range maxLinks + 1 {
+	for i := range copying.MaxLinks + 1 {
 		testutil.Must(t, os.Symlink("file", filepath.Join(dir, "tree", fmt.Sprint(i))))
 	}
 	s := startServer(t, "--dir", dir)
-	r := decodeJSON[resultJSON](t, mustRun(t, "get", "-r", "--json", s.url("/tree"), filepath.Join(local, "tree")))
-	if r.Links != maxLinks+1 || r.Files != 1 || r.Skipped != 0 {
+	r := decodeJSON[copying.ResultJSON](t, mustRun(t, "get", "-r", "--json", s.url("/tree"), filepath.Join(local, "tree")))
+	if r.Links != copying.MaxLinks+1 || r.Files != 1 || r.Skipped != 0 {
 		t.Errorf("%+v", r)
 	}
-	for i := range maxLinks + 1 {
+	for i := range copying.MaxLinks + 1 {
 		if to, err := os.Readlink(filepath.Join(local, "tree", fmt.Sprint(i))); err != nil || to != "file" {
 			t.Fatalf("%d: %q, %v", i, to, err)
 		}
@@ -581,7 +556,7 @@ func TestPutFromStdin(t *testing.T) {
 		cmd.Run()
 		return result{status: cmd.ProcessState.ExitCode(), stderr: stderr.String()}
 	}
-	for _, size := range []int{0, 1, streamBlock - 1, streamBlock, 2*streamBlock + 12345} {
+	for _, size := range []int{0, 1, copying.StreamBlock - 1, copying.StreamBlock, 2*copying.StreamBlock + 12345} {
 		text := randomText(uint64(size), size)
 		if r := put(text, s.url("/there")); r.status != 0 || r.stderr != "" {
 			t.Fatalf("%d bytes: %+v", size, r)

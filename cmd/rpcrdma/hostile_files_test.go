@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
@@ -93,7 +94,7 @@ func TestHostileCopies(t *testing.T) {
 		if args[0] == "get" {
 			want++
 		}
-		if status != 1 || strings.Count(text, "\n") != want+1 || !strings.HasSuffix(text, ": "+things(want)+" skipped, everything else is copied\n") {
+		if status != 1 || strings.Count(text, "\n") != want+1 || !strings.HasSuffix(text, ": "+cli.Things(want)+" skipped, everything else is copied\n") {
 			t.Errorf("%v: status %d, want %d skipped", args, status, want)
 		}
 		if strings.ContainsAny(text+c.stdout.String(), "\x1b\x00") {

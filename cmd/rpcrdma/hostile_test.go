@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/tree"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
@@ -379,8 +380,8 @@ func TestPartOfTree(t *testing.T) {
 		t.Errorf("ls -r --json: status %d, %d skipped, want 4:\n%s", r.status, n, r.stderr)
 	}
 	l := decodeJSON[struct {
-		URL     string      `json:"url"`
-		Entries []entryJSON `json:"entries"`
+		URL     string           `json:"url"`
+		Entries []tree.EntryJSON `json:"entries"`
 	}](t, r.stdout)
 	if len(l.Entries) != 7 {
 		t.Errorf("ls -r --json: %+v", l)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/copying"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/look"
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
@@ -54,7 +56,7 @@ func TestRDMALinuxServer(t *testing.T) {
 			with := []string{"--provider", tt.provider}
 			mustRun(t, append([]string{"put", "-r", source, url}, with...)...)
 			wantTree(t, filepath.Join(there, "up"), source)
-			got := decodeJSON[resultJSON](t, mustRun(t, append([]string{"get", "-r", "--json", url, back}, with...)...))
+			got := decodeJSON[copying.ResultJSON](t, mustRun(t, append([]string{"get", "-r", "--json", url, back}, with...)...))
 			wantTree(t, back, source)
 			if got.Stats.WriteChunk == 0 {
 				t.Errorf("nothing came through write chunks: %+v", got)
@@ -64,7 +66,7 @@ func TestRDMALinuxServer(t *testing.T) {
 				t.Errorf("the version took more than a question and an answer: %+v", got.Stats)
 			}
 			for _, version := range []string{"auto", "1"} {
-				info := decodeJSON[infoJSON](t, mustRun(t, append([]string{"probe", "--json", "--version", version, at}, with...)...))
+				info := decodeJSON[look.InfoJSON](t, mustRun(t, append([]string{"probe", "--json", "--version", version, at}, with...)...))
 				if info.Version != 1 || info.NullCall != "answered" || info.Credits == 0 || !info.PrivateData || info.Properties {
 					t.Errorf("probe --version %s: %+v", version, info)
 				}

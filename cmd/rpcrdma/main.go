@@ -10,6 +10,13 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/copying"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/look"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/serving"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/tree"
 )
 
 func main() {
@@ -19,25 +26,25 @@ func main() {
 
 // run is main with its environment as arguments. It returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return execute(newRoot(), args, stdin, stdout, stderr)
+	return cli.Run(newRoot(), args, stdin, stdout, stderr)
 }
 
 // newRoot builds the command tree. Every command is a line here: nothing else knows them all.
 func newRoot() *cobra.Command {
-	return assemble([]group{
-		{id: "serve", title: "Serve files:", commands: []*cobra.Command{newServe()}},
-		{id: "files", title: "Use the files of a server:", commands: []*cobra.Command{
-			newLs(), newStat(), newCat(), newGet(), newPut(), newCp(), newMv(), newMkdir(), newRm(), newWatch(),
+	return cli.Root([]cli.Group{
+		{ID: "serve", Title: "Serve files:", Commands: []*cobra.Command{serving.New()}},
+		{ID: "files", Title: "Use the files of a server:", Commands: []*cobra.Command{
+			tree.NewLs(), tree.NewStat(), copying.NewCat(), copying.NewGet(), copying.NewPut(), copying.NewCp(), tree.NewMv(), tree.NewMkdir(), tree.NewRm(), look.NewWatch(),
 		}},
-		{id: "look", title: "Look and measure:", commands: []*cobra.Command{
-			newPing(), newProbe(), newBench(), newStats(), newDevices(), newDecode(),
+		{ID: "look", Title: "Look and measure:", Commands: []*cobra.Command{
+			look.NewPing(), look.NewProbe(), look.NewBench(), look.NewStats(), look.NewDevices(), look.NewDecode(),
 		}},
-		{commands: []*cobra.Command{
-			newVersion(),
-			newMan(),
-			newCompletion(),
-			newTopic("providers", "The RDMA adapters that --provider chooses from", providerHelp),
-			newTopic("rpcbind", "Finding a server's port with --rpcbind", rpcbindHelp),
+		{Commands: []*cobra.Command{
+			cli.NewVersion(),
+			cli.NewMan(),
+			cli.NewCompletion(),
+			cli.NewTopic("providers", "The RDMA adapters that --provider chooses from", connect.ProviderHelp),
+			cli.NewTopic("rpcbind", "Finding a server's port with --rpcbind", connect.RPCBindHelp),
 		}},
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -15,8 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/spf13/cobra"
-
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
@@ -92,8 +90,8 @@ func TestErrorsJSON(t *testing.T) {
 		d := json.NewDecoder(strings.NewReader(r.stderr))
 		for i, want := range tt.want {
 			var got struct {
-				errorJSON
-				skippedJSON
+				cli.ErrorJSON
+				cli.SkippedJSON
 			}
 			if err := d.Decode(&got); err != nil {
 				t.Fatalf("%q: %v in\n%s", tt.args, err, r.stderr)
@@ -105,31 +103,6 @@ func TestErrorsJSON(t *testing.T) {
 		}
 		if r.status != tt.status || d.More() {
 			t.Errorf("%q: status %d, want %d:\n%s", tt.args, r.status, tt.status, r.stderr)
-		}
-	}
-}
-
-// A file goes to standard output complete and in order, and nothing else does.
-func TestPlainJSON(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                                  `""`,
-		"plain ünïcödé 文件 😀":                `"plain ünïcödé 文件 😀"`,
-		"\x1b[31m":                          `"\u001b[31m"`,
-		"del \x7f":                          `"del \u007f"`,
-		"csi \u009b31m, nel \u0085, \u0080": `"csi \u009b31m, nel \u0085, \u0080"`,
-		"\u202egpj.exe":                     `"\u202egpj.exe"`,
-		"\u200e\u200f\u061c\u2066\u2069":    `"\u200e\u200f\u061c\u2066\u2069"`,
-		"tag \U000e0041 \\ \"":              `"tag \udb40\udc41 \\ \""`,
-		"\xff":                              `"\ufffd"`,
-	} {
-		var b bytes.Buffer
-		testutil.Must(t, newJSON(&b).Encode(text))
-		if got := strings.TrimSpace(b.String()); got != want {
-			t.Errorf("%q is printed as %s, want %s", text, got, want)
-		}
-		var back string
-		if err := json.Unmarshal(b.Bytes(), &back); err != nil || back != strings.ToValidUTF8(text, "\ufffd") {
-			t.Errorf("%q comes back as %q, %v", text, back, err)
 		}
 	}
 }
@@ -187,32 +160,5 @@ func TestGetToStdout(t *testing.T) {
 	}
 	if b, err := os.ReadFile(filepath.Join(here, "-")); err != nil || !bytes.Equal(b, []byte("contents")) {
 		t.Errorf("./- is %q, %v", b, err)
-	}
-}
-
-// An argument without a port has the default port.
-func TestDefaultPort(t *testing.T) {
-	for arg, want := range map[string]string{
-		"localhost": "localhost:20049", "localhost:1": "localhost:1", "192.0.2.1": "192.0.2.1:20049", "::1": "[::1]:20049", "[::1]": "[::1]:20049",
-		"[::1]:7": "[::1]:7", "": "", "a:b:c": "", "[::1": "",
-	} {
-		addr, err := new(options).checkAddr(new(cobra.Command), arg)
-		if addr != want || (err == nil) != (want != "") {
-			t.Errorf("%q: %q, %v, want %q", arg, addr, err, want)
-		}
-	}
-}
-
-// A path outside of the exports is answered with what they are.
-func TestNoExport(t *testing.T) {
-	for want, list := range map[string][]nfs.Export{
-		"the server exports nothing":                           nil,
-		"the server exports only /a":                           {{Dir: "/a"}},
-		"the server exports only /a, /b":                       {{Dir: "/a"}, {Dir: "/b"}},
-		`the server exports only /a, "\x1b[2J", /c and 2 more`: {{Dir: "/a"}, {Dir: "\x1b[2J"}, {Dir: "/c"}, {Dir: "/d"}, {Dir: "/e"}},
-	} {
-		if got := explain(&fs.PathError{Op: "mount", Path: "/x", Err: &nfs.NoExportError{Exports: list}}); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
 	}
 }

@@ -2,121 +2,20 @@ package main
 
 import (
 	"context"
-	"errors"
-	"io"
-	"log/slog"
-	"net"
-	"net/http"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cmdtest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
-
-// A dialer connects from an address of this machine.
-func dialerFrom(ip string) *net.Dialer {
-	return &net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
-}
-
-// flood has workers do something again and again until stop is called.
-func flood(t *testing.T, workers int, do func(ctx context.Context)) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				do(ctx)
-			}
-		})
-	}
-	return func() { cancel(); wg.Wait() }
-}
-
-// A health check of one host is answered within a second, whatever another host sends to the port.
-func TestHealthUnderFlood(t *testing.T) {
-	m, err := newMetrics(listenLocal(t), "127.0.0.1:0", slog.New(slog.DiscardHandler))
-	testutil.Must(t, err)
-	m.start()
-	defer m.Close()
-	addr := m.listener.Addr().String()
-	const attacker, probe = "127.0.0.1", "127.0.0.2"
-	var done atomic.Int64 // of the attacker's requests or connections
-	connect := func(ctx context.Context, first string) (net.Conn, error) {
-		conn, err := dialerFrom(attacker).DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return nil, err
-		}
-		done.Add(1)
-		_, err = io.WriteString(conn, first)
-		return conn, errors.Join(err, conn.SetDeadline(time.Now().Add(10*time.Second)))
-	}
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: dialerFrom(attacker).DialContext}}
-	for _, tt := range []struct {
-		name    string
-		workers int
-		least   int64 // what makes it a flood
-		do      func(ctx context.Context)
-	}{
-		{"requests", 8, 2 * metricsRate, func(context.Context) {
-			if res, err := client.Get("http://" + addr + "/"); err == nil {
-				done.Add(1)
-				res.Body.Close()
-			}
-		}},
-		{"connections", 3, 4 * metricsAccepts, func(ctx context.Context) {
-			if conn, err := connect(ctx, ""); err == nil {
-				conn.Close()
-			}
-			time.Sleep(2 * time.Millisecond) // others need the processors, too
-		}},
-		{"half requests", 2 * metricsConns, metricsConns, func(ctx context.Context) {
-			conn, err := connect(ctx, "GET / HTTP/1.1\r\n")
-			if err == nil {
-				stop := context.AfterFunc(ctx, func() { conn.Close() })
-				io.Copy(io.Discard, conn) // until the server has had enough of it
-				stop()
-				conn.Close()
-			}
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			done.Store(0)
-			stop := flood(t, tt.workers, tt.do)
-			defer stop()
-			testutil.Eventually(t, "it is a flood", func() bool { return done.Load() >= tt.least })
-			const probes = 4
-			answered := 0
-			check := http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: dialerFrom(probe).DialContext, DisableKeepAlives: true}}
-			var last error
-			for range probes {
-				time.Sleep(time.Second / metricsHost)
-				res, err := check.Get("http://" + addr + "/healthz")
-				if err != nil {
-					last = err
-					continue
-				}
-				res.Body.Close()
-				if res.StatusCode == 200 {
-					answered++
-				} else {
-					last = errors.New(res.Status)
-				}
-			}
-			if answered < probes-1 { // other processes may have the processors for a second
-				t.Errorf("%d of %d probes were answered: %v", answered, probes, last)
-			}
-		})
-	}
-}
 
 // A liveness probe, which connects to the NFS port, does not wait for others that do.
 func TestLivenessUnderFlood(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir(), "--tcp-addr", "127.0.0.1:0")
 	var done atomic.Int64
-	stop := flood(t, 4, func(ctx context.Context) {
-		if conn, err := dialerFrom("127.0.0.1").DialContext(ctx, "tcp", s.tcp); err == nil {
+	stop := cmdtest.Flood(t, 4, func(ctx context.Context) {
+		if conn, err := cmdtest.DialerFrom("127.0.0.1").DialContext(ctx, "tcp", s.tcp); err == nil {
 			done.Add(1)
 			conn.Close()
 		}
@@ -125,7 +24,7 @@ func TestLivenessUnderFlood(t *testing.T) {
 	defer stop()
 	testutil.Eventually(t, "it is a flood", func() bool { return done.Load() >= 1000 })
 	for range 4 {
-		conn, err := dialerFrom("127.0.0.2").DialContext(t.Context(), "tcp", s.tcp)
+		conn, err := cmdtest.DialerFrom("127.0.0.2").DialContext(t.Context(), "tcp", s.tcp)
 		testutil.Must(t, err)
 		conn.Close()
 	}

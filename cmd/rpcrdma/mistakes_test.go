@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cmdtest"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
@@ -71,7 +73,7 @@ func (p *place) tell(t *testing.T, m mistake) {
 	}
 	var stdout, stderr bytes.Buffer
 	status := run(append([]string{args[0], "--json"}, args[1:]...), strings.NewReader(""), &stdout, &stderr)
-	var e errorJSON
+	var e cli.ErrorJSON
 	d := json.NewDecoder(&stderr)
 	if err := d.Decode(&e); err != nil || d.More() || status != m.status || e.Status != m.status || p.named.Replace(e.Error) != m.says {
 		t.Errorf("rpcrdma %s, with --json: status %d, %v\n%+v", m.line, status, err, e)
@@ -405,7 +407,7 @@ func TestRetryFirstConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	cmd := command(ctx, "get", "--retry", "30s", "nfs://"+addr+"/file", filepath.Join(local, "file"))
-	var said lineBuffer
+	var said cmdtest.LineBuffer
 	cmd.Stderr = &said
 	testutil.Must(t, cmd.Start())
 	testutil.Eventually(t, "it waits", func() bool {

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/copying"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/look"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
@@ -43,7 +45,7 @@ func useServer(t *testing.T, server, client []string, name string) {
 
 	mustRun(t, with("put", "-r", source, s.url("/up"))...)
 	wantTree(t, filepath.Join(target, "up"), source)
-	r := decodeJSON[resultJSON](t, mustRun(t, with("get", "-r", "--json", s.url("/up"), back)...))
+	r := decodeJSON[copying.ResultJSON](t, mustRun(t, with("get", "-r", "--json", s.url("/up"), back)...))
 	wantTree(t, back, source)
 	if r.Stats.WriteChunk == 0 {
 		t.Errorf("get: %+v", r)
@@ -54,7 +56,7 @@ func useServer(t *testing.T, server, client []string, name string) {
 	if out := mustRun(t, with("ping", "-c", "10", s.addr)...); !strings.Contains(out, "10 NULL calls to NFS version 3 at "+s.addr+" over "+name+"\n") {
 		t.Errorf("ping prints\n%s", out)
 	}
-	i := decodeJSON[infoJSON](t, mustRun(t, with("probe", "--json", s.addr)...))
+	i := decodeJSON[look.InfoJSON](t, mustRun(t, with("probe", "--json", s.addr)...))
 	if i.Provider != name || (name == provider.RDMA) == (i.Device == "") || i.Remote != s.addr || i.Credits == 0 || i.NullCall != "answered" {
 		t.Errorf("probe: %+v", i)
 	}
@@ -330,7 +332,7 @@ func wantUnusable(t *testing.T, r result, kind, text string) {
 	if r.status != 0 || r.stderr != "" {
 		t.Fatalf("devices: status %d\n%s", r.status, r.stderr)
 	}
-	for _, d := range decodeJSON[reportJSON](t, r.stdout).Devices {
+	for _, d := range decodeJSON[look.ReportJSON](t, r.stdout).Devices {
 		if d.Name == kind+"0" {
 			if d.Usable || !strings.Contains(d.Reason, text) {
 				t.Errorf("devices: %s usable %v, reason %q, want %q", d.Name, d.Usable, d.Reason, text)
@@ -387,7 +389,7 @@ func TestRDMAPermission(t *testing.T) {
 
 func TestRDMADevices(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
-		r := decodeJSON[reportJSON](t, mustRun(t, "devices", "--json"))
+		r := decodeJSON[look.ReportJSON](t, mustRun(t, "devices", "--json"))
 		i := slices.IndexFunc(r.Devices, func(d provider.Device) bool { return d.Driver == kind })
 		if i < 0 || !r.Providers[1].Usable {
 			t.Fatalf("no %s in %+v", kind, r)

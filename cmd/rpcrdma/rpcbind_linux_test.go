@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/look"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
@@ -71,7 +72,7 @@ func TestRPCBind(t *testing.T) {
 					t.Errorf("ping prints\n%s", out)
 				}
 			}
-			if i := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", "--rpcbind", "127.0.0.1")); i.Remote != s.addr {
+			if i := decodeJSON[look.InfoJSON](t, mustRun(t, "probe", "--json", "--rpcbind", "127.0.0.1")); i.Remote != s.addr {
 				t.Errorf("probe: %+v", i)
 			}
 			mustFail(t, 1, "the rpcbind at 127.0.0.1:111 has no program 300000 version 1 over rdma registered",

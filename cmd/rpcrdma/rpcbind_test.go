@@ -1,17 +1,7 @@
 package main
 
 import (
-	"io"
-	"net"
-	"os"
-	"slices"
-	"strings"
-	"syscall"
 	"testing"
-
-	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 )
 
 func TestRPCBindMessages(t *testing.T) {
@@ -33,50 +23,5 @@ func TestRPCBindMessages(t *testing.T) {
 		{2, "want HOST or HOST:PORT", []string{"probe", "a:b:c"}},
 	} {
 		mustFail(t, tt.status, tt.text, tt.args...)
-	}
-}
-
-// Failures of rpcbind to find the port of MOUNT.
-func TestMountPortMessages(t *testing.T) {
-	absent := &oncrpc.RPCError{Stat: oncrpc.MsgAccepted, AcceptStat: oncrpc.ProgUnavail, Prog: nfs.MountProgram, Vers: nfs.MountVersion}
-	const begin = "no MOUNT on the RDMA connection (the server does not have MOUNT (PROG_UNAVAIL)), nor over TCP: "
-	const asking = begin + "asking the rpcbind at server:111 for MOUNT version 3 over tcp: "
-	for want, err := range map[string]error{
-		begin + "the rpcbind at server:111 has no MOUNT version 3 over tcp registered": rpcbind.ErrNotRegistered,
-		asking + "connection refused: nothing listens there":                           &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
-		asking + "invalid answer: unexpected EOF":                                      &rpcbind.BadReplyError{Err: io.ErrUnexpectedEOF},
-		asking + `invalid answer: address "x" of netid "tcp": is cut short`:            &rpcbind.BadReplyError{Err: &rpcbind.AddrError{Netid: rpcbind.TCP, Addr: "x", What: "is cut short"}},
-	} {
-		err = &rpcbind.OpError{Op: "GETADDR", Server: "server:111", Prog: nfs.MountProgram, Vers: nfs.MountVersion, Netid: rpcbind.TCP, Err: err}
-		if got := explain(&nfs.MountFallbackError{RDMA: absent, TCP: err}); got != want {
-			t.Errorf("%s\nwant\n%s", got, want)
-		}
-	}
-}
-
-// CTX-1833-1: the mappings of a listener.
-func TestMappingsOf(t *testing.T) {
-	for addr, want := range map[string][]string{
-		"192.0.2.1:20049":     {"rdma 192.0.2.1.78.81"},
-		"[2001:db8::1]:20049": {"rdma6 2001:db8::1.78.81"},
-		"0.0.0.0:20049":       {"rdma 0.0.0.0.78.81"},
-		"[::]:20049":          {"rdma6 ::.78.81", "rdma 0.0.0.0.78.81"},
-	} {
-		a, err := net.ResolveTCPAddr("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var mappings []rpcbind.Mapping
-		for _, w := range want {
-			netid, uaddr, _ := strings.Cut(w, " ")
-			m := rpcbind.Mapping{Netid: rpcbind.Netid(netid), Addr: uaddr}
-			m.Prog, m.Vers = nfs.Program, nfs.Version
-			mappings = append(mappings, m)
-			m.Prog, m.Vers = nfs.MountProgram, nfs.MountVersion
-			mappings = append(mappings, m)
-		}
-		if got := mappingsOf(rpcbind.RDMA, a); !slices.Equal(got, mappings) {
-			t.Errorf("%s: %v, want %v", addr, got, mappings)
-		}
 	}
 }

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/copying"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/look"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/tree"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -60,14 +63,14 @@ func TestTreeRoundTrip(t *testing.T) {
 			t.Errorf("put says %q", out)
 		}
 		wantTree(t, target+up, source)
-		r := decodeJSON[resultJSON](t, mustRun(t, "get", "-r", "-P", parallel, "--connections", conns, "--json", s.url(up), back))
+		r := decodeJSON[copying.ResultJSON](t, mustRun(t, "get", "-r", "-P", parallel, "--connections", conns, "--json", s.url(up), back))
 		wantTree(t, back, source)
 		if r.Files != 18 || r.Links != 3 || r.Directories != 8 || r.Skipped != 0 || r.Stats.WriteChunk == 0 {
 			t.Errorf("get -r -P %s: %+v", parallel, r)
 		}
 	}
 	// The second time everything exists already.
-	r := decodeJSON[resultJSON](t, mustRun(t, "put", "-r", "--json", source, s.url("/up1")))
+	r := decodeJSON[copying.ResultJSON](t, mustRun(t, "put", "-r", "--json", source, s.url("/up1")))
 	wantTree(t, target+"/up1", source)
 	if r.Stats.ReadChunk == 0 {
 		t.Errorf("put: %+v", r)
@@ -158,8 +161,8 @@ func TestLs(t *testing.T) {
 		}
 	}
 	type listing struct {
-		URL     string      `json:"url"`
-		Entries []entryJSON `json:"entries"`
+		URL     string           `json:"url"`
+		Entries []tree.EntryJSON `json:"entries"`
 	}
 	l := decodeJSON[listing](t, mustRun(t, "ls", "--json", "-r", s.url("/")))
 	if len(l.Entries) != 5 || l.Entries[4].Target != "file" || l.Entries[3].Size != 5 || l.Entries[3].Mode != "-rw-r-----" || l.Entries[1].Type != "directory" {
@@ -322,11 +325,11 @@ func TestPingAndProbe(t *testing.T) {
 		}
 	}
 	mustRun(t, "ping", "--version", "2", s.addr)
-	if i := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", "--version", "1", s.addr)); i.Version != 1 || i.Properties {
+	if i := decodeJSON[look.InfoJSON](t, mustRun(t, "probe", "--json", "--version", "1", s.addr)); i.Version != 1 || i.Properties {
 		t.Errorf("probe --version 1: %+v", i)
 	}
 	mustFail(t, 2, "want auto, 1 or 2", "probe", "--version", "3", s.addr)
-	i := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", s.addr))
+	i := decodeJSON[look.InfoJSON](t, mustRun(t, "probe", "--json", s.addr))
 	if i.Provider != "iwarp" || i.Version != 2 || !i.Properties || !i.PrivateData || i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Credits <= 1 || i.Remote != s.addr || i.NullCall != "answered" {
 		t.Errorf("probe --json: %+v", i)
 	}

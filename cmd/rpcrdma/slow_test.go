@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cmdtest"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/serving"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
@@ -26,9 +28,9 @@ const (
 	hangsAt  = 1
 )
 
-// open is a dirOpener.
-func (d *slowDisk) open(dir string, async bool, s *state, log *slog.Logger) (nfsd.FS, io.Closer, error) {
-	fs, files, err := openDir(dir, async, s, log)
+// open is a serving.DirOpener.
+func (d *slowDisk) open(dir string, async bool, s *serving.State, log *slog.Logger) (nfsd.FS, io.Closer, error) {
+	fs, files, err := serving.OpenDir(dir, async, s, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -88,7 +90,7 @@ func (n *slowNode) ReadAt(ctx context.Context, who *nfsd.Caller, b []byte, off i
 func startSlow(t *testing.T, args ...string) (*testServer, *slowDisk) {
 	t.Helper()
 	disk := &slowDisk{end: make(chan struct{})}
-	line := serveHere(t, serveFrom(disk.open), args...)
+	line := cmdtest.Serve(t, serving.NewFrom(disk.open), args...)
 	t.Cleanup(func() { close(disk.end) })
 	match, web := listening.FindStringSubmatch(line), metricsAddr.FindStringSubmatch(line)
 	if match == nil || web == nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -12,161 +11,39 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cmdtest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// A serviceManager is the socket that systemd gives to a service, and what came there.
-type serviceManager struct {
-	t     *testing.T
-	heard chan string
-}
-
-// notifySocket returns a socket to which the commands of a test report.
-func notifySocket(t *testing.T) *net.UnixConn {
-	t.Helper()
-	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"}
-	conn, err := net.ListenUnixgram("unixgram", addr)
-	testutil.Must(t, err)
-	t.Cleanup(func() { conn.Close() })
-	t.Setenv("NOTIFY_SOCKET", addr.Name)
-	return conn
-}
-
-// newServiceManager has the commands of a test report to it. It always listens: a socket holds a
-// few messages, and then whoever reports waits.
-func newServiceManager(t *testing.T) *serviceManager {
-	t.Helper()
-	conn := notifySocket(t)
-	m := &serviceManager{t, make(chan string, 1<<16)}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		buf := make([]byte, 4096)
-		for {
-			n, err := conn.Read(buf)
-			if err != nil {
-				return
-			}
-			m.heard <- string(buf[:n])
-		}
-	}()
-	t.Cleanup(func() {
-		conn.Close()
-		<-done
-	})
-	return m
-}
-
-// next returns the next message that is no sign of life. Of those it counts.
-func (m *serviceManager) next() (lines []string, alive int) {
-	m.t.Helper()
-	for {
-		switch text := m.read(testutil.Patience); text {
-		case "WATCHDOG=1":
-			alive++
-		case "":
-			m.t.Fatalf("the service manager hears nothing")
-		default:
-			return strings.Split(text, "\n"), alive
-		}
-	}
-}
-
-// read returns the next message, "" if there is none within a time.
-func (m *serviceManager) read(limit time.Duration) string {
-	m.t.Helper()
-	select {
-	case text := <-m.heard:
-		return text
-	case <-time.After(limit):
-		return ""
-	}
-}
-
-// silent wants that no message has been sent.
-func (m *serviceManager) silent() {
-	m.t.Helper()
-	// A message of its own comes behind what has been sent.
-	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
-	testutil.Must(m.t, err)
-	defer conn.Close()
-	_, err = conn.Write([]byte("end"))
-	testutil.Must(m.t, err)
-	if text := m.read(testutil.Patience); text != "end" {
-		m.t.Errorf("the service manager hears %q", text)
-	}
-}
-
-// want wants the next messages to have these lines, each of which may be the beginning of one.
-func (m *serviceManager) want(lines ...string) {
-	m.t.Helper()
-	got, _ := m.next()
-	ok := len(got) == len(lines)
-	for i := 0; ok && i < len(lines); i++ {
-		ok = strings.HasPrefix(got[i], lines[i])
-	}
-	if !ok {
-		m.t.Fatalf("the service manager hears %q, want %q", got, lines)
-	}
-}
-
 // The service manager hears that the server is ready, reads its exports again, lives, and ends.
 func TestServiceManager(t *testing.T) {
-	m := newServiceManager(t)
+	m := cmdtest.NewServiceManager(t)
 	t.Setenv("WATCHDOG_USEC", "30000")
 	dir := t.TempDir()
 	s := startChanging(t, []string{dir + "=/a"})
-	m.want("READY=1", "STATUS=listening on "+s.addr+" (iwarp), exporting "+dir+" as /a")
+	m.Want("READY=1", "STATUS=listening on "+s.addr+" (iwarp), exporting "+dir+" as /a")
 	for range 3 {
-		if got := m.read(testutil.Patience); got != "WATCHDOG=1" {
+		if got := m.Read(testutil.Patience); got != "WATCHDOG=1" {
 			t.Fatalf("the service manager hears %q, want a sign of life", got)
 		}
 	}
 	s.change("/b[]", dir+"=/b")
-	m.want("RELOADING=1", "MONOTONIC_USEC=")
-	m.want("READY=1", "STATUS=listening on "+s.addr+" (iwarp), exporting "+dir+" as /b")
+	m.Want("RELOADING=1", "MONOTONIC_USEC=")
+	m.Want("READY=1", "STATUS=listening on "+s.addr+" (iwarp), exporting "+dir+" as /b")
 	s.refused("no exports", "# nothing")
-	m.want("RELOADING=1", "MONOTONIC_USEC=")
-	m.want("READY=1", "STATUS=listening on "+s.addr+" (iwarp), exporting "+dir+" as /b")
+	m.Want("RELOADING=1", "MONOTONIC_USEC=")
+	m.Want("READY=1", "STATUS=listening on "+s.addr+" (iwarp), exporting "+dir+" as /b")
 	testutil.Must(t, s.stop())
-	m.want("STOPPING=1", "STATUS=")
+	m.Want("STOPPING=1", "STATUS=")
 }
 
 // A server that does not get ready does not say so.
 func TestServiceManagerOfFailure(t *testing.T) {
-	m := newServiceManager(t)
+	m := cmdtest.NewServiceManager(t)
 	if r := runCommand(t, "serve", "--dir", t.TempDir()+"/none"); r.status != 1 {
 		t.Fatalf("status %d: %s", r.status, r.stderr)
 	}
-	m.silent()
-}
-
-// Signs of life end when the server is stuck.
-func TestWatchdogOfStuckServer(t *testing.T) {
-	m := newServiceManager(t)
-	t.Setenv("WATCHDOG_USEC", "3000")
-	ctx, cancel := context.WithCancel(t.Context())
-	stuck, free, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	calls := 0
-	go func() {
-		defer close(done)
-		(&manager{log: slog.New(slog.DiscardHandler)}).watched(ctx, func() {
-			if calls++; calls == 3 {
-				close(stuck)
-				<-free
-			}
-		})
-	}()
-	<-stuck
-	for range 2 {
-		if got := m.read(testutil.Patience); got != "WATCHDOG=1" {
-			t.Errorf("the service manager hears %q, want a sign of life", got)
-		}
-	}
-	m.silent()
-	cancel()
-	close(free)
-	<-done
+	m.Silent()
 }
 
 // A manager that is not there, or asks for nonsense, keeps no server from serving.
@@ -185,7 +62,7 @@ func TestServiceManagerIsGone(t *testing.T) {
 
 // Nor does one that has stopped listening.
 func TestServiceManagerIsDeaf(t *testing.T) {
-	conn := notifySocket(t)
+	conn := cmdtest.NotifySocket(t)
 	sender, err := net.DialUnix("unixgram", nil, conn.LocalAddr().(*net.UnixAddr))
 	testutil.Must(t, err)
 	defer sender.Close()
@@ -246,7 +123,7 @@ func TestSocketActivation(t *testing.T) {
 		conn, err := net.Dial("tcp", s.tcp)
 		testutil.Must(t, err)
 		conn.Close()
-		if status, text := fetch(t, "GET", s.http+"/healthz", ""); status != 200 {
+		if status, text := cmdtest.Fetch(t, "GET", s.http+"/healthz", ""); status != 200 {
 			t.Errorf("health is %d, %s", status, text)
 		}
 		testutil.Must(t, s.stop())

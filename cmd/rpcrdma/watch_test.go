@@ -2,10 +2,8 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,11 +16,12 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cmdtest"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
-	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/look"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -33,7 +32,7 @@ type testWatch struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	lines  chan string // of standard output
-	stderr *lineBuffer
+	stderr *cmdtest.LineBuffer
 	once   sync.Once
 	status int
 }
@@ -41,7 +40,7 @@ type testWatch struct {
 // startWatch runs watch until the test ends, and returns when it has subscribed.
 func startWatch(t *testing.T, args ...string) *testWatch {
 	t.Helper()
-	w := &testWatch{t: t, lines: make(chan string, 1<<16), stderr: &lineBuffer{}}
+	w := &testWatch{t: t, lines: make(chan string, 1<<16), stderr: &cmdtest.LineBuffer{}}
 	w.cmd = command(context.Background(), append([]string{"watch"}, args...)...)
 	w.cmd.Stderr = w.stderr
 	out, err := w.cmd.StdoutPipe()
@@ -244,14 +243,14 @@ func TestWatchJSON(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, "--json", "--count", "3", s.watchURL("/"))
-	var got []watchJSON
+	var got []look.WatchJSON
 	for _, do := range []func() error{
 		func() error { return os.Mkdir(filepath.Join(dir, "a"), 0o755) },
 		func() error { return os.Rename(filepath.Join(dir, "a"), filepath.Join(dir, "b")) },
 		func() error { return os.Remove(filepath.Join(dir, "b")) },
 	} {
 		testutil.Must(t, do())
-		got = append(got, decodeJSON[watchJSON](t, w.until("}")[0]))
+		got = append(got, decodeJSON[look.WatchJSON](t, w.until("}")[0]))
 	}
 	w.once.Do(func() { w.status = w.wait() })
 	for i := range got {
@@ -260,7 +259,7 @@ func TestWatchJSON(t *testing.T) {
 		}
 		got[i].Number = 0
 	}
-	want := []watchJSON{
+	want := []look.WatchJSON{
 		{Event: "created", Path: "a", Directory: true},
 		{Event: "renamed", Path: "b", From: "a", Directory: true},
 		{Event: "removed", Path: "b", Directory: true},
@@ -289,7 +288,7 @@ func TestWatchCut(t *testing.T) {
 		t.Helper()
 		timeout := time.After(testTimeout)
 		for heard < n {
-			var e watchJSON
+			var e look.WatchJSON
 			select {
 			case line := <-w.lines:
 				testutil.Must(t, json.Unmarshal([]byte(line), &e))
@@ -310,7 +309,7 @@ func TestWatchCut(t *testing.T) {
 	}
 	create(10)
 	hear()
-	const cuts = paceBurst // all of which it tells
+	const cuts = connect.PaceBurst // all of which it tells
 	for i := range cuts {
 		create(100)
 		r.cut(true) // with calls under way
@@ -377,91 +376,11 @@ func TestWatchRestart(t *testing.T) {
 	}
 }
 
-// A connection that comes and goes is reported three times a minute, and the last report is
-// true.
-func TestWatchFlood(t *testing.T) {
-	for _, same := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			var out, stderr bytes.Buffer
-			w := &watcher{options: &options{}, name: "watch", out: &out, stderr: &stderr, over: make(chan struct{})}
-			lines := func() int { return strings.Count(stderr.String(), "\n") }
-			last := func() string {
-				said := strings.Split(strings.TrimSuffix(stderr.String(), "\n"), "\n")
-				return said[len(said)-1]
-			}
-			flaps := func(d, pause time.Duration) {
-				for end := time.Now().Add(d); time.Now().Before(end); {
-					w.lost()
-					time.Sleep(pause)
-					w.catchUp()
-					w.back(same)
-					time.Sleep(pause)
-					w.catchUp()
-				}
-			}
-			tick := func(d time.Duration) {
-				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-					w.catchUp()
-				}
-			}
-			flaps(5*time.Second, time.Millisecond)
-			if n := lines(); n != 2*paceBurst {
-				t.Errorf("%d lines in five seconds", n)
-			}
-			flaps(55*time.Second, 50*time.Millisecond)
-			if n := lines(); n > 4*paceBurst {
-				t.Errorf("%d lines in a minute", n)
-			}
-			before := lines()
-			flaps(time.Hour, 5*time.Second)
-			if n := lines() - before; n < 60 || n > 2*60*paceBurst {
-				t.Errorf("%d lines in the hour after", n)
-			}
-			if n := strings.Count(out.String(), "overflow"); (n == 0) != same || n > 60*paceBurst+2*paceBurst {
-				t.Errorf("%d overflows are printed", n)
-			}
-
-			// The final state is reported.
-			w.lost()
-			flaps(time.Second, time.Millisecond)
-			w.lost()
-			tick(2 * paceInterval)
-			if s := last(); !strings.HasSuffix(s, "trying to get it back") {
-				t.Errorf("in the end it says %q", s)
-			}
-			out.Reset()
-			w.back(same)
-			tick(2 * paceInterval)
-			if s := last(); !strings.Contains(s, "connected again") || strings.HasSuffix(s, "nothing is lost") != same || (out.Len() == 0) != same {
-				t.Errorf("in the end it says %q, and prints %q", s, &out)
-			}
-			before = lines()
-			tick(time.Hour)
-			if n := lines() - before; n != 0 {
-				t.Errorf("%d lines in an hour in which nothing happens\n%s", n, &stderr)
-			}
-
-			// A gap that was not reported is reported with the next connection that is.
-			flaps(5*time.Second, time.Millisecond)
-			for i := 0; w.hushed == 0 && i < 10; i++ {
-				flaps(time.Millisecond, time.Millisecond)
-			}
-			out.Reset()
-			time.Sleep(paceInterval)
-			w.lost()
-			w.back(true)
-			if strings.HasSuffix(last(), "nothing is lost") != same || (out.Len() == 0) != same {
-				t.Errorf("then it says %q, and prints %q", last(), &out)
-			}
-		})
-	}
-}
-
 // A watch ends even if nobody reads its output.
 func TestWatchUnread(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
-	w := &testWatch{t: t, stderr: &lineBuffer{}}
+	w := &testWatch{t: t, stderr: &cmdtest.LineBuffer{}}
 	w.cmd = command(t.Context(), "watch", s.watchURL("/"))
 	w.cmd.Stderr = w.stderr
 	out, err := w.cmd.StdoutPipe()
@@ -475,36 +394,6 @@ func TestWatchUnread(t *testing.T) {
 	testutil.Must(t, err, w.cmd.Process.Signal(syscall.SIGINT))
 	if err := w.cmd.Wait(); err != nil {
 		t.Errorf("interrupted: %v\n%s", err, w.stderr)
-	}
-}
-
-// Events are printed up to the last one that is wanted.
-func TestWatchPrints(t *testing.T) {
-	created := func(path string) notify.Event { return notify.Event{Kind: notify.Created, Path: path} }
-	ended := notify.Event{Kind: notify.Ended, Status: notify.StatusGone}
-	for _, tt := range []struct {
-		left   int // 0: no limit
-		events []notify.Event
-		want   string
-		err    error
-		over   bool
-	}{
-		{0, []notify.Event{created("a"), {Kind: notify.Removed, Path: "a"}}, "created     a\nremoved     a\n", nil, false},
-		{0, []notify.Event{created("a"), ended, created("b")}, "created     a\n", notify.StatusGone, true},
-		{2, []notify.Event{created("a")}, "created     a\n", nil, false},
-		{2, []notify.Event{created("a"), created("b"), created("c")}, "created     a\ncreated     b\n", nil, true},
-	} {
-		var out strings.Builder
-		w := &watcher{options: &options{}, out: &out, over: make(chan struct{}), left: tt.left, counts: tt.left > 0}
-		w.events(1, tt.events)
-		if out.String() != tt.want || w.ended != tt.over || !errors.Is(w.err, tt.err) {
-			t.Errorf("%v: prints %q, ended %v with %v", tt.events, &out, w.ended, w.err)
-		}
-		w.end(nil)
-		out.Reset()
-		if w.events(2, []notify.Event{created("d")}); out.Len() > 0 {
-			t.Errorf("after the end it prints %q", &out)
-		}
 	}
 }
 

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Bounds of what the shell completes: it waits for it, and a server says what it is made of.
+const (
+	CompletionTime  = 2 * time.Second // without an answer of a server
+	CompletionNames = 1000            // of a directory, of hosts
+	CompletionFile  = 1 << 20         // bytes of a system file
+)
+
+// shells are those that completion has a script for, in the order of the help.
+func shells() []string { return []string{"bash", "zsh", "fish", "powershell"} }
+
+// NewCompletion takes the place of the command that cobra would add, which takes a shell that it does
+// not know for a question about itself.
+func NewCompletion() *cobra.Command {
+	known := shells()
+	return &cobra.Command{
+		Use:        "completion SHELL",
+		SuggestFor: []string{"complete"},
+		Short:      "Print the script with which a shell completes",
+		Long: `Print the script with which a shell, bash, zsh, fish or powershell, completes commands,
+flags, files, hosts and what servers export. Packages bring it for the first three.
+
+It is read by shells that are started afterwards. The examples are for the user; for all
+users of a machine the files are /usr/share/bash-completion/completions/rpcrdma (which needs
+the package bash-completion), /usr/share/zsh/site-functions/_rpcrdma and
+/usr/share/fish/vendor_completions.d/rpcrdma.fish.`,
+		Example: `  rpcrdma completion bash >~/.local/share/bash-completion/completions/rpcrdma
+  rpcrdma completion zsh >"${fpath[1]}/_rpcrdma"
+  rpcrdma completion fish >~/.config/fish/completions/rpcrdma.fish
+  rpcrdma completion powershell >>$PROFILE`,
+		ValidArgsFunction: Positions(Words(known...)),
+		Args: func(_ *cobra.Command, args []string) error {
+			one := strings.Join(known[:len(known)-1], ", ") + " or " + known[len(known)-1]
+			switch {
+			case len(args) == 0:
+				return fmt.Errorf("argument SHELL is missing: want %s", one)
+			case !slices.Contains(known, args[0]):
+				return fmt.Errorf("SHELL is %q: want %s", args[0], one)
+			case len(args) > 1:
+				return fmt.Errorf("unexpected argument %q", args[1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, w := cmd.Root(), cmd.OutOrStdout()
+			switch args[0] {
+			case "zsh":
+				return root.GenZshCompletion(w)
+			case "fish":
+				return root.GenFishCompletion(w, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(w)
+			}
+			return root.GenBashCompletionV2(w, true)
+		},
+	}
+}
+
+// Words are completions without anything else.
+func Words(list ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// addCompletions has the shell complete flags and arguments, of cmd and its subcommands.
+func addCompletions(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if complete := completionOf(f); complete != nil {
+			// Its only error is a second one for a flag.
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, complete)
+		}
+	})
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	for _, sub := range cmd.Commands() {
+		addCompletions(sub)
+	}
+}
+
+// A Completer is the value of a flag that knows what it can be.
+type Completer interface{ Completions() []string }
+
+// completionOf completes the value of a flag for which its command has not said how. nil is a file, or
+// no value at all.
+func completionOf(f *pflag.Flag) cobra.CompletionFunc {
+	if v, ok := f.Value.(Completer); ok {
+		return Words(v.Completions()...)
+	}
+	if _, ok := f.Annotations[ofFiles]; ok || f.Value.Type() == "bool" {
+		return nil
+	}
+	return cobra.NoFileCompletions
+}
+
+// CompleteFlag has the shell complete the value of a flag.
+func CompleteFlag(cmd *cobra.Command, name string, complete cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// ofFiles is an annotation of flags whose values are files.
+const ofFiles = "rpcrdma_files"
+
+// CompleteFile has the shell complete the value of a flag with the names of files.
+func CompleteFile(cmd *cobra.Command, name string) {
+	if err := cmd.Flags().SetAnnotation(name, ofFiles, nil); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// Directories completes the name of a directory of this machine.
+func Directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+// ExportDirectories is directories for a value that goes on behind it.
+func ExportDirectories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs | cobra.ShellCompDirectiveNoSpace
+}
+
+// CompleteList completes the last of several words with commas between them.
+func CompleteList(from []string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, text string) (list []string, _ cobra.ShellCompDirective) {
+		before := text[:strings.LastIndexByte(text, ',')+1]
+		given := strings.Split(before, ",")
+		for _, word := range from {
+			if !slices.Contains(given, word) {
+				list = append(list, before+word)
+			}
+		}
+		return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+}
+
+// Files completes the name of a file of this machine.
+func Files(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveDefault
+}
+
+// Positions completes one argument after the other, and nothing behind them.
+func Positions(each ...cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
+		if len(args) >= len(each) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return each[len(args)](cmd, args, text)
+	}
+}
+
+// EscapeAll escapes whatever means something to a shell or in a URL: a server has chosen the name.
+func EscapeAll(name string) string {
+	var b strings.Builder
+	for _, c := range []byte(name) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._/", c) >= 0:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}

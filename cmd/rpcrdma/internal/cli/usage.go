@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// What is said about command lines that make no sense. Exit status 2.
+
+// A usageError is a command line that makes no sense, as opposed to work that failed.
+type usageError struct {
+	command string // the command whose help would explain
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
+
+// Usage returns err as the error of a command line that makes no sense.
+func Usage(cmd *cobra.Command, err error) error {
+	return &usageError{command: cmd.CommandPath(), err: err}
+}
+
+// usageErrors makes every error about flags and arguments a *usageError, in cmd and its
+// subcommands.
+func usageErrors(cmd *cobra.Command) {
+	wrap := func(cmd *cobra.Command, err error) error {
+		if err == nil {
+			return nil
+		}
+		return Usage(cmd, err)
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return wrap(cmd, flagError(cmd, err)) })
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error { return wrap(cmd, check(cmd, args)) }
+	}
+	for _, sub := range cmd.Commands() {
+		usageErrors(sub)
+	}
+}
+
+// flagError says what is wrong with a flag.
+func flagError(cmd *cobra.Command, err error) error {
+	var (
+		unknown *pflag.NotExistError
+		missing *pflag.ValueRequiredError
+		invalid *pflag.InvalidValueError
+	)
+	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
+		return fmt.Errorf("unknown flag -%s", unknown.GetSpecifiedName())
+	case errors.As(err, &unknown):
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := nearest(unknown.GetSpecifiedName(), names); near != "" {
+			return fmt.Errorf("unknown flag --%s, did you mean --%s?", unknown.GetSpecifiedName(), near)
+		}
+		return fmt.Errorf("unknown flag --%s", unknown.GetSpecifiedName())
+	case errors.As(err, &missing):
+		return fmt.Errorf("--%s needs a value", missing.GetFlag().Name)
+	case errors.As(err, &invalid):
+		f := invalid.GetFlag()
+		return fmt.Errorf("--%s is %q: %s", f.Name, invalid.GetValue(), wanted(f, invalid.Unwrap()))
+	}
+	return err
+}
+
+// wanted says which values a flag takes. err is why it has not taken one: a flag of our own says
+// it there.
+func wanted(f *pflag.Flag, err error) string {
+	switch f.Value.Type() {
+	case "int", "int64":
+		return "want a whole number"
+	case "uint32":
+		return "want a whole number of 0 to 4294967295"
+	case "bool":
+		return "want true or false"
+	case "duration":
+		return "want a time such as 500ms, 90s or 2m"
+	}
+	return err.Error()
+}
+
+// unknownCommand is the error of a first argument that is no command.
+func unknownCommand(root *cobra.Command, name string) error {
+	var names []string
+	near := ""
+	for _, cmd := range root.Commands() {
+		if !cmd.IsAvailableCommand() {
+			continue
+		}
+		if cmd.Name() == name { // behind a flag
+			return fmt.Errorf("flags belong behind the command: 'rpcrdma %s FLAGS'", name)
+		}
+		names = append(names, cmd.Name())
+		for _, synonym := range cmd.SuggestFor {
+			if strings.EqualFold(name, synonym) {
+				near = cmd.Name()
+			}
+		}
+	}
+	if near == "" {
+		near = nearest(strings.ToLower(name), names)
+	}
+	if near != "" {
+		return fmt.Errorf("unknown command %q, did you mean %q?", name, near)
+	}
+	return fmt.Errorf("unknown command %q", name)
+}
+
+// firstWord returns the first argument that is no flag, or "".
+func firstWord(args []string) string {
+	for _, arg := range args {
+		if !strings.HasPrefix(arg, "-") {
+			return arg
+		}
+	}
+	return ""
+}
+
+// maxTypos is how many letters of a word may be wrong for it to be recognized.
+const maxTypos = 2
+
+// nearest returns the one of the words that differs least from word, "" if each differs by more
+// than maxTypos letters, or by as many as word has.
+func nearest(word string, words []string) (near string) {
+	least := min(maxTypos+1, len(word))
+	for _, w := range words {
+		if d := distance(word, w); d < least {
+			near, least = w, d
+		}
+	}
+	return near
+}
+
+// distance is how many bytes have to be added, removed or replaced to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1) // of the matrix of distances of all beginnings of a and b
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			d := diagonal
+			if a[i] != b[j] {
+				d = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], d
+		}
+	}
+	return row[len(b)]
+}
+
+// WantArgs returns a check for arguments with these names. One in brackets is optional, and of
+// one that ends in "..." there may be several.
+func WantArgs(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		var missing []string
+		for _, name := range names[min(len(args), len(names)):] {
+			if !strings.HasPrefix(name, "[") {
+				missing = append(missing, strings.TrimSuffix(name, "..."))
+			}
+		}
+		switch last := len(names) - 1; {
+		case len(missing) == 1:
+			return fmt.Errorf("argument %s is missing", missing[0])
+		case len(missing) > 1:
+			return fmt.Errorf("arguments %s are missing", strings.Join(missing, " and "))
+		case len(args) > len(names) && (last < 0 || !strings.HasSuffix(names[last], "...")):
+			return fmt.Errorf("unexpected argument %q", args[len(names)])
+		}
+		return nil
+	}
+}

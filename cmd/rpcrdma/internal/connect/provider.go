@@ -1,0 +1,161 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// ProviderHelp is the help topic about providers.
+const ProviderHelp = `--provider chooses the RDMA adapter:
+
+  iwarp  RDMA in software over TCP, which needs no device (default)
+  rdma   the RDMA device that has the address, or a route to it
+  auto   rdma if there is such a device, otherwise iwarp; it says which
+
+'rpcrdma devices' lists the devices. A RoCE or InfiniBand device and iwarp do not reach
+each other, so both ends need the same. A device that speaks iWARP reaches both.
+
+The server chooses by the address it listens on, the client by the address it connects
+to. On the loopback interface there is only iwarp. A build without cgo has iwarp alone.
+
+For a device, --wait says how to wait: event sleeps, poll keeps a processor busy, and
+adaptive polls while that pays (default). --unsafe-windows uses memory windows even on
+devices where they do not protect memory, such as rxe; it is for tests.`
+
+// A choice is a flag whose value is one of a few words.
+type choice struct {
+	Value string
+	from  []string
+}
+
+func (c *choice) String() string { return c.Value }
+
+// Type is the name of the value in the help.
+func (c *choice) Type() string { return strings.Join(c.from, "|") }
+
+func (c *choice) Completions() []string { return c.from }
+
+func (c *choice) Set(value string) error {
+	if !slices.Contains(c.from, value) {
+		last := len(c.from) - 1
+		return fmt.Errorf("want %s or %s", strings.Join(c.from[:last], ", "), c.from[last])
+	}
+	c.Value = value
+	return nil
+}
+
+// providerOptions choose and configure an RDMA adapter.
+type providerOptions struct {
+	Provider      choice
+	wait          choice
+	unsafeWindows bool
+	Recording     recording
+}
+
+// waitModes are the values of --wait, the default first. Immutable.
+var waitModes = []rdmacm.WaitMode{rdmacm.WaitAdaptive, rdmacm.WaitEvent, rdmacm.WaitPoll}
+
+func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
+	o.Provider = choice{provider.IWARP, []string{provider.IWARP, provider.RDMA, provider.Auto}}
+	o.wait = choice{Value: waitModes[0].String()}
+	for _, m := range waitModes {
+		o.wait.from = append(o.wait.from, m.String())
+	}
+	flags := cmd.Flags()
+	flags.Var(&o.Provider, "provider", "RDMA adapter to use, see 'rpcrdma help providers'")
+	flags.Var(&o.wait, "wait", "how to wait for a device")
+	flags.BoolVar(&o.unsafeWindows, "unsafe-windows", false,
+		"use memory windows that do not protect memory, for tests")
+	o.Recording.add(cmd)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		for _, name := range []string{"wait", "unsafe-windows"} {
+			if o.Provider.Value == provider.IWARP && cmd.Flags().Changed(name) {
+				return cli.Usage(cmd, fmt.Errorf("--%s is for --provider rdma", name))
+			}
+		}
+		return nil
+	}
+}
+
+// newClient makes the provider for a connection to addr.
+func (o *Options) newClient(ctx context.Context, stderr io.Writer, addr string) (fabric.Provider, error) {
+	return o.newProvider(stderr, func() (name, why string) {
+		c := provider.ForDial(ctx, addr)
+		if c.Err != nil {
+			return c.Name, choiceText(addr, c.Err)
+		}
+		return c.Name, fmt.Sprintf("device %s has a route to %s", c.Devices[0], addr)
+	})
+}
+
+// NewServer makes the provider for a listener on addr.
+func (o *Options) NewServer(ctx context.Context, stderr io.Writer, addr string) (fabric.Provider, error) {
+	return o.newProvider(stderr, func() (name, why string) {
+		c := provider.ForListen(ctx, addr)
+		switch {
+		case c.Err != nil:
+			return c.Name, choiceText(addr, c.Err)
+		case provider.Unspecified(addr):
+			return c.Name, fmt.Sprintf("listening on %s, and on no other address of this machine", strings.Join(c.Devices, ", "))
+		}
+		return c.Name, fmt.Sprintf("device %s has the address of %s", c.Devices[0], addr)
+	})
+}
+
+// choiceText says why auto is iwarp for addr.
+func choiceText(addr string, err error) string {
+	switch {
+	case errors.Is(err, provider.ErrLoopback):
+		return addr + " is on the loopback interface, which is no RDMA device"
+	case errors.Is(err, provider.ErrNoUsableDevice):
+		return "none of the RDMA devices can be used: 'rpcrdma devices' says why"
+	}
+	return explain.Text(err)
+}
+
+// newProvider makes the provider of the options. auto chooses one if there is a choice,
+// and why is printed.
+func (o *Options) newProvider(stderr io.Writer, auto func() (name, why string)) (fabric.Provider, error) {
+	name := o.Provider.Value
+	if name == provider.Auto {
+		var why string
+		name, why = auto()
+		fmt.Fprintf(stderr, "rpcrdma: provider %s: %s\n", name, why)
+	}
+	p, err := provider.New(name, o.rdmaConfig(o.Logger(stderr)))
+	if err != nil {
+		return nil, fmt.Errorf("provider %s: %s; --provider iwarp needs no device", name, explain.Text(err)) // only rdma fails
+	}
+	return o.Recording.wrap(p)
+}
+
+func (o *Options) rdmaConfig(log *slog.Logger) rdmacm.Config {
+	cfg := rdmacm.Config{UnsafeWindows: o.unsafeWindows, Logger: log}
+	for _, m := range waitModes {
+		if m.String() == o.wait.Value {
+			cfg.Wait = m
+		}
+	}
+	return cfg
+}
+
+// NewServerOn is NewServer on a socket that is open.
+func (o *Options) NewServerOn(l *net.TCPListener) (fabric.Provider, error) {
+	p := iwarp.New(iwarp.Config{ListenTCP: func(context.Context, string) (*net.TCPListener, error) { return l, nil }})
+	return o.Recording.wrap(p)
+}

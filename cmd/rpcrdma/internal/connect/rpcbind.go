@@ -1,0 +1,107 @@
+package connect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
+)
+
+// AddRPCBindOption adds --rpcbind, which means value if it has none.
+func AddRPCBindOption(cmd *cobra.Command, o *Options, value, usage string) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.Rpcbind, "rpcbind", "", usage)
+	flags.Lookup("rpcbind").NoOptDefVal = value
+}
+
+// RPCBindHelp is the help topic about --rpcbind.
+const RPCBindHelp = `With --rpcbind a server is named without a port: the rpcbind of its machine is asked for
+the port on which it serves the program over RDMA. --rpcbind=HOST:PORT asks another
+rpcbind; the equals sign is required.
+
+'rpcrdma serve --rpcbind' registers the server with the rpcbind of its own machine until
+the server ends.`
+
+// AddLookupOption is AddRPCBindOption for commands that connect.
+func AddLookupOption(cmd *cobra.Command, o *Options) {
+	AddRPCBindOption(cmd, o, ":"+strconv.Itoa(rpcbind.Port),
+		"ask rpcbind for the server's port: the server's, or the one at `HOST:PORT`")
+}
+
+// CheckRPCBind refuses a value of --rpcbind that is not HOST:PORT.
+func (o *Options) CheckRPCBind(cmd *cobra.Command) error {
+	if o.Rpcbind == "" {
+		return nil
+	}
+	if _, port, err := net.SplitHostPort(o.Rpcbind); err != nil || port == "" {
+		return cli.Usage(cmd, fmt.Errorf("--rpcbind wants =HOST:PORT, got %q", o.Rpcbind))
+	}
+	return nil
+}
+
+// ParseURL reads a URL argument, whose scheme is one of those given, or nfs. Errors are usage
+// errors.
+func (o *Options) ParseURL(cmd *cobra.Command, arg string, schemes ...string) (*nfs.URL, error) {
+	if err := o.CheckRPCBind(cmd); err != nil {
+		return nil, err
+	}
+	if len(schemes) == 0 {
+		schemes = []string{"nfs"}
+	}
+	refuse := func(format string, args ...any) (*nfs.URL, error) {
+		return nil, cli.Usage(cmd, fmt.Errorf(format, args...))
+	}
+	scheme, rest, ok := strings.Cut(arg, "://")
+	if !ok || !slices.Contains(schemes, scheme) {
+		return refuse("want %s://HOST[:PORT]/EXPORT/PATH, got %q", schemes[0], arg)
+	}
+	u, err := nfs.ParseURL("nfs://" + rest)
+	if bad, ok := errors.AsType[*nfs.URLError](err); ok {
+		return refuse("URL %q: %w", arg, bad.Err)
+	}
+	if p, err := url.Parse(arg); o.Rpcbind != "" && err == nil && p.Port() != "" {
+		return refuse("--rpcbind finds the port: give the URL without :%s", p.Port())
+	}
+	return u, err
+}
+
+// rpcbindAt is the address of the rpcbind that lookupPort asks.
+func (o *Options) rpcbindAt(host string) string {
+	at, port, _ := net.SplitHostPort(o.Rpcbind)
+	return net.JoinHostPort(cmp.Or(at, host), port)
+}
+
+// lookupPort asks rpcbind on which port host serves a program over RDMA. It takes only the
+// port from the answer: the user has named the host.
+func (o *Options) lookupPort(ctx context.Context, host string, prog, vers uint32) (int, error) {
+	at, port, err := net.SplitHostPort(o.Rpcbind)
+	if err != nil {
+		return 0, err
+	}
+	c := rpcbind.Client{Addr: net.JoinHostPort(cmp.Or(at, host), port)}
+	netids := [...]rpcbind.Netid{rpcbind.RDMA, rpcbind.RDMA6}
+	if ip, err := netip.ParseAddr(host); err == nil && !ip.Unmap().Is4() {
+		netids = [...]rpcbind.Netid{rpcbind.RDMA6, rpcbind.RDMA}
+	}
+	var absent error // for the first netid
+	for _, netid := range netids {
+		addr, err := c.GetAddr(ctx, prog, vers, netid)
+		if !errors.Is(err, rpcbind.ErrNotRegistered) {
+			return int(addr.Port()), err
+		}
+		absent = cmp.Or(absent, err)
+	}
+	return 0, absent
+}

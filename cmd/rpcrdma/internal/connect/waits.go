@@ -1,0 +1,141 @@
+package connect
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A StallError is a wait that has timed out.
+type StallError struct {
+	Limit time.Duration // that has passed
+	what  string        // was waited for, if known
+	state string        // of the connection, if there is one
+	hint  string        // what to try
+}
+
+func (e *StallError) Error() string {
+	text := fmt.Sprintf("no answer from the server for %v", e.Limit)
+	if e.what != "" {
+		text += ": " + e.what
+	}
+	if e.state != "" {
+		text += " (" + e.state + ")"
+	}
+	return text + e.hint
+}
+
+// Explain returns the error as it is.
+func (e *StallError) Explain() string { return e.Error() }
+
+// Within returns a context that ends after limit, with the error that late then
+// returns. No limit is 0.
+func Within(ctx context.Context, limit time.Duration, late func() error) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if limit == 0 {
+		return ctx, func() { cancel(nil) }
+	}
+	timer := time.AfterFunc(limit, func() { cancel(late()) })
+	return ctx, func() {
+		timer.Stop()
+		cancel(nil)
+	}
+}
+
+// Stalled returns the error of a wait that has timed out. c is nil before there is a
+// connection.
+func (o *Options) Stalled(stderr io.Writer, what string, c transport.Requester) *StallError {
+	e := &StallError{Limit: o.Timeout, what: what}
+	if c != nil {
+		e.state = connState(c.Info(), c.Stats())
+	}
+	if o.debugStalls {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		fmt.Fprintf(stderr, "rpcrdma: %v, and all goroutines are:\n%s\n", e, stacks)
+	}
+	return e
+}
+
+// connState describes a connection on which nothing happens.
+func connState(i transport.ConnInfo, s transport.Stats) string {
+	text := fmt.Sprintf("calls in flight: %d, credits: %d, replies before: %d, RPC-over-RDMA version %d over %s",
+		max(0, int64(s.Calls-s.Replies-s.Cancelled)), i.Credits, s.Replies, i.Version, i.Provider)
+	if n := s.ErrVers + s.ErrChunk + s.Dropped; n > 0 {
+		text += fmt.Sprintf(", other messages: %d", n)
+	}
+	return text
+}
+
+// Heard is how many messages the server has sent.
+func Heard(s transport.Stats) uint64 {
+	return s.Replies + s.ErrVers + s.ErrChunk + s.Dropped + s.Optional
+}
+
+// A stage is what a command is doing, for the error of a timeout.
+type stage struct {
+	mu   sync.Mutex
+	text string
+}
+
+func (s *stage) set(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text = fmt.Sprintf(format, args...)
+}
+
+func (s *stage) get() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text
+}
+
+// AwaitSilence returns true when calls are outstanding and the server has sent nothing for limit,
+// and false when ctx ends. It checks at every tick, whose value is the time.
+func AwaitSilence(ctx context.Context, ticks <-chan time.Time, limit time.Duration, stats func() transport.Stats) (silent bool) {
+	var seen uint64
+	var since time.Time // of the first tick with this number
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case now := <-ticks:
+			s := stats()
+			if n := Heard(s); n != seen || s.Calls <= s.Replies+s.Cancelled || since.IsZero() {
+				seen, since = n, now
+			} else if now.Sub(since) >= limit {
+				return true
+			}
+		}
+	}
+}
+
+// A Pace limits how often the same is said: three times at once, then three times a minute.
+type Pace struct {
+	since time.Time // when the oldest one that counts was said
+}
+
+// What a Pace allows.
+const (
+	PaceBurst    = 3                // times at once
+	PaceInterval = 20 * time.Second // until the next time
+)
+
+// Allows reports whether it may be said now, and counts it.
+func (p *Pace) Allows() bool {
+	now := time.Now()
+	if oldest := now.Add(-PaceBurst * PaceInterval); p.since.Before(oldest) {
+		p.since = oldest
+	}
+	next := p.since.Add(PaceInterval)
+	if next.After(now) {
+		return false
+	}
+	p.since = next
+	return true
+}

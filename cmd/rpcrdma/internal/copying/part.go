@@ -1,0 +1,75 @@
+package copying
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+// isPart reports whether a name is one of partName.
+func isPart(name string) bool {
+	random, ok := strings.CutPrefix(name, partPrefix)
+	random, ok2 := strings.CutSuffix(random, partSuffix)
+	return ok && ok2 && len(random) == partRandom && !strings.ContainsFunc(random, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	})
+}
+
+// createPart makes an empty file with a name of its own in a directory.
+func (t *transfer) createPart(ctx context.Context, dir nfs.FileHandle, mode uint32) (string, nfs.FileHandle, error) {
+	part := partName()
+	fh, _, err := t.Create(ctx, &nfs.CreateArgs{
+		Where: nfs.DirOpArgs{Dir: dir, Name: part},
+		Mode:  nfs.Guarded,
+		Attr:  nfs.SetAttr{SetMode: true, Mode: mode},
+	})
+	if remote.IsStatus(err, nfs.StatusExist) && t.Resent() {
+		// Nobody else knows the name.
+		fh, err = t.ours(ctx, dir, part, nfs.TypeReg)
+	}
+	return part, fh, err
+}
+
+// symlinkPart makes a symbolic link with a name of its own in a directory.
+func (t *transfer) symlinkPart(ctx context.Context, dir nfs.FileHandle, target string) (string, nfs.FileHandle, error) {
+	part := partName()
+	fh, _, err := t.Symlink(ctx, dir, part, target, new(nfs.SetAttr))
+	if remote.IsStatus(err, nfs.StatusExist) && t.Resent() {
+		fh, err = t.ours(ctx, dir, part, nfs.TypeLnk)
+	}
+	return part, fh, err
+}
+
+// ours finds what a call has made whose reply was lost.
+func (t *transfer) ours(ctx context.Context, dir nfs.FileHandle, name string, kind nfs.FileType) (nfs.FileHandle, error) {
+	fh, attr, err := t.LookupAttr(ctx, dir, name)
+	if err == nil && attr.Type != kind {
+		err = &nfs.Error{Op: "CREATE", Status: nfs.StatusExist}
+	}
+	return fh, err
+}
+
+// renamePart gives what createPart or symlinkPart has made its name.
+func (t *transfer) renamePart(ctx context.Context, dir, fh nfs.FileHandle, part, name string) error {
+	err := t.Rename(ctx, dir, part, dir, name)
+	if remote.IsMissing(err) && t.Resent() {
+		if there, attr, e := t.LookupAttr(ctx, dir, name); e == nil && t.SameFile(ctx, fh, there, attr) {
+			return nil // the first time it worked
+		}
+	}
+	return err
+}
+
+// Names of incomplete files.
+const (
+	partPrefix = ".rpcrdma-"
+	partRandom = 12 // characters
+	partSuffix = ".part"
+)
+
+// partName returns a name for an incomplete file. A get or put that is killed leaves
+// nothing incomplete under the name that was asked for.
+func partName() string { return partPrefix + strings.ToLower(rand.Text()[:partRandom]) + partSuffix }

@@ -1,0 +1,207 @@
+package copying
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+// How a copy that was cut goes on with --resume.
+//
+// What is complete is known by its size and time of modification, which the copy gets from the
+// original. Of a large file the incomplete copy is kept, under its own name beside the target,
+// with a record in the user's cache: which version of the original it is of, and how many bytes
+// are safe, on the local disk or by COMMIT on the server's. The record is not beside the copy:
+// there nobody could keep others from writing the same file, and it would be lost with the
+// server.
+//
+// A record is locked as long as its copy is under way, and is believed only if the original is
+// still the same version. What is behind the safe bytes is copied again.
+
+const (
+	// resumeStep is how many bytes are copied between two entries in a record.
+	resumeStep = 16 << 20
+
+	// ResumeLeast is the size below which a file is begun anew.
+	ResumeLeast = 8 << 20
+
+	maxRecord = 64 << 10 // bytes
+)
+
+// A recordJSON is what a record says.
+type recordJSON struct {
+	Done   int64   `json:"done"` // bytes that are safe; first, so that no write tears it
+	From   string  `json:"from"`
+	To     string  `json:"to"`
+	Source version `json:"source"`
+	Part   string  `json:"part"`             // name of the incomplete copy, beside the target
+	PartID uint64  `json:"partid,omitempty"` // its file id on a server
+}
+
+// A record is an open record. Its methods are for one goroutine.
+type record struct {
+	recordJSON
+	stale string // name of an incomplete copy of another version, which is to be removed
+	file  *os.File
+	path  string
+}
+
+// errUnderWay means that a record is locked.
+var errUnderWay = errors.New("another copy of it with --resume is under way")
+
+// resumeDir returns the directory of the records, and makes it.
+func resumeDir() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("--resume needs a place for its records: %w", err)
+	}
+	dir := filepath.Join(cache, "rpcrdma", "resume")
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
+// recordPath returns the name of the file of a record.
+func recordPath(dir, from, to string) string {
+	sum := sha256.Sum256([]byte(from + "\x00" + to))
+	return filepath.Join(dir, hex.EncodeToString(sum[:16])+".json")
+}
+
+// dropRecord removes the record of a copy whose original has become too small for one, and has its
+// incomplete copy removed.
+func dropRecord(dir, from, to string, remove func(part string)) error {
+	if _, err := os.Lstat(recordPath(dir, from, to)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	rec, err := openRecord(dir, from, to, version{})
+	if err != nil {
+		return err
+	}
+	if part := rec.anew(); part != "" {
+		remove(part)
+	}
+	rec.close(false)
+	return nil
+}
+
+// openRecord opens and locks the record of a copy. Without one that is good for this version of
+// the original, Part is empty.
+func openRecord(dir, from, to string, v version) (*record, error) {
+	r := &record{path: recordPath(dir, from, to)}
+	for {
+		f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := lockFile(f); err != nil {
+			f.Close()
+			return nil, err
+		}
+		// Whoever had the lock may have removed the record.
+		mine, err := f.Stat()
+		if err == nil {
+			var there fs.FileInfo
+			if there, err = os.Stat(r.path); err == nil && os.SameFile(mine, there) {
+				r.file = f
+				break
+			}
+		}
+		f.Close()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	text, err := io.ReadAll(io.LimitReader(r.file, maxRecord))
+	if err != nil {
+		r.file.Close()
+		return nil, err
+	}
+	var old recordJSON
+	if json.Unmarshal(text, &old) == nil && old.From == from && old.To == to && isPart(old.Part) {
+		if old.Source.same(v) && old.Done >= 0 && old.Done <= v.Size {
+			r.recordJSON = old
+			return r, nil
+		}
+		r.stale = old.Part
+	}
+	r.recordJSON = recordJSON{From: from, To: to, Source: v}
+	return r, nil
+}
+
+// anew gives up the incomplete copy of the record. It returns the name of the one to remove, if
+// there is any.
+func (r *record) anew() (stale string) {
+	if r.Part != "" {
+		r.stale = r.Part
+	}
+	r.Part, r.PartID, r.Done = "", 0, 0
+	stale, r.stale = r.stale, ""
+	return stale
+}
+
+// save writes down that the first done bytes are safe.
+func (r *record) save(done int64) error {
+	r.Done = done
+	text, err := json.Marshal(r.recordJSON)
+	if err != nil {
+		return err
+	}
+	// One write: a record that is cut short by a crash does not decode, or has the end of the
+	// longer one before it and does not either.
+	if _, err := r.file.WriteAt(text, 0); err != nil {
+		return err
+	}
+	return r.file.Truncate(int64(len(text)))
+}
+
+// close ends the use of the record, and removes it unless it is to be kept.
+func (r *record) close(keep bool) {
+	if !keep {
+		os.Remove(r.path) // before the lock is given up
+	}
+	r.file.Close()
+}
+
+// resumeHelp explains --resume in the help of the commands that have it.
+const resumeHelp = `With --resume, copies get the modification times of their originals. A file whose copy has
+its size and time is not copied again; a large file that was cut goes on where its copy is
+safe, unless the original has changed meanwhile. Give --resume from the first time on.`
+
+// A keptError is the end of a copy that can go on later.
+type keptError struct {
+	err  error
+	done int64
+}
+
+func (e *keptError) Error() string { return e.err.Error() + e.Hint() }
+
+func (e *keptError) Unwrap() error { return e.err }
+
+func (e *keptError) Explain() string { return explain.Text(e.err) + e.Hint() }
+
+// Hint is the end of a sentence.
+func (e *keptError) Hint() string {
+	return fmt.Sprintf("; %d MiB are kept, and the same command goes on from there", e.done>>20)
+}
+
+// steps calls f for the ranges that are copied between two entries in a record, from done on.
+func steps(done, size int64, f func(from, to int64) error) error {
+	for done < size {
+		next := min(size, done+resumeStep-done%resumeStep)
+		if err := f(done, next); err != nil {
+			return err
+		}
+		done = next
+	}
+	return nil
+}
+
+// isCopy reports whether a file of this size and time is taken for a complete copy of v.
+func (v version) isCopy(size int64, mtime nfs.Time) bool { return v.Size == size && v.MTime == mtime }

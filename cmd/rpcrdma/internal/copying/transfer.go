@@ -1,0 +1,258 @@
+// Package copying has the commands that copy the contents of files from an NFS server and to one: cat, get,
+// put and cp. Copies appear under their names when they are complete, and with --resume go on after a cut.
+package copying
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// transferOptions are the options of get, put and cp.
+type transferOptions struct {
+	remote.Options
+	recursive bool
+	resume    bool
+	parallel  int
+}
+
+func addTransferOptions(cmd *cobra.Command, o *transferOptions) {
+	remote.AddOptions(cmd, &o.Options)
+	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "copy a directory and everything below it")
+	remote.AddParallelOption(cmd, &o.parallel)
+	connect.AddConnectionsOption(cmd, &o.Conns)
+	cmd.Flags().BoolVar(&o.resume, "resume", false, "keep what a copy has when it is cut, and go on from there the next time")
+	remote.AddRetryOption(cmd, &o.Options)
+}
+
+// newTransfer returns the transfer of a command. The remote is where get copies from, and put
+// and cp copy to.
+func (o *transferOptions) newTransfer(cmd *cobra.Command, r *remote.Target) (*transfer, error) {
+	t := &transfer{Target: r, parallel: o.parallel, json: o.JSON, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
+	if !o.resume {
+		return t, nil
+	}
+	var err error
+	t.records, err = resumeDir()
+	return t, err
+}
+
+// A transfer is a get, put or cp under way.
+type transfer struct {
+	*remote.Target
+	parallel int
+	json     bool
+	stderr   io.Writer
+	start    time.Time
+	from     *remote.Target // what cp copies from
+	records  string         // directory of the records of --resume; empty: without it
+	wantsDir bool           // the URL that is copied to ends in a slash
+
+	sameServer bool // of a cp: both URLs have one address
+
+	meter  *meter
+	dirs   int
+	links  int
+	opened []openedDir
+
+	mu      sync.Mutex // of what follows
+	skipped int
+	had     int        // files that were there already, with --resume
+	left    []leftover // that a failed put could not remove
+}
+
+// has counts a file that was there already.
+func (t *transfer) has() {
+	t.mu.Lock()
+	t.had++
+	t.mu.Unlock()
+}
+
+// skip reports something that cannot be copied.
+func (t *transfer) skip(path string, why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.skipped++
+	cli.PrintSkipped(t.stderr, t.json, t.Name, path, why)
+}
+
+// ResultJSON is the result of get, put and cp as --json prints it.
+type ResultJSON struct {
+	URL         string          `json:"url"`             // of a cp, what it was copied to
+	Local       string          `json:"local,omitempty"` // of a get and put
+	From        string          `json:"from,omitempty"`  // of a cp
+	Files       int             `json:"files"`
+	Unchanged   int             `json:"unchanged"` // files that were complete before, with --resume
+	Directories int             `json:"directories"`
+	Links       int             `json:"links"`
+	Skipped     int             `json:"skipped"`
+	Bytes       int64           `json:"bytes"`
+	Seconds     float64         `json:"seconds"`
+	Stats       transport.Stats `json:"stats"`
+}
+
+// finish cleans up after a transfer that ended with err, and prints the result, which has
+// Local or From already.
+func (t *transfer) finish(ctx context.Context, result ResultJSON, stdout io.Writer, err error) error {
+	result.Seconds = time.Since(t.start).Seconds()
+	result.Stats = t.Transport().Stats()
+	err = t.Failed(ctx, err)
+	t.clean()
+	t.End(err == nil)
+	if err != nil {
+		return err
+	}
+	if t.json {
+		result.URL, result.Bytes = t.URL.String(), t.meter.bytes
+		result.Files, result.Unchanged, result.Directories, result.Links, result.Skipped = t.meter.files, t.had, t.dirs, t.links, t.skipped
+		if err := cli.PrintJSON(stdout, result); err != nil {
+			return err
+		}
+	}
+	if t.skipped > 0 {
+		return fmt.Errorf("%s: %s skipped, everything else is copied", t.Name, cli.Things(t.skipped))
+	}
+	return nil
+}
+
+// passable is remote.ConcernsOne for copies, which have errors of their own.
+func passable(ctx context.Context, err error) bool {
+	if remote.ConcernsOne(ctx, err) {
+		return true
+	}
+	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	return errors.As(err, new(*changedError)) || errors.Is(err, errUnderWay) || errors.Is(err, errNotFile) ||
+		errors.Is(err, errInTheWay) || errors.Is(err, errOtherInTheWay)
+}
+
+// pass handles the result of copying one item of a tree: what concerns that alone is skipped.
+func (t *transfer) pass(ctx context.Context, rel string, err error) error {
+	if err != nil {
+		err = t.Forgotten(ctx, err)
+		if t.from != nil {
+			err = t.from.Forgotten(ctx, err)
+		}
+	}
+	switch {
+	case err == remote.ErrForgotten:
+		return err
+	case err == nil:
+		return nil
+	case passable(ctx, err):
+		t.skip(rel, explain.Text(err))
+		return nil
+	}
+	return explain.Item(rel, err)
+}
+
+// smallFile is the size up to which one READ or WRITE moves a file, in bytes.
+const smallFile = 1 << 20
+
+// maxLarge is how many large files wait for the end. Those after them are copied as they come.
+const maxLarge = 1 << 14
+
+// A copier copies files with no more than parallel calls in flight: small files in
+// parallel as they are added, large ones at the end, one after the other with that many
+// calls each.
+type copier[F any] struct {
+	parallel int
+	work     func(ctx context.Context, f F, parallel int) error
+
+	ctx     context.Context // ends with the first error
+	cancel  context.CancelCauseFunc
+	queue   chan F
+	running sync.WaitGroup
+	large   []F
+}
+
+// newCopier returns a copier that calls work for each file. wait must be called.
+func newCopier[F any](ctx context.Context, parallel int, work func(ctx context.Context, f F, parallel int) error) *copier[F] {
+	c := &copier[F]{parallel: parallel, work: work, queue: make(chan F)}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	for range parallel {
+		c.running.Go(func() {
+			for f := range c.queue {
+				if err := work(c.ctx, f, 1); err != nil {
+					c.cancel(err) // the first one stays
+				}
+			}
+		})
+	}
+	return c
+}
+
+// add has a file copied, after waiting for a free worker. It returns the error that has
+// ended the work.
+func (c *copier[F]) add(f F, size int64) error {
+	if size > smallFile {
+		if len(c.large) < maxLarge {
+			c.large = append(c.large, f)
+			return nil
+		}
+		if err := c.work(c.ctx, f, c.parallel); err != nil {
+			c.cancel(err)
+		}
+		if c.ctx.Err() != nil {
+			return context.Cause(c.ctx)
+		}
+		return nil
+	}
+	select {
+	case c.queue <- f:
+		return nil
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
+	}
+}
+
+// wait copies the large files, unless the caller has failed with err. It returns the first
+// error when all work has ended.
+func (c *copier[F]) wait(err error) error {
+	if err != nil {
+		c.cancel(err)
+	}
+	defer c.cancel(nil)
+	close(c.queue)
+	c.running.Wait()
+	for _, f := range c.large {
+		if c.ctx.Err() != nil {
+			break
+		}
+		if err := c.work(c.ctx, f, c.parallel); err != nil {
+			c.cancel(err)
+		}
+	}
+	if c.ctx.Err() != nil {
+		return context.Cause(c.ctx)
+	}
+	return nil
+}
+
+// An openedDir is a directory of a copy whose owner has more rights than in the original, as long as
+// the directory is being filled.
+type openedDir struct {
+	rel  string         // below the top, "." for the top
+	fh   nfs.FileHandle // on a server
+	more uint32         // permissions
+}
+
+// ownerRights are the permissions that the owner of a directory needs to fill it.
+const ownerRights = 0o700
+
+// errIsDir is why a directory is not copied without -r.
+var errIsDir = errors.New("is a directory (-r copies it)")

@@ -1,0 +1,267 @@
+package serving
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/dirwatch"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+)
+
+// An exporter has what a service exports: the directories, and the server that is told of them.
+// Its methods are called one at a time.
+type exporter struct {
+	cfg     nfsd.Config // but for the exports
+	opener  DirOpener
+	async   bool
+	keep    []keptFile
+	state   *State // nil: handles end with the server
+	log     *slog.Logger
+	server  *nfsd.Server // nil before the first set
+	watched *watched
+
+	exports []exportSpec
+	dirs    map[string]*exportedDir // by path
+
+	closing  chan struct{}
+	retiring sync.WaitGroup // those that close directories that are not exported any more
+}
+
+// A keptFile is a file of the server's own that clients must not reach.
+type keptFile struct {
+	flag, path string
+	secret     bool // not even to read
+}
+
+// An exportedDir is a directory that is open to be exported, under one name or several.
+type exportedDir struct {
+	info  os.FileInfo // of what it was when it was opened
+	fs    nfsd.FS
+	files io.Closer // of fs
+	root  *os.Root
+	watch *dirwatch.Watcher
+}
+
+// newExporter returns an exporter of nothing. What else cfg and state are to have is filled in
+// before the first set.
+func newExporter(o *serveOptions, log *slog.Logger) *exporter {
+	x := &exporter{
+		cfg: nfsd.Config{Logger: log}, opener: o.openDir, async: o.async, log: log,
+		watched: newWatched(), dirs: make(map[string]*exportedDir), closing: make(chan struct{}),
+	}
+	if o.state != "" {
+		x.keep = append(x.keep, keptFile{"--state", o.state, true})
+	}
+	if o.file != "" {
+		x.keep = append(x.keep, keptFile{"--exports", o.file, false})
+	}
+	if o.accessLog != "" && o.accessLog != "-" {
+		x.keep = append(x.keep, keptFile{"--access-log", o.accessLog, false})
+	}
+	return x
+}
+
+// check fails if clients could reach what is the server's own.
+func (x *exporter) check(specs []exportSpec) error {
+	for i := range specs {
+		e := &specs[i]
+		for _, k := range x.keep {
+			if !k.secret && e.ReadOnly {
+				continue
+			}
+			if err := outside(k.flag, k.path, e.dir); err != nil {
+				return e.failed(err)
+			}
+		}
+	}
+	return nil
+}
+
+// openExported opens a directory. The path must be absolute.
+func (x *exporter) openExported(dir string) (*exportedDir, error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, err
+	}
+	d := &exportedDir{info: info}
+	if d.fs, d.files, err = x.opener(dir, x.async, x.state, x.log); err != nil {
+		return nil, err
+	}
+	if d.root, err = os.OpenRoot(dir); err == nil {
+		d.watch, err = dirwatch.New(d.root, x.log)
+	}
+	if err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// close closes what is open. Nobody uses it any more.
+func (d *exportedDir) close() {
+	if d.watch != nil {
+		d.watch.Close()
+	}
+	if d.root != nil {
+		d.root.Close()
+	}
+	d.files.Close()
+}
+
+// watches reports whether clients may be told of changes: notifications know no users and no
+// networks.
+func (e *exportSpec) watches() bool {
+	return e.Allow == nil && (os.Geteuid() != 0 || e.Squash == nfsd.SquashNone)
+}
+
+// set exports what specs say instead of what is exported. If it fails, nothing has changed.
+// A directory that is exported and stays so is not opened again: calls in it go on, and handles
+// are as good as before.
+func (x *exporter) set(specs []exportSpec) (err error) {
+	if err := x.check(specs); err != nil {
+		return err
+	}
+	dirs := make(map[string]*exportedDir)
+	defer func() {
+		if err == nil {
+			return
+		}
+		for path, d := range dirs {
+			if x.dirs[path] != d {
+				d.close()
+			}
+		}
+	}()
+	exports := make([]nfsd.Export, len(specs))
+	var sources []watchedExport
+	for i := range specs {
+		e := &specs[i]
+		d, err := x.open(e, dirs)
+		if err != nil {
+			return e.failed(err)
+		}
+		exports[i] = e.Export
+		exports[i].FS = d.fs
+		if e.watches() {
+			sources = append(sources, watchedExport{strings.Trim(path.Clean(e.Name), "/"), d.watch})
+		}
+	}
+	idle := closedChan()
+	if x.server == nil {
+		cfg := x.cfg
+		cfg.Exports = exports
+		x.server, err = nfsd.New(&cfg)
+	} else {
+		idle, err = x.server.SetExports(exports)
+	}
+	if err != nil {
+		return err
+	}
+	x.watched.set(sources)
+	old := x.dirs
+	x.exports, x.dirs = specs, dirs
+	for path, d := range old {
+		if dirs[path] != d {
+			x.retire(d, idle)
+		}
+	}
+	return nil
+}
+
+func closedChan() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// open returns the directory of an export: that among dirs, where it is then, or the one that is
+// exported already, if the path still leads to it, or a new one.
+func (x *exporter) open(e *exportSpec, dirs map[string]*exportedDir) (*exportedDir, error) {
+	dir, err := filepath.Abs(e.dir)
+	if err != nil {
+		return nil, err
+	}
+	if d := dirs[dir]; d != nil {
+		return d, nil
+	}
+	if d := x.dirs[dir]; d != nil {
+		if info, err := os.Stat(dir); err == nil && os.SameFile(info, d.info) {
+			dirs[dir] = d
+			return d, nil
+		}
+	}
+	d, err := x.openExported(dir)
+	if err != nil {
+		return nil, err
+	}
+	dirs[dir] = d
+	return d, nil
+}
+
+// retire closes a directory when the calls in it have ended.
+func (x *exporter) retire(d *exportedDir, idle <-chan struct{}) {
+	x.retiring.Go(func() {
+		select {
+		case <-idle:
+		case <-x.closing:
+			select {
+			case <-idle:
+			default:
+				return // a call hangs in it, and the process ends
+			}
+		}
+		d.close()
+	})
+}
+
+// hangs is how long Close waits for calls: those under way have had their time before.
+const hangs = 2 * time.Second
+
+// Close closes all directories, but none that a call hangs in.
+func (x *exporter) Close() error {
+	var err error
+	if x.server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), hangs)
+		defer cancel()
+		err = x.server.Shutdown(ctx)
+	}
+	close(x.closing)
+	x.retiring.Wait()
+	if err != nil {
+		x.log.Error("calls hang: their directories are left open", "err", err)
+		return err
+	}
+	for _, d := range x.dirs {
+		d.close()
+	}
+	return nil
+}
+
+// String says what is exported.
+func (x *exporter) String() string {
+	var list []string
+	for i := range x.exports {
+		e := &x.exports[i]
+		dir, err := filepath.Abs(e.dir)
+		if err != nil {
+			dir = e.dir
+		}
+		text := explain.Printable(dir)
+		if e.Name != "/" && e.Name != dir {
+			text += " as " + explain.Printable(e.Name)
+		}
+		if e.ReadOnly {
+			text += ", read-only"
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, "; ")
+}

@@ -1,0 +1,17 @@
+//go:build !linux
+
+package serving
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+)
+
+// OpenDir fails: directories of other systems are not exported.
+func OpenDir(string, bool, *State, *slog.Logger) (nfsd.FS, io.Closer, error) {
+	return nil, nil, fmt.Errorf("serving files needs Linux: %w", errors.ErrUnsupported)
+}

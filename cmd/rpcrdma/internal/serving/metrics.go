@@ -1,0 +1,433 @@
+package serving
+
+import (
+	"bytes"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpc/names"
+	"github.com/rpcrdma/rpcrdma/rpc/prometheus"
+	"github.com/rpcrdma/rpcrdma/rpc/status"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// Bounds of the port for metrics: whatever comes there takes a small part of a processor.
+const (
+	metricsConns   = 64               // connections open
+	metricsAccepts = 300              // connections taken in a second, and at once
+	metricsDrops   = 600              // connections refused in a second, and at once
+	metricsRate    = 50               // requests answered in a second, and at once
+	metricsHost    = 4                // connections and requests that each host has besides, in a second, and at once
+	metricsHeader  = 5 * time.Second  // to send a request
+	metricsWrite   = 10 * time.Second // to take an answer
+	metricsProfile = time.Minute      // to take a profile, its making included
+	metricsIdle    = 30 * time.Second
+	metricsFresh   = time.Second // how long metrics are sent again as they were
+	profilesAtOnce = 2
+)
+
+// metrics is what a service reports about itself over HTTP.
+type metrics struct {
+	monitor   *status.Monitor
+	collector *prometheus.Collector
+	registry  *prom.Registry
+	host      string  // of the option: browsers may know us by it
+	budget    *shares // of requests
+	profiles  chan struct{}
+	serving   atomic.Bool
+
+	mu   sync.Mutex // held while metrics are collected: who comes meanwhile gets the same
+	made time.Time
+	text []byte
+
+	http     *http.Server
+	listener *crowd
+	running  sync.WaitGroup
+}
+
+// newMetrics serves on l, which is the address of the option, when start is called. It closes l at its
+// end, if there is no error.
+func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error) {
+	table, err := names.New(names.Known(nfs.Program, nfs.MountProgram, loadgen.ProgramNumber, notify.ServerProgram)...)
+	if err != nil {
+		return nil, err
+	}
+	m := &metrics{
+		monitor:   status.New(status.Config{Title: "rpcrdma serve", Table: table}),
+		collector: prometheus.New(prometheus.Config{Table: table}),
+		registry:  prom.NewRegistry(),
+		budget:    newShares(metricsRate, metricsHost),
+		profiles:  make(chan struct{}, profilesAtOnce),
+	}
+	for _, c := range []prom.Collector{
+		m.collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector(),
+	} {
+		if err := m.registry.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	m.host, _, _ = net.SplitHostPort(addr)
+	m.listener = newCrowd(l, metricsConns, newShares(metricsAccepts, metricsHost))
+	m.http = &http.Server{
+		Handler: m.handler(), ReadHeaderTimeout: metricsHeader, ReadTimeout: metricsHeader, WriteTimeout: metricsProfile,
+		IdleTimeout: metricsIdle, MaxHeaderBytes: 8 << 10, ConnState: m.listener.state,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // strangers must not fill a log
+	}
+	return m, nil
+}
+
+// observer is for the transport: nil if there are no metrics.
+func (m *metrics) observer() transport.Observer {
+	if m == nil {
+		return nil
+	}
+	return transport.Observers(m.monitor, m.collector)
+}
+
+// start serves until Close.
+func (m *metrics) start() {
+	m.serving.Store(true)
+	m.running.Go(func() { _ = m.http.Serve(m.listener) }) // its error is that of Close
+}
+
+// stopping makes the health check fail: what is under way goes on.
+func (m *metrics) stopping() {
+	if m != nil {
+		m.serving.Store(false)
+	}
+}
+
+// Close ends it at once.
+func (m *metrics) Close() error {
+	err := m.http.Close()
+	m.listener.Close()
+	m.running.Wait()
+	return err
+}
+
+// handler has all pages.
+func (m *metrics) handler() http.Handler {
+	pages := http.NewServeMux()
+	pages.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		fmt.Fprint(w, `<!DOCTYPE html><title>rpcrdma serve</title><ul><li><a href="/debug/rpcrdma">/debug/rpcrdma</a><li><a href="/metrics">/metrics</a>`+
+			`<li><a href="/healthz">/healthz</a><li><a href="/debug/pprof/">/debug/pprof/</a></ul>`)
+	})
+	pages.HandleFunc("GET /healthz", m.health)
+	pages.HandleFunc("GET /metrics", m.metrics)
+	pages.Handle("GET /debug/rpcrdma", m.known(m.monitor))
+	profile := func(path string, h http.HandlerFunc) { pages.Handle("GET /debug/pprof/"+path, m.known(m.profile(h))) }
+	profile("", pprof.Index)
+	profile("cmdline", pprof.Cmdline)
+	profile("profile", pprof.Profile)
+	profile("symbol", pprof.Symbol)
+	profile("trace", pprof.Trace)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(metricsWrite))
+		// A health check has nothing to wait for. What bounds them is that each has its own connection.
+		if r.URL.Path == "/healthz" {
+			w.Header().Set("Connection", "close")
+		} else if !m.budget.take(m.budget.of(r.RemoteAddr)) {
+			w.Header().Set("Connection", "close")
+			http.Error(w, "too many requests", http.StatusTooManyRequests)
+			return
+		}
+		pages.ServeHTTP(w, r)
+	})
+}
+
+func (m *metrics) health(w http.ResponseWriter, _ *http.Request) {
+	if !m.serving.Load() {
+		http.Error(w, "shutting down", http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// metrics answers in the text format that every version of Prometheus reads.
+func (m *metrics) metrics(w http.ResponseWriter, _ *http.Request) {
+	text, err := m.collect()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	_, _ = w.Write(text)
+}
+
+// collect returns the metrics of the last second. They are not changed later.
+func (m *metrics) collect() ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if m.text != nil && now.Sub(m.made) < metricsFresh {
+		return m.text, nil
+	}
+	families, err := m.registry.Gather()
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+			return nil, err
+		}
+	}
+	m.text, m.made = b.Bytes(), now
+	return m.text, nil
+}
+
+// profile has h make a profile, if not too many are being made.
+func (m *metrics) profile(h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case m.profiles <- struct{}{}:
+			defer func() { <-m.profiles }()
+		default:
+			http.Error(w, "other profiles are being made", http.StatusServiceUnavailable)
+			return
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(metricsProfile))
+		h(w, r)
+	})
+}
+
+// known refuses requests for a host that is not this one. A web site whose name has been made to
+// lead here (DNS rebinding) would else read the page in the browser of who visits it.
+func (m *metrics) known(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !m.ours(r.Host) {
+			http.Error(w, "this host is known by its address, as localhost, by its own name and by that of --metrics-addr", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func (m *metrics) ours(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	own, _ := os.Hostname()
+	for _, name := range []string{"localhost", own, m.host} {
+		if name != "" && strings.EqualFold(host, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// ---- bounds
+
+// Turns allow so many things in a second, and some more after a pause.
+type turns struct {
+	each  time.Duration
+	burst int
+
+	mu   sync.Mutex
+	next time.Time // when everything that was allowed would have been due, one by one
+}
+
+func newTurns(perSecond, burst int) *turns {
+	return &turns{each: time.Second / time.Duration(perSecond), burst: burst}
+}
+
+// delay takes the next turn, which comes after the time that is returned.
+func (t *turns) delay() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	t.next = t.next.Add(t.each)
+	return max(0, t.next.Sub(now))
+}
+
+// take takes a turn if it is now.
+func (t *turns) take() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.next.After(t.now()) {
+		return false
+	}
+	t.next = t.next.Add(t.each)
+	return true
+}
+
+// now returns the time, and forgets turns that nobody took in time, but for a burst of them.
+func (t *turns) now() time.Time {
+	now := time.Now()
+	if early := now.Add(-t.each * time.Duration(t.burst)); t.next.Before(early) {
+		t.next = early
+	}
+	return now
+}
+
+// shareCount is how many shares there are. Hosts are more, and then some have one together.
+const shareCount = 256
+
+// Shares are turns for all, and a few more for each host, which others cannot take.
+type shares struct {
+	all  *turns
+	each [shareCount]turns
+	seed maphash.Seed
+}
+
+func newShares(perSecond, perHost int) *shares {
+	s := &shares{all: newTurns(perSecond, perSecond), seed: maphash.MakeSeed()}
+	for i := range s.each {
+		s.each[i].each, s.each[i].burst = time.Second/time.Duration(perHost), perHost
+	}
+	return s
+}
+
+// of returns the share of the host with an address. A network of 64 bits is one host of IPv6.
+func (s *shares) of(addr string) int {
+	var host netip.Prefix
+	if a, err := netip.ParseAddrPort(addr); err == nil {
+		ip := a.Addr().Unmap()
+		host, _ = ip.Prefix(min(ip.BitLen(), 64))
+	}
+	return int(maphash.Comparable(s.seed, host) % shareCount)
+}
+
+// take takes a turn of a share, or of all.
+func (s *shares) take(share int) bool { return s.each[share].take() || s.all.take() }
+
+// A crowd is a listener with at most max connections. When there are as many, a new one takes
+// the place of one of the host that has most. Connections beyond their turns are closed at once: those
+// that wait in the kernel would keep others waiting.
+type crowd struct {
+	net.Listener
+	max    int
+	shares *shares
+	drops  *turns // the pace at which connections are closed: beyond it all wait in the kernel
+
+	mu      sync.Mutex
+	conns   map[*crowdConn]struct{}
+	counter uint64
+}
+
+// A crowdConn tells its crowd when it is closed.
+type crowdConn struct {
+	net.Conn
+	crowd *crowd
+	share int
+	busy  bool   // it has a request
+	since uint64 // which change of a connection made it so
+}
+
+func newCrowd(l net.Listener, n int, s *shares) *crowd {
+	return &crowd{Listener: l, max: n, shares: s, drops: newTurns(metricsDrops, metricsDrops), conns: make(map[*crowdConn]struct{})}
+}
+
+// Accept is a method of net.Listener.
+func (c *crowd) Accept() (net.Conn, error) {
+	for {
+		conn, err := c.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		share := c.shares.of(conn.RemoteAddr().String())
+		if c.shares.take(share) {
+			if admitted := c.admit(conn, share); admitted != nil {
+				return admitted, nil
+			}
+		}
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // the kernel remembers nothing of it
+		}
+		conn.Close()
+		time.Sleep(c.drops.delay())
+	}
+}
+
+// admit makes room for a connection. It returns nil if there is none.
+func (c *crowd) admit(conn net.Conn, share int) net.Conn {
+	var out *crowdConn
+	c.mu.Lock()
+	if len(c.conns) >= c.max {
+		if out = c.leaving(share); out == nil {
+			c.mu.Unlock()
+			return nil
+		}
+		delete(c.conns, out)
+	}
+	c.counter++
+	admitted := &crowdConn{Conn: conn, crowd: c, share: share, since: c.counter}
+	c.conns[admitted] = struct{}{}
+	c.mu.Unlock()
+	if out != nil {
+		out.Conn.Close()
+	}
+	return admitted
+}
+
+// leaving returns the connection that makes room for one of a share: of the share with most, the one
+// that has been without a request for longest. One that has a request makes room only for a share with
+// fewer connections. mu is held.
+func (c *crowd) leaving(share int) (out *crowdConn) {
+	var count [shareCount]int
+	most := 0
+	for cc := range c.conns {
+		count[cc.share]++
+		most = max(most, count[cc.share])
+	}
+	for cc := range c.conns {
+		switch {
+		case count[cc.share] < most || cc.busy && count[share] >= most:
+		case out == nil || out.busy && !cc.busy || out.busy == cc.busy && cc.since < out.since:
+			out = cc
+		}
+	}
+	return out
+}
+
+// state is for http.Server.ConnState.
+func (c *crowd) state(conn net.Conn, s http.ConnState) {
+	cc, ok := conn.(*crowdConn)
+	if !ok || s != http.StateActive && s != http.StateIdle {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counter++
+	cc.busy, cc.since = s == http.StateActive, c.counter
+}
+
+// Close is a method of net.Conn.
+func (c *crowdConn) Close() error {
+	c.crowd.mu.Lock()
+	delete(c.crowd.conns, c)
+	c.crowd.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// where says where the metrics are.
+func (m *metrics) where() string {
+	if m == nil {
+		return ""
+	}
+	return ", metrics at http://" + m.listener.Addr().String() + "/"
+}

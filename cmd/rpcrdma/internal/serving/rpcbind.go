@@ -1,0 +1,80 @@
+package serving
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
+)
+
+// A registration is what serve has registered with an rpcbind.
+type registration struct {
+	client rpcbind.Client
+	known  []rpcbind.Mapping
+}
+
+// registerTimeout bounds register and remove, so that a silent rpcbind does not keep a
+// server from ending.
+const registerTimeout = 5 * time.Second
+
+// register registers NFS and MOUNT with rpcbind, all of it or nothing. tcp may be nil.
+// Without --rpcbind it does nothing.
+func (o *serveOptions) register(ctx context.Context, rdma net.Addr, tcp net.Listener) (*registration, error) {
+	r := &registration{client: rpcbind.Client{Addr: o.Rpcbind}}
+	if o.Rpcbind == "" {
+		return r, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	mappings := mappingsOf(rpcbind.RDMA, rdma)
+	if tcp != nil {
+		mappings = append(mappings, mappingsOf(rpcbind.TCP, tcp.Addr())...)
+	}
+	for _, m := range mappings {
+		if err := r.client.Set(ctx, m); err != nil {
+			_ = r.remove() // the first error is the one to report
+			return r, explain.Error(err)
+		}
+		r.known = append(r.known, m)
+	}
+	return r, nil
+}
+
+// mappingsOf returns the mappings of a listener's address. A listener on all addresses of
+// IPv6 has those of IPv4, too.
+func mappingsOf(netid rpcbind.Netid, listener net.Addr) (mappings []rpcbind.Mapping) {
+	at, err := netip.ParseAddrPort(listener.String())
+	if err != nil {
+		return nil
+	}
+	addrs := []netip.Addr{at.Addr().Unmap()}
+	if addrs[0] == netip.IPv6Unspecified() {
+		addrs = append(addrs, netip.IPv4Unspecified())
+	}
+	for _, addr := range addrs {
+		uaddr := rpcbind.FormatAddr(netip.AddrPortFrom(addr, at.Port()))
+		for _, m := range [...]rpcbind.Mapping{{Prog: nfs.Program, Vers: nfs.Version}, {Prog: nfs.MountProgram, Vers: nfs.MountVersion}} {
+			m.Netid, m.Addr = netid.For(addr), uaddr
+			mappings = append(mappings, m)
+		}
+	}
+	return mappings
+}
+
+// remove undoes register.
+func (r *registration) remove() error {
+	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
+	defer cancel()
+	var first error
+	for _, m := range r.known {
+		if err := r.client.Unset(ctx, m.Prog, m.Vers, m.Netid); err != nil && first == nil {
+			first = explain.Error(err)
+		}
+	}
+	r.known = nil
+	return first
+}

@@ -1,0 +1,493 @@
+// Package serving has the command serve: an NFS server over RDMA and TCP for directories of this machine, with
+// access log, metrics, notifications, and what a service manager wants.
+package serving
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// serveOptions are the options of serve.
+type serveOptions struct {
+	connect.Options
+	exportFlags
+	addr, tcpAddr string
+	metricsAddr   string
+	async         bool
+	accessLog     string // FILE, or - for standard output; empty: none
+	accessFormat  accessFormat
+
+	openDir DirOpener
+}
+
+// A DirOpener opens a directory to be exported, as OpenDir does.
+type DirOpener func(dir string, async bool, s *State, log *slog.Logger) (nfsd.FS, io.Closer, error)
+
+// New returns the command serve.
+func New() *cobra.Command { return NewFrom(OpenDir) }
+
+// NewFrom is serve with directories that open opens.
+func NewFrom(open DirOpener) *cobra.Command {
+	o := &serveOptions{openDir: open}
+	cmd := &cobra.Command{
+		Use:        "serve (--dir DIR | --export SPEC... | --exports FILE)",
+		SuggestFor: []string{"server", "export", "share", "start", "nfsd"},
+		Short:      "Export directories over NFS version 3",
+		Long: `Export directories over NFS version 3 on RPC-over-RDMA, with MOUNT on the same port.
+
+With --dir clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. --export has a name of
+its own for each directory, which is the directory's path if it has none, and options:
+
+  ro                    refuse all changes
+  squash=none|root|all  as --squash; anonuid=UID, anongid=GID and allow=CIDR likewise
+
+--exports has the same in a file, one export to a line, with comments behind "#". At SIGHUP
+it is read again. What stays in it goes on as if nothing had happened; handles of what is
+gone are stale. A file with an error is reported, and changes nothing. In a name, a
+backslash stands before each comma, space, "=", "#" and backslash.
+
+Nothing outside of the directories can be reached, whatever the name and through whatever
+symbolic link, and nothing that is mounted below them.
+
+As root, every operation is done with the user and groups that the client says, and the
+kernel decides what they may do. Root of a client is taken for the anonymous user, unless
+--squash says otherwise. As any other user, whoever reaches the port can do what that user
+can do, and files that clients make belong to that user. Users are not authenticated:
+--allow says which machines are believed.
+
+Files keep their handles as long as the server runs, and with --state also when it is
+started again. As root they do so on most file systems without looking for files.
+
+--access-log has a line for each call: time, client, procedure, status and duration in
+seconds, then user, export, name and the like. "object", "to" and "found" are short forms of
+handles: what LOOKUP has found is what READ names. Names are quoted, and control characters
+in them escaped. At SIGHUP the file is opened again, so that it can be moved before. If the disk
+cannot keep up, lines are dropped, and counted.
+
+Data is on disk when the server says so, unless --async is given.
+
+With --rpcbind clients need not know the port: NFS and MOUNT are registered under netid
+rdma or rdma6, and with --tcp-addr also tcp or tcp6, until the server ends.
+
+The server also has a benchmark program, 0x20524442 version 1, for 'rpcrdma bench', and a
+notification program, 0x2052444e version 1, for 'rpcrdma watch', which has no permissions:
+it tells nothing of exports with --allow, and as root of those with --squash none alone. A
+watching client is forgotten when it is away for more than a minute. At most 128 clients
+watch at a time, at most 32 of them from one address.
+
+--metrics-addr serves HTTP: /metrics for Prometheus, /healthz, /debug/rpcrdma, a page with
+connections, calls and latencies that 'rpcrdma stats' reads, too, and /debug/pprof. Anyone who
+can reach it sees client addresses and process internals: use a loopback address, or one that
+only operators reach.
+
+Under systemd, the command reports readiness, reload and stop, and feeds the watchdog. It uses
+the sockets that systemd has opened, which are named for an option, addr, tcp-addr or
+metrics-addr, and stand for its value.
+
+When it is ready, the command prints a line that contains "listening on HOST:PORT". At
+SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
+		Example: `  rpcrdma serve --dir /srv/data --read-only
+  rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049
+  rpcrdma serve --export /srv/data --export /home=/users,squash=all,allow=192.0.2.0/24 --addr 192.0.2.1:20049
+  rpcrdma serve --exports /etc/rpcrdma/exports --state /var/lib/rpcrdma --access-log /var/log/rpcrdma/access
+  rpcrdma serve --dir . --addr 192.0.2.1:0 --rpcbind`,
+		Args: cli.WantArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			exports, err := o.exports()
+			if bad, ok := errors.AsType[*exportsError](err); ok {
+				return fmt.Errorf("serve: %w", bad)
+			}
+			if err == nil && o.JSON && o.accessLog == "-" {
+				err = errors.New("--access-log - and --json both print to standard output")
+			}
+			if err == nil {
+				err = o.checkListen()
+			}
+			if err != nil {
+				return cli.Usage(cmd, err)
+			}
+			if err := o.CheckRPCBind(cmd); err != nil {
+				return err
+			}
+			ctx, stop := cli.Interruptible(cmd.Context())
+			defer stop()
+			return o.serve(ctx, exports, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	connect.AddOptions(cmd, &o.Options, 10*time.Second, "at the end, wait this long for calls under way, then cut them off")
+	connect.AddRPCBindOption(cmd, &o.Options, net.JoinHostPort("localhost", strconv.Itoa(rpcbind.Port)),
+		"register with the rpcbind at `HOST:PORT`, which usually accepts this only from its own machine")
+	flags := cmd.Flags()
+	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST[:PORT]`; no host means all addresses, no port 20049, port 0 a free one")
+	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST[:PORT]`; no port means 2049")
+	o.exportFlags.add(cmd)
+	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve metrics and status over HTTP on `HOST[:PORT]`, such as 127.0.0.1; no port means 9649")
+	flags.StringVar(&o.accessLog, "access-log", "", "append a line for each call to `FILE`, which is opened again at SIGHUP; - is standard output")
+	flags.Var(&o.accessFormat, "access-log-format", "write the access log as `FORMAT`: text or json")
+	cli.CompleteFlag(cmd, "addr", connect.LocalAddresses(nfs.Port))
+	cli.CompleteFlag(cmd, "tcp-addr", connect.LocalAddresses(cli.DefaultTCPPort))
+	cli.CompleteFlag(cmd, "metrics-addr", cli.Words("127.0.0.1:9649", "[::1]:9649"))
+	cli.CompleteFile(cmd, "access-log")
+	flags.BoolVar(&o.async, "async", false, "answer before data is on disk, which a crash can lose")
+	return cmd
+}
+
+// checkListen checks the addresses to listen on, and adds the default ports.
+func (o *serveOptions) checkListen() (err error) {
+	for _, a := range []struct {
+		flag  string
+		value *string
+		port  int
+	}{{"addr", &o.addr, nfs.Port}, {"tcp-addr", &o.tcpAddr, cli.DefaultTCPPort}, {"metrics-addr", &o.metricsAddr, cli.DefaultMetricsPort}} {
+		if *a.value == "" && a.flag != "addr" { // not asked for
+			continue
+		}
+		if *a.value, err = cli.WithPort(*a.value, a.port, true); err != nil {
+			return fmt.Errorf("--%s: %w", a.flag, err)
+		}
+	}
+	return nil
+}
+
+// serve runs until ctx ends.
+func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, stderr io.Writer) error {
+	s := &service{serveOptions: o, log: o.Logger(stderr), stdout: stdout, ready: stdout, failed: make(chan error, 3)}
+	s.manager.log = s.log
+	if o.JSON {
+		s.ready = stderr
+	}
+	hangups := make(chan os.Signal, 1)
+	if o.file != "" || o.accessLog != "" { // else it ends the process
+		signal.Notify(hangups, syscall.SIGHUP)
+		defer signal.Stop(hangups)
+	}
+	defer s.close()
+	open, err := inherited()
+	defer open.close()
+	if err == nil {
+		err = o.adopt(open)
+	}
+	if err != nil {
+		return fmt.Errorf("serve: %s", explain.OneLine(err))
+	}
+	if err := s.open(ctx, exports, open, stderr); err != nil {
+		return fmt.Errorf("serve: %s", explain.Text(err))
+	}
+	s.start()
+	known, err := o.register(ctx, s.listener.Addr(), s.tcp)
+	if err == nil {
+		err = s.announce(ctx, s.ready)
+	}
+	watched, unwatch := context.WithCancel(context.Background())
+	defer unwatch()
+	s.running.Go(func() { s.manager.watched(watched, s.alive) })
+	for serving := err == nil; serving; {
+		select {
+		case <-hangups:
+			s.hangup()
+		case <-ctx.Done():
+			serving = false
+		case err = <-s.failed:
+			serving = false
+		}
+	}
+	s.manager.stopping()
+	// Nobody is to be sent here any more.
+	if unset := known.remove(); err == nil {
+		err = unset
+	}
+	if cut := s.stop(unwatch); err == nil {
+		err = cut
+	}
+	stats := s.server.Stats()
+	connect.LogStats(s.log, stats)
+	if o.JSON {
+		if err := cli.PrintJSON(stdout, stats); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("serve: %s", explain.Text(err))
+	}
+	return nil
+}
+
+// A service is a serve command under way.
+type service struct {
+	*serveOptions
+	log           *slog.Logger
+	stdout, ready io.Writer // ready: where people are told
+
+	exporter *exporter
+	access   *accessLog // nil without --access-log
+	metrics  *metrics   // nil without --metrics-addr
+	provider fabric.Provider
+	server   *transport.Server
+	listener *transport.Listener
+	tcp      net.Listener // nil without --tcp-addr
+	notify   *notify.Server
+	opened   []io.Closer // closed last to first, at the very end
+	manager  manager
+
+	running sync.WaitGroup
+	failed  chan error // has room for each of the running
+}
+
+// open makes everything that the service needs. The caller closes it, even after an error.
+func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, stderr io.Writer) (err error) {
+	if l := open.take(socketAddr); l != nil {
+		s.provider, err = s.NewServerOn(l)
+	} else {
+		s.provider, err = s.NewServer(ctx, stderr, s.addr)
+	}
+	if err != nil {
+		return err
+	}
+	if s.metricsAddr != "" {
+		l, err := open.listen(ctx, socketMetrics, s.metricsAddr)
+		if err != nil {
+			return &listenError{"metrics-addr", s.metricsAddr, err}
+		}
+		if s.metrics, err = newMetrics(l, s.metricsAddr, s.log); err != nil {
+			l.Close()
+			return err
+		}
+		s.opened = append(s.opened, s.metrics)
+	}
+	cfg := transport.Config{Logger: s.log, Observer: s.metrics.observer()}
+	if s.server, err = transport.NewServer(&transport.ServerConfig{Config: cfg}); err != nil {
+		return err
+	}
+	if err := s.openFiles(exports); err != nil {
+		return err
+	}
+	if err := errors.Join(s.server.Register(loadgen.Program()), s.server.Register(s.notify.Program())); err != nil {
+		return err
+	}
+	return s.listen(ctx, open)
+}
+
+// openFiles opens what is exported, and registers the programs that serve it.
+func (s *service) openFiles(exports []exportSpec) (err error) {
+	x := newExporter(s.serveOptions, s.log)
+	if err := x.check(exports); err != nil { // before there is a key that clients could read
+		return err
+	}
+	if s.state != "" {
+		if x.state, err = openState(s.state); err != nil {
+			return err
+		}
+		s.opened = append(s.opened, x.state)
+		x.cfg.Key = x.state.key
+	}
+	if s.accessLog != "" {
+		if s.access, err = openAccessLog(s.accessLog, s.accessFormat.json, s.stdout, s.log); err != nil {
+			return err
+		}
+		s.opened = append(s.opened, s.access)
+		x.cfg.Access = s.access.note
+	}
+	s.opened = append(s.opened, x)
+	if err := x.set(exports); err != nil {
+		return err
+	}
+	s.exporter = x
+	s.notify = notify.NewServer(x.watched, s.log)
+	s.opened = append(s.opened, s.notify)
+	for _, p := range x.server.Programs() {
+		if err := s.server.Register(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hangup does what SIGHUP is for: the access log is opened again, and the exports file read again.
+// What is wrong is logged, and leaves everything as it was.
+func (s *service) hangup() {
+	if s.access != nil {
+		s.access.reopen()
+	}
+	if s.file == "" {
+		return
+	}
+	s.manager.reloading()
+	defer func() { s.manager.ready(s.status()) }() // whether that went well or not
+	exports, err := s.exports()
+	if err == nil {
+		err = s.exporter.set(exports)
+	}
+	if err != nil {
+		s.log.Error("the exports stay as they were", "err", explain.Text(err))
+		return
+	}
+	if _, err := fmt.Fprintf(s.ready, "rpcrdma: exporting %s\n", s.exporter); err != nil {
+		s.log.Error("the exports are the new ones, and could not be printed", "err", explain.Text(err))
+	}
+}
+
+// close closes what open has made.
+func (s *service) close() {
+	for i := len(s.opened) - 1; i >= 0; i-- {
+		s.opened[i].Close()
+	}
+}
+
+// listen listens on the addresses of the options.
+func (s *service) listen(ctx context.Context, open sockets) (err error) {
+	if s.listener, err = s.server.Listen(ctx, s.provider, s.addr); err != nil {
+		return &listenError{"addr", s.addr, err}
+	}
+	s.opened = append(s.opened, s.listener)
+	if s.provider.Name() == provider.RDMA {
+		if err := provider.CheckServing(ctx, s.listener.Addr().String()); err != nil {
+			return &listenError{"addr", s.addr, err}
+		}
+	}
+	if s.tcpAddr == "" {
+		return nil
+	}
+	tcp, err := open.listen(ctx, socketTCP, s.tcpAddr)
+	if err != nil {
+		return &listenError{"tcp-addr", s.tcpAddr, err}
+	}
+	s.opened = append(s.opened, tcp)
+	s.tcp = s.Recording.Listener(tcp)
+	return nil
+}
+
+// A listenError is an address that cannot be listened on.
+type listenError struct {
+	flag string // that the address is the value of
+	addr string
+	err  error
+}
+
+func (e *listenError) Error() string { return e.Explain() }
+
+func (e *listenError) Unwrap() error { return e.err }
+
+// Explain names the address once.
+func (e *listenError) Explain() string {
+	text, ok := explain.RDMA(e.err)
+	if !ok {
+		text = fmt.Sprintf("listening on %s: %s", explain.Printable(e.addr), explain.Text(e.err))
+	}
+	var errno syscall.Errno
+	if !errors.As(e.err, &errno) {
+		return text
+	}
+	switch {
+	case strings.HasSuffix(text, syscall.EADDRINUSE.Error()):
+		text += fmt.Sprintf(": stop what has it, or give --%s another port, 0 for a free one", e.flag)
+	case !ok && errno == syscall.EADDRNOTAVAIL:
+		text = fmt.Sprintf("listening on %s: this machine does not have the address", explain.Printable(e.addr))
+	case !ok && errno == syscall.EACCES:
+		text += ": ports below 1024 are for root"
+	}
+	return text
+}
+
+// start serves. What fails before the end goes to failed.
+func (s *service) start() {
+	run := func(f func() error) {
+		s.running.Go(func() {
+			if err := f(); !errors.Is(err, net.ErrClosed) {
+				s.failed <- err
+			}
+		})
+	}
+	run(func() error { return s.server.Serve(s.listener) })
+	if s.tcp != nil {
+		run(func() error { return s.server.ServeTCP(s.tcp) })
+	}
+	if s.metrics != nil {
+		s.metrics.start()
+	}
+}
+
+// announce prints that the server is ready, and where.
+func (s *service) announce(ctx context.Context, w io.Writer) error {
+	addr := s.listener.Addr()
+	where := fmt.Sprintf("%v (%s)", addr, s.provider.Name())
+	if s.provider.Name() == provider.RDMA {
+		if device, err := provider.DeviceAt(ctx, addr.String()); err == nil {
+			where = fmt.Sprintf("%v (%s, %s)", addr, s.provider.Name(), device)
+		}
+	}
+	if s.tcp != nil {
+		where += fmt.Sprintf(" and %v (tcp)", s.tcp.Addr())
+	}
+	how := ""
+	if s.Rpcbind != "" {
+		how = ", registered with rpcbind at " + s.Rpcbind
+	}
+	_, err := fmt.Fprintf(w, "rpcrdma: listening on %s, exporting %s%s%s\n", where, s.exporter, how, s.metrics.where())
+	if err == nil {
+		s.manager.ready(s.status())
+	}
+	return err
+}
+
+// status says in short what the service does.
+func (s *service) status() string {
+	return fmt.Sprintf("listening on %v (%s), exporting %s", s.listener.Addr(), s.provider.Name(), s.exporter)
+}
+
+// alive returns if nothing holds the locks that every connection needs.
+func (s *service) alive() {
+	s.server.Stats()
+	for _, c := range s.server.Conns() {
+		c.Stats()
+	}
+}
+
+// stop ends the service in order: no new connections, no notifications, then the calls
+// under way, for as long as the timeout allows. unwatch ends what tells the service manager that the
+// process works. It returns an error if calls were cut off.
+func (s *service) stop(unwatch func()) (err error) {
+	s.metrics.stopping()
+	s.listener.Close()
+	if s.tcp != nil {
+		s.tcp.Close()
+	}
+	s.notify.Close()
+	ctx, cancel := connect.Within(context.Background(), s.Timeout, func() error {
+		st := s.server.Stats()
+		return fmt.Errorf("calls still under way after %v were cut off (%d connections, %d calls without a reply)",
+			s.Timeout, st.OpenConns, max(0, int64(st.Calls-st.Replies)))
+	})
+	defer cancel()
+	if cut := s.server.Shutdown(ctx); cut != nil {
+		err = cmp.Or(context.Cause(ctx), cut)
+	}
+	unwatch()
+	s.running.Wait()
+	return err
+}

@@ -1,0 +1,26 @@
+package serving
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// accepts fails if a socket does not listen. A connection has the type of a listener, too.
+func accepts(f *os.File) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var accepting int
+	if cerr := rc.Control(func(fd uintptr) {
+		accepting, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	}); cerr != nil {
+		return cerr
+	}
+	if err == nil && accepting == 0 {
+		err = fmt.Errorf("it is a connection: %w", unix.EINVAL)
+	}
+	return err
+}

@@ -1,8 +1,0 @@
-//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd)
-
-package main
-
-import "os"
-
-// lockFile does not lock here: the user must not run the same copy twice at once.
-func lockFile(*os.File) error { return nil }
