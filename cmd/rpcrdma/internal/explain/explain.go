@@ -54,13 +54,13 @@ func Text(err error) string {
 	return OneLine(err)
 }
 
-// An Explainer is an error of a command that says itself what explain returns for it.
+// An Explainer is an error of a command that says itself what Text returns for it.
 type Explainer interface {
 	error
 	Explain() string
 }
 
-// explainOwn is explain for the errors of the command.
+// explainOwn is Text for the errors of the command.
 func explainOwn(err error) (text string, ok bool) {
 	if item, ok := err.(*ItemError); ok {
 		return Printable(item.path) + ": " + Text(item.err), true
@@ -71,7 +71,7 @@ func explainOwn(err error) (text string, ok bool) {
 	return "", false
 }
 
-// explainNFS is explain for what servers of NFS and MOUNT answer.
+// explainNFS is Text for what servers of NFS and MOUNT answer.
 func explainNFS(err error) (text string, ok bool) {
 	var (
 		status   *nfs.Error
@@ -117,7 +117,7 @@ func mountText(e *nfs.MountError) string {
 	return text
 }
 
-// explainRPC is explain for what RPC, rpcbind and RPC-over-RDMA answer.
+// explainRPC is Text for what RPC, rpcbind and RPC-over-RDMA answer.
 func explainRPC(err error) (text string, ok bool) {
 	var (
 		binding *rpcbind.OpError
@@ -141,7 +141,7 @@ func explainRPC(err error) (text string, ok bool) {
 	return "", false
 }
 
-// explainConn is explain for connections that were not made, or are lost.
+// explainConn is Text for connections that were not made, or are lost.
 func explainConn(err error) (text string, ok bool) {
 	var (
 		dial     *transport.DialError
@@ -217,7 +217,7 @@ func Ended(err error) (text string, ok bool) {
 	return "", false
 }
 
-// explainSystem is explain for what the system says.
+// explainSystem is Text for what the system says.
 func explainSystem(err error) (text string, ok bool) {
 	var (
 		dns     *net.DNSError
@@ -247,7 +247,7 @@ func explainSystem(err error) (text string, ok bool) {
 	return "", false
 }
 
-// Error returns an error with the text of explain.
+// Error returns err with what Text says of it as its text.
 func Error(err error) error {
 	if err == nil {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// RDMA is explain for the errors of provider rdma.
+// RDMA is Text for the errors of provider rdma.
 func RDMA(err error) (text string, ok bool) {
 	var (
 		call       *rdmacm.CallError
