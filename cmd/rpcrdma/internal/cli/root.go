@@ -16,25 +16,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ErrInterrupted is why work ends after SIGINT or SIGTERM.
-var ErrInterrupted = errors.New("interrupted")
-
-// Interruptible returns a context that ends with ErrInterrupted at the first SIGINT or
-// SIGTERM. The second one ends the process.
-func Interruptible(parent context.Context) (ctx context.Context, stop func()) {
-	signals, stopSignals := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
-	ctx, cancel := context.WithCancelCause(parent)
-	detach := context.AfterFunc(signals, func() {
-		stopSignals()
-		cancel(ErrInterrupted)
-	})
-	return ctx, func() {
-		detach()
-		stopSignals()
-		cancel(nil)
-	}
-}
-
 // Run runs the command that args are for, and returns the exit status.
 func Run(root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
@@ -160,4 +141,23 @@ func newHelp(root *cobra.Command) *cobra.Command {
 // NewTopic returns a help topic. A command that does not run is listed as such.
 func NewTopic(name, short, text string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: text}
+}
+
+// ErrInterrupted is why work ends after SIGINT or SIGTERM.
+var ErrInterrupted = errors.New("interrupted")
+
+// Interruptible returns a context that ends with ErrInterrupted at the first SIGINT or
+// SIGTERM. The second one ends the process.
+func Interruptible(parent context.Context) (ctx context.Context, stop func()) {
+	signals, stopSignals := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := context.WithCancelCause(parent)
+	detach := context.AfterFunc(signals, func() {
+		stopSignals()
+		cancel(ErrInterrupted)
+	})
+	return ctx, func() {
+		detach()
+		stopSignals()
+		cancel(nil)
+	}
 }

@@ -9,6 +9,17 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
+// Names of incomplete files.
+const (
+	partPrefix = ".rpcrdma-"
+	partRandom = 12 // characters
+	partSuffix = ".part"
+)
+
+// partName returns a name for an incomplete file. A get or put that is killed leaves
+// nothing incomplete under the name that was asked for.
+func partName() string { return partPrefix + strings.ToLower(rand.Text()[:partRandom]) + partSuffix }
+
 // isPart reports whether a name is one of partName.
 func isPart(name string) bool {
 	random, ok := strings.CutPrefix(name, partPrefix)
@@ -62,14 +73,3 @@ func (t *transfer) renamePart(ctx context.Context, dir, fh nfs.FileHandle, part,
 	}
 	return err
 }
-
-// Names of incomplete files.
-const (
-	partPrefix = ".rpcrdma-"
-	partRandom = 12 // characters
-	partSuffix = ".part"
-)
-
-// partName returns a name for an incomplete file. A get or put that is killed leaves
-// nothing incomplete under the name that was asked for.
-func partName() string { return partPrefix + strings.ToLower(rand.Text()[:partRandom]) + partSuffix }

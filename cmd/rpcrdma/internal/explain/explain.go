@@ -29,16 +29,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// HowToGetDevices says what to do where there are none.
-func HowToGetDevices(contained bool) string {
-	if contained {
-		return ". A container uses the devices of its host, which loads ib_uverbs, rdma_ucm and the adapter's kernel module; " +
-			"docker run and podman run pass them on with '--network host --device /dev/infiniband --ulimit memlock=-1'"
-	}
-	return ". An adapter needs its kernel module, ib_uverbs, rdma_ucm and Debian's package ibverbs-providers. " +
-		"For one in software, as root: 'modprobe rdma_rxe rdma_ucm', then 'rdma link add rxe0 type rxe netdev NETDEV'"
-}
-
 // Text returns an error as one line for people: what went wrong, where that has not been said,
 // what to do about it, and in parentheses what the protocol calls it. All sentences about errors
 // come from here. What the command itself knows is asked first, what the system says last: each
@@ -379,6 +369,16 @@ func TypeName(t nfs.FileType) string {
 		return "fifo"
 	}
 	return fmt.Sprintf("thing of unknown type %d", uint32(t))
+}
+
+// HowToGetDevices says what to do where there are none.
+func HowToGetDevices(contained bool) string {
+	if contained {
+		return ". A container uses the devices of its host, which loads ib_uverbs, rdma_ucm and the adapter's kernel module; " +
+			"docker run and podman run pass them on with '--network host --device /dev/infiniband --ulimit memlock=-1'"
+	}
+	return ". An adapter needs its kernel module, ib_uverbs, rdma_ucm and Debian's package ibverbs-providers. " +
+		"For one in software, as root: 'modprobe rdma_rxe rdma_ucm', then 'rdma link add rxe0 type rxe netdev NETDEV'"
 }
 
 // OtherProvider returns a hint to try the other provider where no server was found, as the

@@ -28,39 +28,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Below returns the part of path below dir. Both are clean and absolute.
-func Below(path, dir string) string {
-	return strings.TrimPrefix(strings.TrimPrefix(path, dir), "/")
-}
-
-// IsExport reports whether the URL is that of an export, which has no directory above it that
-// could be changed.
-func (r *Target) IsExport(ctx context.Context) bool {
-	m, err := r.Mount(ctx, r.URL.Path)
-	return err == nil && m.Rest == ""
-}
-
-// A portValue is a port as a flag. Zero is none.
-type portValue struct{ port *int }
-
-func (v portValue) Type() string { return "PORT" }
-
-func (v portValue) String() string {
-	if v.port == nil || *v.port == 0 {
-		return ""
-	}
-	return strconv.Itoa(*v.port)
-}
-
-func (v portValue) Set(s string) error {
-	n, err := strconv.ParseUint(s, 10, 16)
-	if err != nil || n == 0 {
-		return errors.New("want 1 to 65535")
-	}
-	*v.port = int(n)
-	return nil
-}
-
 // A Target is a file or directory on a server, and the connection to it.
 type Target struct {
 	*nfs.Client
@@ -85,6 +52,27 @@ type Options struct {
 // DefaultTimeout is how long a server may be silent by default.
 const DefaultTimeout = time.Minute
 
+// A portValue is a port as a flag. Zero is none.
+type portValue struct{ port *int }
+
+func (v portValue) Type() string { return "PORT" }
+
+func (v portValue) String() string {
+	if v.port == nil || *v.port == 0 {
+		return ""
+	}
+	return strconv.Itoa(*v.port)
+}
+
+func (v portValue) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return errors.New("want 1 to 65535")
+	}
+	*v.port = int(n)
+	return nil
+}
+
 // AddOptions adds the flags of commands that use NFS.
 func AddOptions(cmd *cobra.Command, o *Options) {
 	connect.AddOptions(cmd, &o.Options, DefaultTimeout, "give up after this time without an answer from the server")
@@ -99,7 +87,7 @@ func (o *Options) Dial(cmd *cobra.Command, u *nfs.URL, name string) (context.Con
 	return o.DialWithin(cmd.Context(), cmd, u, name)
 }
 
-// DialWithin is dial for work that ends with a context.
+// DialWithin is Dial for work that ends with a context.
 func (o *Options) DialWithin(parent context.Context, cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *Target, error) {
 	r := &Target{URL: u, Name: name, log: o.Logger(cmd.ErrOrStderr()), Known: new(knownNames)}
 	ctx, stop := cli.Interruptible(parent)
@@ -210,6 +198,13 @@ func (r *Target) End(ok bool) {
 	}
 }
 
+// IsExport reports whether the URL is that of an export, which has no directory above it that
+// could be changed.
+func (r *Target) IsExport(ctx context.Context) bool {
+	m, err := r.Mount(ctx, r.URL.Path)
+	return err == nil && m.Rest == ""
+}
+
 // A SourceError is an error of the server that is copied from, where there are two.
 type SourceError struct{ err error }
 
@@ -239,6 +234,11 @@ func CheckParallel(cmd *cobra.Command, parallel int) error {
 		return cli.Usage(cmd, fmt.Errorf("--parallel is %d, want 1 to %d", parallel, transport.MaxCredits))
 	}
 	return nil
+}
+
+// Below returns the part of path below dir. Both are clean and absolute.
+func Below(path, dir string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(path, dir), "/")
 }
 
 // InDir returns the name of an entry of a directory below the one that was asked for. Unlike that
