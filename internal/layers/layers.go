@@ -162,7 +162,7 @@ var Layers = []Layer{
 	{Path: "cmd/rpcrdma", May: []string{"*"}, External: []string{"*"}},
 	{Path: "bench", May: []string{"*"}, External: []string{"*"}},
 	{Path: "internal/testing/interop", May: []string{"*"}, External: []string{"*"}},
-	{Path: "tools", May: []string{"*"}, External: []string{"github.com/xdrpp/goxdr", "golang.org/x/mod"}},
+	{Path: "tools", May: []string{"*"}, External: []string{"github.com/go-git/go-billy", "github.com/willscott/go-nfs", "github.com/xdrpp/goxdr", "golang.org/x/mod"}},
 }
 
 // testLayers lists the layers that any test may import.

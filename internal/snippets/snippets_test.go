@@ -51,7 +51,7 @@ var notGo = map[string]string{
 // needs another module, is listed with its first line.
 var built = map[string]string{
 	"docs/getting-started.md":         "examples.TestGettingStarted",
-	"docs/migration.md: package main": "cmd/rpcrdma.TestMigrationPage",
+	"docs/migration.md: package main": "tools/bridge.TestMigrationPage",
 }
 
 // broken lists snippets that do not compile and are to be mended, by document and first

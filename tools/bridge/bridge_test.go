@@ -1,9 +1,10 @@
-package main
+package bridge
 
 import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -23,6 +24,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/middleware"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
+
+func randomText(seed uint64, n int) string {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(seed)}).Read(b)
+	return string(b)
+}
 
 // serveGoNFS has go-nfs, unchanged, serve a file system in memory with one file until the test ends,
 // and returns the address and the file's contents.
@@ -66,7 +73,8 @@ func readThrough(t *testing.T, c *nfs.Client, text string) {
 	t.Helper()
 	top, err := c.Mnt(t.Context(), "/")
 	testutil.Must(t, err)
-	file := fhOf(t, c, top, "file")
+	file, _, err := c.Lookup(t.Context(), top, "file")
+	testutil.Must(t, err)
 	buf := make([]byte, len(text))
 	if n, err := c.ReadAt(t.Context(), file, buf, 0); n != len(text) || err != nil || string(buf) != text {
 		t.Errorf("READ: %d bytes, %v", n, err)
