@@ -38,7 +38,7 @@ func addTransferOptions(cmd *cobra.Command, o *transferOptions) {
 	remote.AddRetryOption(cmd, &o.Options)
 }
 
-// newTransfer returns the transfer of a command. The remote is where get copies from, and put
+// newTransfer returns the transfer of a command. The target is where get copies from, and put
 // and cp copy to.
 func (o *transferOptions) newTransfer(cmd *cobra.Command, r *remote.Target) (*transfer, error) {
 	t := &transfer{Target: r, parallel: o.parallel, json: o.JSON, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}

@@ -82,7 +82,7 @@ func AddOptions(cmd *cobra.Command, o *Options) {
 }
 
 // Dial connects to the server of a URL. The context that it returns ends when the command
-// is interrupted or the server falls silent. The caller must close the remote.
+// is interrupted or the server falls silent. The caller must call End.
 func (o *Options) Dial(cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *Target, error) {
 	return o.DialWithin(cmd.Context(), cmd, u, name)
 }
