@@ -139,7 +139,7 @@ func TestSeries(t *testing.T) {
 		"rpcrdma_message_bytes_total server request long_call": some,
 		"rpcrdma_message_bytes_total server reply reply_chunk": some,
 		"rpcrdma_read_bytes_total":                             some,
-		"rpcrdma_rdma_write_bytes_total":                       some,
+		"rpcrdma_write_bytes_total":                            some,
 	})
 	before := series(t, executed)
 	cl.Close()
