@@ -14,46 +14,46 @@ import (
 // A client may call from the start. A server may once the upper layer has said that the
 // client is ready for it (RFC 8167 section 6).
 type callTable[C any] struct {
-	*life // of the connection: how many calls there are and may be
-	make  func(idx int) *C
+	*life   // of the connection: how many calls there are and may be
+	newCall func(idx int) *C
 
 	// unfollow takes a caller off the line of those that wait for the leader; nil: there is no leader.
 	unfollow func(*baton.Waiter[waiter]) bool
 
 	all      []*C
 	free     []*C
-	underWay underway.Table[C]  // those in use, by xid
+	underWay underway.Table[C]  // calls in use, by xid
 	queue    baton.Line[waiter] // callers that wait for a credit, first come, first served
 	spare    []*waiter          // callers not in use
 }
 
-func (t *callTable[C]) init(lf *life, make func(idx int) *C) { t.life, t.make = lf, make }
+func (t *callTable[C]) init(lf *life, newCall func(idx int) *C) { t.life, t.newCall = lf, newCall }
 
-// acquire takes a call for w, or waits for one. The state is locked, and unlocked on return. The call may
-// have been made by then: see startNext. made is what it would be, nil if it must not be.
-func (t *callTable[C]) acquire(ctx context.Context, made *Call) (*C, *waiter, error) {
-	lock := t.core.wire
+// acquire takes a call, or waits for one, and returns it with its caller's waiter. The state is locked, and
+// unlocked on return. While it waits another goroutine may make call, unless that is nil: see startNext.
+func (t *callTable[C]) acquire(ctx context.Context, call *Call) (*C, *waiter, error) {
+	state := t.core.wire
 	err := ctx.Err()
 	if err == nil {
 		err = t.refuse()
 	}
 	if err != nil {
-		lock.unlock()
+		state.unlock()
 		return nil, nil, err
 	}
 	w := t.caller()
 	if t.hasRoom() {
 		c := t.take(w)
-		lock.unlock()
+		state.unlock()
 		return c, w, nil
 	}
-	w.call = made
+	w.call = call
 	t.queue.Push(&w.Waiter)
-	lock.unlock()
+	state.unlock()
 	t.core.public.notice(Notice{Kind: NoticeCreditStall})
 	_, woken := baton.SleepOn(ctx, w.Bell())
-	lock.lock()
-	defer lock.unlock()
+	state.lock()
+	defer state.unlock()
 	switch {
 	case woken:
 		err = t.refuse()
@@ -62,9 +62,9 @@ func (t *callTable[C]) acquire(ctx context.Context, made *Call) (*C, *waiter, er
 	case w.given && t.unfollow != nil && t.unfollow(&w.Waiter): // the call is made, its reply not in
 	default: // given a call, or the end of the connection, at the same moment
 		w.leaving = true
-		lock.unlock()
+		state.unlock()
 		w.Sleep()
-		lock.lock()
+		state.lock()
 		err = t.refuse()
 	}
 	if w.given {
@@ -101,7 +101,7 @@ func (t *callTable[C]) take(w *waiter) *C {
 		c = t.free[n-1]
 		t.free = t.free[:n-1]
 	} else {
-		c = t.make(len(t.all))
+		c = t.newCall(len(t.all))
 		t.all = append(t.all, c)
 	}
 	for w.xid = t.xids.next(); t.underWay.Find(w.xid) != nil; w.xid = t.xids.next() {
@@ -163,7 +163,7 @@ func (t *callTable[C]) admit() *waiter {
 	return w
 }
 
-// fail has callers that wait find out that the connection has ended.
+// fail wakes the callers that wait: the connection has ended.
 func (t *callTable[C]) fail() {
 	for w := t.queue.Pop(); w != nil; w = t.queue.Pop() {
 		w.Wake(true)
@@ -188,7 +188,7 @@ func newXIDs(cfg *Config) *xids {
 
 func (x *xids) next() uint32 { return x.last.Add(1) }
 
-// counter returns the xids of a connection that is made.
+// counter returns the xids for a new connection.
 func (c *config) counter() *xids {
 	if c.xids != nil {
 		return c.xids

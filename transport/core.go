@@ -42,7 +42,7 @@ type wire interface {
 	lock() *life // locks the connection's state, which the life is part of
 	unlock()
 	sever()              // ends the transport connection at once; the goroutine that reads it finds out
-	opened(n int)        // lets a server's first calls out, n at once
+	opened(n int)        // permits a server's calls, up to n at once
 	detail(s *ConnStats) // adds what the wire knows
 	bulky() bool         // there is memory that look may unmap
 	inFlight() int       // calls of the peer that are in flight

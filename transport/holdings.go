@@ -5,8 +5,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
-// holdings is the memory of an exchange: results that are not inline, what holds them, and what of it
-// counts in the budget. It has the exchange's owner.
+// holdings is the memory of an exchange: results, their buffers, and how much counts in the budget. Its owner
+// is that of the exchange.
 type holdings struct {
 	tenant *budget.Tenant
 	arena  *arena.Arena
@@ -27,10 +27,9 @@ type item struct {
 	release func()
 }
 
-// alloc takes a buffer of at least n bytes, which is kept until the reply is out. It can be refused, but
-// not if it is of no more than free bytes. What the call has reserved has room for all results that fit its
-// chunks and MaxMessage: for less than half a buffer of the smallest class there is more, so that many of
-// these do not use it up.
+// alloc takes a buffer of at least n bytes, which is kept until the reply is out. Buffers of up to free bytes
+// are not refused. What the call has reserved has room for all results that fit its chunks and MaxMessage.
+// Results of less than half a buffer come on top, so that many of them do not use it up.
 func (h *holdings) alloc(n, free int) (*arena.Buffer, error) {
 	size := arena.SizeOf(n)
 	more := h.used + size - h.held
@@ -43,15 +42,12 @@ func (h *holdings) alloc(n, free int) (*arena.Buffer, error) {
 			return nil, errMemory
 		}
 		h.held += more
-	case more > 0:
-		h.held += more
-		h.tenant.Charge(int64(more))
 	}
 	b, err := h.arena.Get(n)
 	if err != nil {
 		return nil, err
 	}
-	h.used += size
+	h.charge(size)
 	h.mems = append(h.mems, b)
 	return b, nil
 }

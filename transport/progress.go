@@ -55,10 +55,10 @@ type waiter struct {
 	baton.Waiter[waiter] // woken as served if it is ready, which spares it another look
 	ready                bool
 
-	// Of a goroutine that makes a call: see callTable.
+	// For a goroutine that makes a call: see callTable.
 	call    *Call  // that another goroutine may make for it
 	given   bool   // it has a call of the table
-	xid     uint32 // of that, as it was taken
+	xid     uint32 // of its call, as it was taken
 	leaving bool   // its context has ended
 }
 

@@ -37,9 +37,9 @@ const (
 	slotDone
 )
 
-// A slot is a call under way. Until the call is pending the slot is its caller's. Then it is the leader's,
-// from [leader.answered] on, until it is done or cancelled; then the caller's again. What either may find
-// out meanwhile is in standing.
+// A slot is a call under way. It belongs to its caller until the call is pending, to the leader from
+// [leader.answered] on, and to the caller again when it is done or cancelled. Both may always read and change
+// what is in standing.
 type slot struct {
 	*waiter // the caller
 	c       *conn
@@ -57,7 +57,7 @@ type slot struct {
 	wrs []fabric.SendWR
 }
 
-// standing is what becomes of a call. It is guarded by the connection's state.
+// standing is the progress of a call. It is guarded by the connection's state.
 type standing struct {
 	state  slotState
 	late   bool      // the reply came while the slot was cancelled
@@ -117,7 +117,7 @@ func (c *conn) inherit(from connection) {
 	c.state.Unlock()
 }
 
-// opened opens a server's way to call, for n calls at once.
+// opened permits a server's calls, up to n at once.
 func (c *conn) opened(n int) {
 	c.mostCalls.Store(int32(n))
 	c.ask((*leader).openCalls)
@@ -126,8 +126,8 @@ func (c *conn) opened(n int) {
 // openCalls lets a server's first calls out when there are receives for their replies.
 func (l *leader) openCalls() { l.setGrant(uint32(l.granted)) }
 
-// acquire takes a slot for a call, or waits for one. If it had to wait, the call may have been made: see
-// startNext. Unless it is nil: then the slot is for any.
+// acquire takes a slot, or waits for one. If it had to wait, call may have been made meanwhile, unless it is
+// nil: see startNext.
 func (c *conn) acquire(ctx context.Context, call *Call) (*slot, error) {
 	s, w, err := c.state.Lock().calls.acquire(ctx, call)
 	if err == nil && s.waiter != w {

@@ -131,7 +131,8 @@ func (s *Stats) Add(o *Stats) {
 	}
 }
 
-// counters are the Stats of a connection that goes on: fields are counted with inc and count.
+// counters are the Stats of a connection that goes on: fields are counted with inc and count. Stats comes first,
+// where its words are aligned for that on all processors.
 type counters struct {
 	Stats
 	all *tally // of the owner; nil: none

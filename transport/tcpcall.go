@@ -14,7 +14,7 @@ import (
 
 // The calls that an end of a TCP connection makes.
 
-// tcpCalls are those of a connection. They are part of its state.
+// tcpCalls are the calls of a connection. They are part of its state.
 type tcpCalls struct {
 	callTable[tcpCall]
 
@@ -24,9 +24,9 @@ type tcpCalls struct {
 	left, leaving int
 }
 
-// A tcpCall is a call under way. It is its caller's, but for call and err: while it is pending it is
-// the reader's or the end's to answer. A goroutine that ends that, under the connection's lock, and is not the
-// caller, wakes the caller.
+// A tcpCall is a call under way. It belongs to its caller. While it is pending, its results and err are for the
+// reader to set, or for the end of the connection. The goroutine that resets pending, under the connection's
+// lock, wakes the caller unless it is the caller.
 type tcpCall struct {
 	*waiter
 	pending bool // sent, or about to be, and not answered
