@@ -84,7 +84,7 @@ type state struct {
 	peerData     []byte
 	nudger       *time.Timer       // nil unless this side has connected
 	err          *fabric.ConnError // since phaseOver
-	quiet        bool              // Disconnect has begun: no more posts
+	quiet        bool              // Disconnect has begun: nothing may be posted
 	doorbells    uint64
 	unsent       bool       // a batch has not been written completely
 	writing      bool       // a batch is being written, and not accounted for yet

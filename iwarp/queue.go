@@ -43,7 +43,7 @@ type queues struct {
 }
 
 // tellQuiet is how many deferred requests complete without a completion before take reports
-// them: with the completions of something else, so that nobody wakes for it. Their user keeps
+// them: with the completions of something else, so that no goroutine wakes for it. Their user keeps
 // memory for each of them until then.
 const tellQuiet = 4
 

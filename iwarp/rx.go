@@ -148,7 +148,7 @@ func (x *receiver) releaseStage() {
 }
 
 // step makes one system call and processes what it returns. Lookups in
-// the STag table are valid until rx is unlocked: whoever invalidates an STag waits for it.
+// the STag table are valid until rx is unlocked: a goroutine that invalidates an STag waits for that.
 func (x *receiver) step() (empty bool, f *failure) {
 	if x.st == nil {
 		st, ok := x.c.p.stages.Get().(*stage)

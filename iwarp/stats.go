@@ -6,13 +6,13 @@ import "github.com/rpcrdma/rpcrdma/fabric"
 type Stats struct {
 	Doorbells  uint64 // Post calls that put work into the send queue
 	Writev     uint64 // write system calls, including those that found the buffer full
-	WriteFull  uint64 // of these, those that found the buffer full
+	WriteFull  uint64 // writes that found the buffer full
 	TxFPDUs    uint64
 	TxBytes    uint64
 	Writers    uint64 // times that a writer goroutine was started
 	Readv      uint64 // read system calls, including those that found nothing
-	ReadEmpty  uint64 // of these, those that found nothing
-	ReadDirect uint64 // of these, those that read directly into their destination
+	ReadEmpty  uint64 // reads that found nothing
+	ReadDirect uint64 // reads that went directly into their destination
 	RxFPDUs    uint64
 	RxBytes    uint64
 	Wakes      uint64 // times that a waiter was woken by something other than the socket

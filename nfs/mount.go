@@ -119,7 +119,7 @@ func refusal(err error) bool {
 	var bad *BadReplyError
 	var reply *transport.BadReplyError
 	var rdma *transport.RDMAError
-	var peer *transport.PeerError // over TCP: nothing can be read behind its reply
+	var peer *transport.PeerError // over TCP: nothing can be read after its reply
 	return errors.As(err, &rpc) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma) || errors.As(err, &peer)
 }
 

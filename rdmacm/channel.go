@@ -78,7 +78,7 @@ func (ch *EventChannel) demux() {
 	var e cgo.CMEvent
 	take := func() bool {
 		// Skip events that the library fails to process. The poller is edge-triggered
-		// and would not report those behind them.
+		// and would not report those after them.
 		for bad := 0; bad < maxBad; {
 			switch deliver, errno := ch.next(&e); errno {
 			case 0:

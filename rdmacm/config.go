@@ -51,7 +51,7 @@ type Config struct {
 
 	// MaxInline is the size in bytes up to which messages are copied into the work
 	// request instead of being fetched by the device. The device may have a lower
-	// limit. Default 220; negative is none.
+	// limit. Default 220; negative is no limit.
 	MaxInline int
 
 	// UnsafeWindows enables memory windows on rxe, where they do not protect memory: an

@@ -114,9 +114,9 @@ type state struct {
 	ird, ord  int
 	peerData  []byte
 	err       *fabric.ConnError // since phaseOver
-	quiet     bool              // Disconnect has begun: no more posts
+	quiet     bool              // Disconnect has begun: nothing may be posted
 	cut       *fabric.ConnError // why a request that the caller waits for did not complete
-	alone     bool              // requests fail because of this side: the peer need not be told
+	alone     bool              // requests fail because of this side: the peer need not learn of it
 	hungUp    bool              // rdma_disconnect has been called
 	setup     context.CancelCauseFunc
 	requested chan struct{} // iWARP: closed once rdma_connect has returned
@@ -526,7 +526,7 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 	if !c.dev.iwarp {
 		return c.finish(ctx, setup, "connecting to", request())
 	}
-	// The call blocks until TCP has connected, for minutes if nobody answers.
+	// The call blocks until TCP has connected, for minutes if no peer answers.
 	requested := make(chan struct{})
 	c.state.Lock().requested = requested
 	c.state.Unlock()

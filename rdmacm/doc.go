@@ -24,7 +24,7 @@
 //
 // # Ownership
 //
-// Whoever creates an object closes it, children first: windows, queue pair, completion
+// The creator of an object closes it, children first: windows, queue pair, completion
 // queue, completion channel, regions, ID, protection domain, event channel. Conn.Close of
 // the provider does so for its connection, [Provider.Close] for its listeners.
 package rdmacm

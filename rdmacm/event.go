@@ -55,7 +55,7 @@ type Event struct {
 	ResponderResources, InitiatorDepth int
 }
 
-// errno is the status as an error number, 0 if it is none.
+// errno is the status as an error number, or 0.
 func (e *Event) errno() syscall.Errno {
 	if e.Status < 0 {
 		return syscall.Errno(-e.Status)
@@ -65,7 +65,7 @@ func (e *Event) errno() syscall.Errno {
 
 // Reasons of a rejection over InfiniBand that matter here (volume 1, 12.6.7.2).
 const (
-	rejectNoService = 8  // nobody listens
+	rejectNoService = 8  // no listener
 	rejectConsumer  = 28 // the peer's program said no
 )
 

@@ -91,7 +91,7 @@ func (p *poller) recvCompleted(wc *cgo.WC) {
 
 // retire removes completed requests from the head of the send queue. Callers get their
 // completions in the order of the requests. So do devices report them, except siw, which
-// reports a Read after requests behind it. An unsignaled request is complete once a later
+// reports a Read after later requests. An unsignaled request is complete once a later
 // one is.
 func (p *poller) retire() {
 	head := p.sends.head.Load()

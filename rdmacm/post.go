@@ -258,7 +258,7 @@ const tellQuiet = 4
 type untold struct {
 	id   uint64 // of the latest
 	op   fabric.WCOpcode
-	end  uint64 // position behind the latest
+	end  uint64 // position after the latest
 	firm uint64 // position after the latest request that is the device's until it reports its end, or that of a later one
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // A queue is a completion queue with its channel, used by one connection or shared
-// by several. Whoever polls it hands each completion to its connection.
+// by several. The goroutine that polls it hands each completion to its connection.
 type queue struct {
 	dev     *device
 	ch      *ibv.CompChannel
@@ -235,7 +235,7 @@ func (l *polling) awaiting(c *Conn) uint32 {
 // which is called with the queue locked. A caller of wake changes what ready looks at before.
 //
 // One waiter of a shared queue, the leader, is parked on the completion channel. The
-// others, the followers, sleep until whoever polls the queue finds a completion for them
+// others, the followers, sleep until the leader finds a completion for them
 // or the leader leaves.
 func (q *queue) await(c *Conn, ready func(*polling) bool, step func() bool) (err error) {
 	if !q.shared {

@@ -28,10 +28,10 @@ var phrases = []phrase{
 }
 
 const (
-	mostNone   = 47
-	mostWho    = 349
-	mostBehind = 101
-	mostTold   = 116
+	mostNone   = 23
+	mostWho    = 217
+	mostBehind = 59
+	mostTold   = 81
 )
 
 // ReadsNative forbids phrases that a native engineer does not write, and keeps others from becoming more.

@@ -87,7 +87,7 @@ type Session struct {
 	mu      sync.Mutex
 	closed  bool
 	held    *held         // nil: there is no session
-	pending chan struct{} // closed when the current CREATE_SESSION ends; nil: there is none
+	pending chan struct{} // closed when the current CREATE_SESSION ends; nil without one
 
 	// Protected by the token.
 	clientID  ClientID

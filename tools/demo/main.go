@@ -350,7 +350,7 @@ func (d *demo) transfer(ctx context.Context, r *result, command, from, to string
 	return json.Unmarshal(out.Bytes(), r)
 }
 
-// demoTold is what watch has told.
+// demoTold is what watch has printed.
 type demoTold struct {
 	events int
 	files  map[string]bool // that exist according to it
@@ -383,7 +383,7 @@ func (told *demoTold) add(line []byte) error {
 	return nil
 }
 
-// withWatch runs a watch of url while f works, and until it has told of all files that are
+// withWatch runs a watch of url while f works, and until it has reported all files that are
 // in dir afterwards, and of no others.
 func (d *demo) withWatch(ctx context.Context, told *demoTold, url, dir string, f func() error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, demoTime)

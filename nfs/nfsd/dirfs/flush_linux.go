@@ -8,8 +8,8 @@ import (
 )
 
 // A syncing is about fsync(2) of a file. Linux says once to each descriptor that written data could
-// not be put on the disk, and calls share one: calls that ask at the time, or after it, get
-// that all is well.
+// not be put on the disk, and calls share one: the others, at the time or after it, are
+// answered that all is well.
 type syncing struct {
 	mu       sync.Mutex
 	under    []chan struct{} // one for each that is under way, closed when all know how it has ended
@@ -24,9 +24,9 @@ func (s *syncing) failed() (failures int, err error) {
 	return s.failures, s.err
 }
 
-// flush puts a regular file on the disk by sync, of fd. When it returns, the failures that sync has not
-// been reported to because others were are counted, in the node and in the FS's verifier: whoever
-// has the error was under way then, and is waited for.
+// flush puts a regular file on the disk by sync, of fd. When it returns, errors that sync has
+// returned to other calls instead of this one are counted, in the node and in the FS's verifier: flush waits
+// for the calls that were under way.
 func (n *node) flush(who *nfsd.Caller, fd int, sync func(fd int) error) error {
 	s := &n.syncing
 	ended := make(chan struct{})

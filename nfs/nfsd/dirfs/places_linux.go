@@ -56,7 +56,7 @@ func newPlaces(f *FS) *places {
 	}
 }
 
-// note keeps in mind where an inode has been seen, on behalf of who.
+// note keeps in mind where an inode has been seen, on behalf of a caller.
 func (p *places) note(i, dir *id, name string, who *nfsd.Caller) {
 	var client netip.Prefix
 	if who != nil {

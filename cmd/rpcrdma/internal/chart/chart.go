@@ -35,7 +35,7 @@ type Point struct{ X, Y float64 }
 
 // Bounds of a Chart.
 const (
-	MaxSeries = 12   // more are not told apart
+	MaxSeries = 12   // more cannot be distinguished
 	maxPoints = 4096 // of a series
 )
 

@@ -125,7 +125,7 @@ func Directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDir
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 
-// ExportDirectories is directories for a value that goes on behind it.
+// ExportDirectories is directories for a value that goes on after it.
 func ExportDirectories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveFilterDirs | cobra.ShellCompDirectiveNoSpace
 }
@@ -149,7 +149,7 @@ func Files(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective
 	return nil, cobra.ShellCompDirectiveDefault
 }
 
-// Positions completes one argument after the other, and nothing behind them.
+// Positions completes one argument after the other, and nothing after them.
 func Positions(each ...cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(each) {

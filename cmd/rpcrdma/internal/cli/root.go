@@ -48,7 +48,7 @@ func Run(root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.
 		}
 	}
 	asked, flagErr := cmd.Flags().GetBool("json")
-	// Behind a flag that makes no sense, flags are not looked at.
+	// After a flag that makes no sense, flags are not looked at.
 	asJSON := asked || ok && (flagErr == nil || cmd == root) && slices.Contains(args, "--json")
 	PrintError(stderr, asJSON, err, status)
 	if ok && !asJSON {
@@ -112,7 +112,7 @@ as JSON objects.`,
 	return root
 }
 
-// newHelp is the help command, which does not take a word for a command that is none.
+// newHelp returns the help command, which refuses a word that is not a command.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",

@@ -94,7 +94,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 		if !cmd.IsAvailableCommand() {
 			continue
 		}
-		if cmd.Name() == name { // behind a flag
+		if cmd.Name() == name { // after a flag
 			return fmt.Errorf("flags belong behind the command: 'rpcrdma %s FLAGS'", name)
 		}
 		names = append(names, cmd.Name())

@@ -17,10 +17,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 )
 
-// Main runs the tests of a package, and fails if they leave goroutines or descriptors behind.
+// Main runs the tests of a package, and fails if goroutines or descriptors outlive them.
 func Main(m *testing.M) int {
-	// The first use of signals begins a goroutine that stays: a command in this process must not
-	// have left it behind.
+	// The first use of signals begins a goroutine that stays: it must not count as a
+	// command's.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 	signal.Stop(signals)

@@ -29,7 +29,7 @@ func NotifySocket(t *testing.T) *net.UnixConn {
 }
 
 // NewServiceManager has the commands of a test report to it. It always listens: a socket holds a
-// few messages, and then whoever reports waits.
+// few messages, and then the reporting process waits.
 func NewServiceManager(t *testing.T) *ServiceManager {
 	t.Helper()
 	conn := NotifySocket(t)
@@ -68,7 +68,7 @@ func (m *ServiceManager) next() (lines []string, alive int) {
 	}
 }
 
-// Read returns the next message, "" if there is none within a time.
+// Read returns the next message, or "" if none comes in time.
 func (m *ServiceManager) Read(limit time.Duration) string {
 	m.t.Helper()
 	select {
@@ -82,7 +82,7 @@ func (m *ServiceManager) Read(limit time.Duration) string {
 // Silent wants that no message has been sent.
 func (m *ServiceManager) Silent() {
 	m.t.Helper()
-	// A message of its own comes behind what has been sent.
+	// A message of its own comes after what has been sent.
 	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	testutil.Must(m.t, err)
 	defer conn.Close()

@@ -66,7 +66,7 @@ file is copied to, the file that it leads to is replaced, and the link stays.
 			var dst *remote.Target
 			if same {
 				shared := *src
-				to.Port = from.Port // rpcbind may have told it
+				to.Port = from.Port // it may be from rpcbind
 				shared.URL = to
 				dst = &shared
 			} else {

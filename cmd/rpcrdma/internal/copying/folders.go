@@ -65,7 +65,7 @@ func (s *folders) drop(f *folder) {
 	}
 }
 
-// close closes what is still open, when nobody uses it.
+// close closes what is still open, when it is not in use.
 func (s *folders) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

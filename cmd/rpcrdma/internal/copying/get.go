@@ -130,8 +130,7 @@ type localName struct {
 	name string // in it
 }
 
-// named returns an error about the incomplete copy as one about the copy, which is what somebody
-// has asked for.
+// named returns an error about the incomplete copy as one about the copy, whose name the user knows.
 func (l localName) named(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok && isPart(filepath.Base(path.Path)) {
 		return &fs.PathError{Op: path.Op, Path: filepath.Join(l.dir, l.name), Err: path.Err}
@@ -599,7 +598,7 @@ func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
 //
 // ".." leads to the real parent of the directory before it. So it may follow only real
 // directories: those above the link, and those that the target names. The copy never
-// replaces a directory by a link. Names without a ".." behind them lead down, or through
+// replaces a directory by a link. Names without a ".." after them lead down, or through
 // other links, which stay below by themselves.
 func staysBelow(root *os.Root, rel, target string) bool {
 	if target == "" || strings.ContainsRune(target, 0) || path.IsAbs(target) || filepath.IsAbs(filepath.FromSlash(target)) {

@@ -38,7 +38,7 @@ func (t *transfer) createPart(ctx context.Context, dir nfs.FileHandle, mode uint
 		Attr:  nfs.SetAttr{SetMode: true, Mode: mode},
 	})
 	if remote.IsStatus(err, nfs.StatusExist) && t.Resent() {
-		// Nobody else knows the name.
+		// No other process knows the name.
 		fh, err = t.ours(ctx, dir, part, nfs.TypeReg)
 	}
 	return part, fh, err

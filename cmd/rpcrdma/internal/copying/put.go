@@ -198,7 +198,7 @@ func (t *transfer) putFile(ctx context.Context, src source, to remoteName, paral
 			t.meter.spare(v.Size)
 			t.has()
 			return nil
-		case err != nil && !remote.IsMissing(err) && !remote.IsStatus(err, nfs.StatusStale): // somebody replaces it
+		case err != nil && !remote.IsMissing(err) && !remote.IsStatus(err, nfs.StatusStale): // another client replaces it
 			return err
 		}
 		url := *t.URL
@@ -363,7 +363,7 @@ type localItem struct {
 	rel  string
 	size int64
 	mode fs.FileMode
-	dir  nfs.FileHandle // of the directory that it goes to; zero: there is none
+	dir  nfs.FileHandle // of the directory that it goes to; or zero
 }
 
 // putTree makes the URL's directory a copy of a local one.

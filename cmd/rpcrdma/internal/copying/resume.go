@@ -21,11 +21,11 @@ import (
 // original. Of a large file the incomplete copy is kept, under its own name beside the target,
 // with a record in the user's cache: which version of the original it is of, and how many bytes
 // are safe, on the local disk or by COMMIT on the server's. The record is not beside the copy:
-// there nobody could keep others from writing the same file, and it would be lost with the
+// there is no way to keep others from writing the same file, and it would be lost with the
 // server.
 //
 // A record is locked as long as its copy is under way, and is believed only if the original is
-// still the same version. What is behind the safe bytes is copied again.
+// still the same version. What follows the safe bytes is copied again.
 
 const (
 	// resumeStep is how many bytes are copied between two entries in a record.
@@ -104,7 +104,7 @@ func openRecord(dir, from, to string, v version) (*record, error) {
 			f.Close()
 			return nil, err
 		}
-		// Whoever had the lock may have removed the record.
+		// The process that had the lock may have removed the record.
 		mine, err := f.Stat()
 		if err == nil {
 			var there fs.FileInfo

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// An incomplete file that somebody else has renamed is missing, unless the call was sent twice.
+// An incomplete file that another process has renamed is missing, unless the call was sent twice.
 func TestPartRenamedByOthers(t *testing.T) {
 	dir := t.TempDir()
 	c, _ := serveDir(t, dir)

@@ -4,7 +4,7 @@
 // Everything goes through an [os.Root] and no symbolic link is followed, so nothing
 // outside of the tree can be watched. Subdirectories are watched as they appear, with
 // what was made in them before they could be; and where the system lost events, an
-// overflow is told instead of them.
+// overflow is reported instead of them.
 //
 // The package is in the command's module because it uses fsnotify, which the library does
 // not require.
@@ -45,7 +45,7 @@ var errReplaced = fmt.Errorf("replaced meanwhile: %w", fs.ErrNotExist)
 // The system says what happens to the names in one directory, not below it. So every
 // directory of interest is watched by itself, and so are the directories above it, since
 // only they tell when it is removed or renamed. The names in a directory are kept: what
-// was made in a new directory before it was watched is found by reading it, and told once.
+// was made in a new directory before it was watched is found by reading it, and reported once.
 type Watcher struct {
 	root *os.Root
 	dir  string // its absolute path
@@ -62,7 +62,7 @@ type Watcher struct {
 	byID    map[fileID]*watched // on systems that have file IDs
 	names   int                 // in all directories
 	gone    []*departed         // oldest first
-	ending  []ending            // to be told when the tree is consistent again
+	ending  []ending            // to be reported when the tree is consistent again
 	slots   slots               // descriptors of directories
 }
 

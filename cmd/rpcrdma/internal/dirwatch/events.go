@@ -152,7 +152,7 @@ func (w *Watcher) moved(g *departed, d *watched, name string, isDir bool) {
 	g.isDir = isDir || g.node != nil
 	w.addName(d, name, g.isDir)
 
-	// Who sees only one end of the rename is told of a removal or a creation.
+	// A client that sees only one end of the rename gets a removal or a creation.
 	from, to := g.dir.audience(g.name), d.audience(name)
 	var entered []*interest
 	for i, path := range to {

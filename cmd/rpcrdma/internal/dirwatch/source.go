@@ -16,7 +16,7 @@ const moveTime = 100 * time.Millisecond
 const maxUnread = 1 << 16
 
 // A source is an fsnotify watcher. Its goroutine queues the events: fsnotify must not
-// wait for somebody who waits for fsnotify to add a directory.
+// wait for a goroutine that waits for fsnotify to add a directory.
 type source struct {
 	*fsnotify.Watcher
 	kick chan struct{} // capacity 1: unread or lost has changed

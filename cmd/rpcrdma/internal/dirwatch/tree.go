@@ -13,8 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 )
 
-// create handles a new name. A directory is watched before it is told of, so that nothing
-// that somebody does in it afterwards is told twice.
+// create handles a new name. A directory is watched before it is reported, so that nothing
+// that is done in it afterwards is reported twice.
 func (w *Watcher) create(d *watched, name string, isDir bool) {
 	w.addName(d, name, isDir)
 	if isDir && w.names <= w.maxNames && d.covered() {
@@ -29,7 +29,7 @@ func (w *Watcher) create(d *watched, name string, isDir bool) {
 
 func (w *Watcher) created(d *watched, name string) { w.emit(notify.Created, d, name, d.names[name]) }
 
-// enter watches a directory that was told of before, if an interest covers it, and reports
+// enter watches a directory that was reported before, if an interest covers it, and reports
 // its contents.
 func (w *Watcher) enter(d *watched, name string) {
 	if d.covered() {

@@ -371,7 +371,7 @@ func TypeName(t nfs.FileType) string {
 	return fmt.Sprintf("thing of unknown type %d", uint32(t))
 }
 
-// HowToGetDevices says what to do where there are none.
+// HowToGetDevices says what to do on a machine without devices.
 func HowToGetDevices(contained bool) string {
 	if contained {
 		return ". A container uses the devices of its host, which loads ib_uverbs, rdma_ucm and the adapter's kernel module; " +

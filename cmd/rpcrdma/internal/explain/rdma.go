@@ -145,7 +145,7 @@ func noDevice(errno syscall.Errno) bool {
 
 const seeDevices = ": 'rpcrdma devices' lists the devices"
 
-// NoAnswer reports whether a connection failed because nobody answered at the address.
+// NoAnswer reports whether a connection failed because no server answered at the address.
 func NoAnswer(err error) bool {
 	if event, ok := errors.AsType[*rdmacm.EventError](err); ok {
 		errno, _ := event.Unwrap().(syscall.Errno)

@@ -40,10 +40,10 @@ func bucketStart(i int) time.Duration {
 // N is how many durations were counted.
 func (h *Histogram) N() uint64 { return h.n }
 
-// Min is the shortest duration, 0 if there is none.
+// Min is the shortest duration, 0 without any.
 func (h *Histogram) Min() time.Duration { return h.min }
 
-// Max is the longest duration, 0 if there is none.
+// Max is the longest duration, 0 without any.
 func (h *Histogram) Max() time.Duration { return h.max }
 
 // Add counts d. A negative duration counts as 0.

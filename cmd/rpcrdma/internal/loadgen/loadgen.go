@@ -34,7 +34,7 @@ var (
 	ErrStalled = errors.New("no answer from the server")
 )
 
-// Config says how long a step takes, and who is told of it.
+// Config says how long a step takes, and which functions it reports to.
 type Config struct {
 	Time  time.Duration // make calls for so long,
 	Calls int64         // or make this number of calls if it is not 0
@@ -97,7 +97,7 @@ type runner struct {
 	workers []*worker
 
 	answers atomic.Int64
-	left    atomic.Int64              // calls that nobody has begun, if Calls limits them
+	left    atomic.Int64              // calls that have not begun, if Calls limits them
 	start   atomic.Pointer[time.Time] // of the measurement; nil: warming up
 }
 

@@ -164,7 +164,7 @@ func (r *benchReport) latencies(title string) *chart.Chart {
 	return c
 }
 
-// parts returns a chart as several with as many series as can be told apart, none if there is
+// parts returns a chart as several with as many series as can be distinguished, none if there is
 // nothing in it.
 func parts(c *chart.Chart) (list []*chart.Chart) {
 	for series := range slices.Chunk(c.Series, chart.MaxSeries) {

@@ -94,7 +94,7 @@ func (l *statLine) numbers() ([]float64, error) {
 }
 
 // named gives names to the first of the numbers; later kernels have more of them. An empty name is
-// for what nobody wants to see.
+// for what is left out.
 func named(figures map[string]float64, numbers []float64, names ...string) {
 	for i, name := range names[:min(len(names), len(numbers))] {
 		if name != "" {

@@ -315,7 +315,7 @@ func (sec *section) print(out io.Writer, seconds float64, all bool) bool {
 			{"sent" + unit, func(op *operation) (float64, string) { return op.Sent, amount(op.Sent / by) }},
 			{"received" + unit, func(op *operation) (float64, string) { return op.Received, amount(op.Received / by) }},
 		}
-		columns = slices.DeleteFunc(columns, func(c column) bool { // that nobody has anything in
+		columns = slices.DeleteFunc(columns, func(c column) bool { // that are empty in each row
 			return !slices.ContainsFunc(ops, func(op operation) bool { n, _ := c.cell(&op); return n != 0 })
 		})
 		fmt.Fprint(w, "  operation")

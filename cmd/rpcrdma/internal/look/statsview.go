@@ -39,7 +39,7 @@ const (
 	viewWidth  = 80
 )
 
-// openView takes the terminal that out is, or returns nil if it is none. quit is called when a key
+// openView takes the terminal that out is, or returns nil if it is not a terminal. quit is called when a key
 // ends the view.
 func openView(in io.Reader, out io.Writer, quit func()) *view {
 	screen, ok := out.(*os.File)

@@ -180,7 +180,7 @@ func (w *watcher) wait(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			// Whoever reads the output may have stopped in the middle of a line.
+			// The reader of the output may have stopped in the middle of a line.
 			ended := make(chan struct{})
 			go func() {
 				w.end(nil)
@@ -361,7 +361,7 @@ func (w *watcher) print(events []notify.Event) {
 }
 
 // format adds events to lines. It returns whether the last one is among them, and why
-// there are no more. mu is held.
+// none is left. mu is held.
 func (w *watcher) format(events []notify.Event) (last bool, why error) {
 	for _, e := range events {
 		switch {

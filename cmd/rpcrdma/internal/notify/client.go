@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A ClientConfig says what a [Client] subscribes to, and who is told.
+// A ClientConfig says what a [Client] subscribes to, and what it calls.
 type ClientConfig struct {
 	Dir       string // slash-separated, below the server's root, which is ""
 	Recursive bool   // everything below Dir, too

@@ -15,7 +15,7 @@
 // bounded amount of memory, and learns that it has to look for itself.
 //
 // A client that loses its connection makes another one and subscribes again with its
-// token; whoever has the token is the client. A NOTIFY without a reply is sent again, and
+// token; the holder of the token is the client. A NOTIFY without a reply is sent again, and
 // the queue follows. The server forgets a client that is away for longer than the grace
 // period, or that leaves a call unanswered for so long. Its token is then unknown, it gets
 // a new subscription, and has to look for itself.

@@ -28,7 +28,7 @@ const (
 // A Source knows what changes in a tree of directories.
 type Source interface {
 	// Watch calls tell for each change in directory dir, and with recursive also below
-	// it, until stop is called or an event of kind [Ended] has been told. dir is a
+	// it, until stop is called or an event of kind [Ended] has been reported. dir is a
 	// slash-separated path below the root of the source, not cleaned; "" is the root.
 	// tell returns at once and calls nothing back; it may be called before Watch
 	// returns, but not after stop has returned. The client sees the error as the

@@ -22,7 +22,7 @@ const (
 )
 
 // Devices describes the RDMA devices of this machine, sorted by name. The error says why
-// there are none.
+// there is no device.
 func Devices() ([]Device, error) {
 	infos, err := ibv.Devices()
 	if err != nil {
@@ -230,7 +230,7 @@ func gidTypeName(t ibv.GIDType, iwarp bool) string {
 	return "ib"
 }
 
-// interfaceName returns the name of a network interface, "" if there is none.
+// interfaceName returns the name of a network interface, or "".
 func interfaceName(index int) string {
 	if i, err := net.InterfaceByIndex(index); err == nil {
 		return i.Name

@@ -83,7 +83,7 @@ func boundTo(ch *rdmacm.EventChannel, bind func(*rdmacm.ID) error) (name string,
 
 // CheckServing fails if a listener on addr, [HOST]:PORT, could not serve connections,
 // which the server would notice only when the first client comes. The connection manager
-// listens on an address of the loopback interface, which nobody can reach, and a device is
+// listens on an address of the loopback interface, which no other machine can reach, and a device is
 // of no use if this process may not lock memory for a message.
 func CheckServing(ctx context.Context, addr string) error {
 	var names []string

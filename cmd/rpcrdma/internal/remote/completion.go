@@ -15,7 +15,7 @@ import (
 )
 
 // CompleteURL completes a URL: its host from what this machine knows, its path by asking the server.
-// Without an answer there is nothing to complete: nobody wants to read of errors then.
+// Without an answer there is nothing to complete, and an error would be in the way.
 func CompleteURL(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
 	const more = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	const scheme = "nfs://"

@@ -52,7 +52,7 @@ type Options struct {
 // DefaultTimeout is how long a server may be silent by default.
 const DefaultTimeout = time.Minute
 
-// A portValue is a port as a flag. Zero is none.
+// A portValue is a flag with a port, zero if it is not given.
 type portValue struct{ port *int }
 
 func (v portValue) Type() string { return "PORT" }
@@ -166,7 +166,7 @@ func (r *Target) Failed(ctx context.Context, err error) error {
 
 // elsewhere names, as the beginning of a sentence, the file that a server's answer is about if that
 // is not the URL's: a directory on the way to it, or what a symbolic link leads to. Of some files
-// no more is known than the handle.
+// only the handle is known.
 func (r *Target) elsewhere(err error) string {
 	var status *nfs.Error
 	if !errors.As(err, &status) || !path.IsAbs(status.Path) || status.Path == r.URL.Path ||
@@ -176,7 +176,7 @@ func (r *Target) elsewhere(err error) string {
 	return explain.Printable(status.Path) + ": "
 }
 
-// squashed is the end of a sentence for root, whom servers take for nobody by default.
+// squashed ends a sentence for root, which servers map to the user nobody by default.
 func squashed(err error) string {
 	if os.Geteuid() == 0 && (IsStatus(err, nfs.StatusAcces) || IsStatus(err, nfs.StatusPerm)) {
 		return "; servers take root for nobody unless they are told not to (--squash none, no_root_squash)"

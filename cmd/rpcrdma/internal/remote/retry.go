@@ -151,7 +151,7 @@ func (p *patience) step(now time.Time, s transport.Stats, pending int) verdict {
 	return goOn
 }
 
-// attend says what becomes of the connection, until ctx ends, and ends the work when it has been
+// attend reports the state of the connection, until ctx ends, and ends the work when it has been
 // lost, or silent, for too long.
 func (r *Target) attend(ctx context.Context, cmd *cobra.Command, o *Options, cancel context.CancelCauseFunc) {
 	p := patience{retry: o.retry, limit: o.Timeout}

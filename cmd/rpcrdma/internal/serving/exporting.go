@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// An exporter has what a service exports: the directories, and the server that is told of them.
+// An exporter has what a service exports: the directories, and the server that exports them.
 // Its methods are called one at a time.
 type exporter struct {
 	cfg     nfsd.Config // but for the exports
@@ -105,7 +105,7 @@ func (x *exporter) openExported(dir string) (*exportedDir, error) {
 	return d, nil
 }
 
-// close closes what is open. Nobody uses it any more.
+// close closes what is open. It is not in use any more.
 func (d *exportedDir) close() {
 	if d.watch != nil {
 		d.watch.Close()
@@ -116,7 +116,7 @@ func (d *exportedDir) close() {
 	d.files.Close()
 }
 
-// watches reports whether clients may be told of changes: notifications know no users and no
+// watches reports whether clients may be notified of changes: notifications know no users and no
 // networks.
 func (e *exportSpec) watches() bool {
 	return e.Allow == nil && (os.Geteuid() != 0 || e.Squash == nfsd.SquashNone)

@@ -32,7 +32,7 @@ func (e *exportSpec) failed(err error) error {
 	return &exportsError{e.line, err}
 }
 
-// exportFlags are the flags of serve that say what is exported to whom.
+// exportFlags are the flags of serve for exports and their clients.
 type exportFlags struct {
 	dir      string
 	specs    exportSpecs
@@ -121,7 +121,7 @@ func (o *exportFlags) settle(e *exportSpec) error {
 	if !e.own["allow"] {
 		e.Allow = o.allow
 	}
-	// Zero would stand for nobody.
+	// Zero would mean the user nobody.
 	if e.AnonUID == 0 || e.AnonGID == 0 {
 		return errors.New("the anonymous user cannot be root: --squash none does not take root's rights away")
 	}
@@ -150,7 +150,7 @@ func (l *exportSpecs) Set(s string) error {
 	return err
 }
 
-// parseExport reads DIR[=NAME][,OPTION...]. What is behind a backslash is part of a name.
+// parseExport reads DIR[=NAME][,OPTION...]. What follows a backslash is part of a name.
 func parseExport(s string) (exportSpec, error) {
 	e := exportSpec{own: make(map[string]bool)}
 	what, options, more := cutUnescaped(s, ',')

@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// Flags say what is exported to whom; an export's own options come before them.
+// Flags name exports and their clients; an export's own options come before them.
 func TestExportFlags(t *testing.T) {
 	here, err := os.Getwd()
 	testutil.Must(t, err)

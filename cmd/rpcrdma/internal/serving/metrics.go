@@ -54,7 +54,7 @@ type metrics struct {
 	profiles  chan struct{}
 	serving   atomic.Bool
 
-	mu   sync.Mutex // held while metrics are collected: who comes meanwhile gets the same
+	mu   sync.Mutex // held while metrics are collected: requests meanwhile get the same
 	made time.Time
 	text []byte
 
@@ -212,7 +212,7 @@ func (m *metrics) profile(h http.HandlerFunc) http.Handler {
 }
 
 // known refuses requests for a host that is not this one. A web site whose name has been made to
-// lead here (DNS rebinding) would else read the page in the browser of who visits it.
+// lead here (DNS rebinding) would else read the page in the browser of its visitors.
 func (m *metrics) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !m.ours(r.Host) {
@@ -275,7 +275,7 @@ func (t *turns) take() bool {
 	return true
 }
 
-// now returns the time, and forgets turns that nobody took in time, but for a burst of them.
+// now returns the time, and forgets turns that were not taken in time, but for a burst of them.
 func (t *turns) now() time.Time {
 	now := time.Now()
 	if early := now.Add(-t.each * time.Duration(t.burst)); t.next.Before(early) {
@@ -363,7 +363,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 	}
 }
 
-// admit makes room for a connection. It returns nil if there is none.
+// admit makes room for a connection. It returns nil without room.
 func (c *crowd) admit(conn net.Conn, share int) net.Conn {
 	var out *crowdConn
 	c.mu.Lock()

@@ -218,7 +218,7 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 		}
 	}
 	s.manager.stopping()
-	// Nobody is to be sent here any more.
+	// No client is to be sent here any more.
 	if unset := known.remove(); err == nil {
 		err = unset
 	}
@@ -242,7 +242,7 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 type service struct {
 	*serveOptions
 	log           *slog.Logger
-	stdout, ready io.Writer // ready: where people are told
+	stdout, ready io.Writer // ready: where readiness is printed
 
 	exporter *exporter
 	access   *accessLog // nil without --access-log

@@ -23,7 +23,7 @@ type State struct {
 }
 
 const (
-	stateKey    = "key"       // file with the key: whoever reads it can make handles
+	stateKey    = "key"       // file with the key: a process that reads it can make handles
 	statePlaces = "places.db" // a bbolt database
 	keySize     = 32          // bytes
 )

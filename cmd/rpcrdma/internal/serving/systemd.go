@@ -99,7 +99,7 @@ func (s sockets) take(name string) *net.TCPListener {
 	return l
 }
 
-// listen is take, and listens on addr if there is none.
+// listen is take, and listens on addr without one.
 func (s sockets) listen(ctx context.Context, name, addr string) (net.Listener, error) {
 	if l := s.take(name); l != nil {
 		return l, nil
@@ -120,7 +120,7 @@ func (o *serveOptions) adopt(s sockets) error {
 	return nil
 }
 
-// A manager is the service manager that has started the process, if there is one: it is told what the
+// A manager is the service manager that has started the process, if there is one: it learns what the
 // process is up to (sd_notify(3)).
 type manager struct{ log *slog.Logger }
 
@@ -163,7 +163,7 @@ func (m *manager) reloading() {
 	m.tell(daemon.SdNotifyReloading, strings.TrimSpace(daemon.SdNotifyMonotonicUsec()))
 }
 
-// stopping says that the process takes no more calls.
+// stopping says that the process stops taking calls.
 func (m *manager) stopping() { m.tell(daemon.SdNotifyStopping, "STATUS=answering calls under way") }
 
 // watched tells the service manager, as often as it wants, that the process works, until ctx ends:

@@ -77,7 +77,7 @@ func (w *watched) Watch(dir string, recursive bool, tell func(notify.Event)) (st
 	}, nil
 }
 
-// end stops the watch, unless it has been, and tells the client with last. Nothing is told when it
+// end stops the watch, unless it has been, and tells the client with last. Nothing is reported when it
 // has returned.
 func (w *exportWatch) end(last *notify.Event) {
 	w.mu.Lock()

@@ -15,7 +15,7 @@ import (
 // Bounds of what a conversation keeps.
 const (
 	maxCalls      = 1 << 14 // without a reply, in one direction
-	maxExposed    = 1 << 16 // segments of these calls
+	maxExposed    = 1 << 16 // segments of calls under way
 	maxAnomalies  = 100     // with their place; the others are counted
 	maxProcedures = 1 << 10
 	maxListed     = 1 << 20 // calls in a list

@@ -122,7 +122,7 @@ func (s *iwarpSide) hole(n int, at stamp) {
 	case phaseStart:
 		s.phase = phaseLost
 	case phaseFrames:
-		// A hole within a frame whose length is known leaves the frames behind it whole.
+		// A hole within a frame whose length is known leaves the frames after it whole.
 		left := s.want()
 		if s.size < mpa.LengthLen || s.markers || n > left {
 			s.phase = phaseLost

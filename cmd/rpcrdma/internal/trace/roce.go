@@ -121,9 +121,9 @@ type flowKey struct {
 
 // Bounds of what a flow keeps.
 const (
-	maxAhead   = 256     // packets behind a missing one
+	maxAhead   = 256     // packets after a missing one
 	maxWaiting = 4096    // operations of a flow whose other direction is not known
-	maxBytes   = 1 << 20 // data of these
+	maxBytes   = 1 << 20 // data of packets after a missing one
 	maxXIDs    = 256     // calls that replies are looked for
 	maxSingle  = 64      // flows between two hosts that are looked through
 	maxSetups  = 1 << 12 // connection requests without an answer
@@ -175,7 +175,7 @@ type roceConn struct {
 	side [2]*roceFlow
 }
 
-// A hostPair is who sends and who receives.
+// A hostPair is a sender and a receiver.
 type hostPair struct{ from, to netip.Addr }
 
 // roceTable has the flows of a file.

@@ -39,7 +39,7 @@ type File struct {
 }
 
 // Read reads a capture file. With calls, conversations have a list of all calls. The error is
-// about a file that is none; one that is damaged further down has File.Err.
+// about a file that is not a capture; one that is damaged further down has File.Err.
 func Read(r io.Reader, calls bool) (*File, error) {
 	d, err := NewReader(r)
 	if err != nil {
@@ -74,7 +74,7 @@ func Read(r io.Reader, calls bool) (*File, error) {
 	return f, nil
 }
 
-// A connKey names a TCP connection, whoever sends.
+// A connKey names a TCP connection, whichever end sends.
 type connKey struct{ a, b netip.AddrPort }
 
 // A tcpConn is a TCP connection. Direction 0 is the one of its first packet.

@@ -85,7 +85,7 @@ func makeAll(ctx context.Context, r *remote.Target, mode uint32) error {
 		n, err := r.Stat(ctx, at)
 		if remote.IsMissing(err) {
 			n, err = r.MakeDir(ctx, at, mode)
-			if errors.Is(err, fs.ErrExist) { // somebody else was faster, or it is a dangling link
+			if errors.Is(err, fs.ErrExist) { // another client was faster, or it is a dangling link
 				n, err = r.Stat(ctx, at)
 			}
 		}
