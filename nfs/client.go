@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -66,10 +67,11 @@ type Client struct {
 	opts Options
 	cred oncrpc.Auth
 
-	waiting waiting // calls that have no reply yet
+	v3      *NfsV3Client
+	mounter *MountV3Client // on the same connection
 
-	ops  sync.Pool // *op
-	bufs sync.Pool // *[]byte, for transfers
+	waiting waiting   // calls that have no reply yet
+	bufs    sync.Pool // *[]byte, for transfers
 
 	// limits are from the last FSINFO, for transfers; nil before the first.
 	limits atomic.Pointer[limits]
@@ -146,7 +148,8 @@ func NewClient(t transport.Requester, opts *Options) *Client {
 		auth = processAuth()
 	}
 	c.cred = auth.Auth()
-	c.ops.New = func() any { return new(op) }
+	c.v3, c.mounter = NewNfsV3Client((*caller)(c)), NewMountV3Client((*caller)(c))
+	c.v3.Cred, c.mounter.Cred = c.cred, c.cred
 	c.bufs.New = func() any { return new([]byte) }
 	return c
 }
@@ -187,79 +190,6 @@ func (c *Client) Close() error { return c.t.Close() }
 // transport.Client.Shutdown does.
 func (c *Client) Shutdown(ctx context.Context) error { return c.t.Shutdown(ctx) }
 
-// An op is the memory of one call. It is reused.
-type op struct {
-	call transport.Call
-	ri   [1]transport.ReadItem
-	wi   [1]transport.WriteItem
-	d    xdr.Decoder
-
-	read  readReply
-	write WriteRes
-
-	// While the call is outstanding: see Client.Pending.
-	since          time.Time
-	earlier, later *op
-}
-
-// waiting is a list of outstanding calls, oldest first.
-type waiting struct {
-	sync.Mutex
-	oldest, latest *op
-}
-
-func (w *waiting) begin(o *op) {
-	w.Lock()
-	defer w.Unlock()
-	o.since, o.earlier, o.later = time.Now(), w.latest, nil
-	if w.latest == nil {
-		w.oldest = o
-	} else {
-		w.latest.later = o
-	}
-	w.latest = o
-}
-
-func (w *waiting) end(o *op) {
-	w.Lock()
-	defer w.Unlock()
-	if o.earlier == nil {
-		w.oldest = o.later
-	} else {
-		o.earlier.later = o.later
-	}
-	if o.later == nil {
-		w.latest = o.earlier
-	} else {
-		o.later.earlier = o.earlier
-	}
-	o.earlier, o.later = nil, nil
-}
-
-// results decodes the results of a procedure.
-type results interface{ Decode(*xdr.Decoder) }
-
-// begin returns an op for a procedure. The caller appends the arguments to o.call.Args.
-func (c *Client) begin(proc uint32) *op {
-	o := c.ops.Get().(*op)
-	o.call.Prog, o.call.Vers, o.call.Proc = Program, Version, proc
-	o.call.Cred = c.cred
-	o.call.Args = o.call.Args[:0]
-	o.call.ReadItems = nil
-	o.call.WriteItems = nil
-	o.call.MaxResults = resultBound[proc]
-	return o
-}
-
-// end returns the op to the pool, and clears its references to the caller's memory.
-func (c *Client) end(o *op) {
-	o.ri[0] = transport.ReadItem{}
-	o.wi[0] = transport.WriteItem{}
-	o.read = readReply{}
-	o.d = xdr.Decoder{}
-	c.ops.Put(o)
-}
-
 // NFS3ERR_JUKEBOX asks the client to try again later. RFC 1813 section 2.6 does not say when.
 const (
 	jukeboxTries    = 12
@@ -268,37 +198,62 @@ const (
 	jukeboxDoubling = 2
 )
 
-// invoke makes the call and decodes its results into res, with the status in *status. A status
-// other than OK is an *Error.
-func (c *Client) invoke(ctx context.Context, o *op, res results, status *Status) error {
-	name := procNames[o.call.Proc]
+// A caller is a Client that makes the calls of generated clients.
+type caller Client
+
+// Call makes a call, and makes it again while the server asks for that.
+func (c *caller) Call(ctx context.Context, call *transport.Call) error {
+	op := "MOUNT"
+	if call.Prog == Program {
+		op = procNames[call.Proc]
+	}
 	delay := jukeboxFirst
 	for try := 1; ; try++ {
-		o.wi[0].Chunked, o.wi[0].N = false, 0
-		if err := c.do(ctx, o); err != nil {
-			return fmt.Errorf("nfs: %s: %w", name, err)
+		for i := range call.WriteItems {
+			call.WriteItems[i].Chunked, call.WriteItems[i].N = false, 0
 		}
-		o.d = xdr.NewDecoder(o.call.Results)
-		res.Decode(&o.d)
-		if err := o.d.End(); err != nil {
-			return &BadReplyError{Op: name, Reason: err.Error()}
+		if err := c.do(ctx, call); err != nil {
+			return fmt.Errorf("nfs: %s: %w", op, err)
 		}
-		switch {
-		case *status == StatusOK:
+		// All results of NFS begin with a status.
+		status, _ := xdr.ConsumeUint32(call.Results)
+		if call.Prog != Program || Status(status) != StatusJukebox || try == jukeboxTries {
 			return nil
-		case *status != StatusJukebox || try == jukeboxTries:
-			return &Error{Op: name, Status: *status}
 		}
-		// NFS3ERR_JUKEBOX: the call was not executed, so any procedure may be repeated.
+		// The call was not executed, so any procedure may be repeated.
 		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("nfs: %s: %w", name, ctx.Err())
+			return fmt.Errorf("nfs: %s: %w", op, ctx.Err())
 		}
 		delay = min(delay*jukeboxDoubling, jukeboxLongest)
 	}
+}
+
+// result returns the error of a call: an *Error if its status is not OK.
+func result(proc uint32, status Status, err error) error {
+	switch {
+	case err != nil:
+		return failure(procNames[proc], err)
+	case status != StatusOK:
+		return &Error{Op: procNames[proc], Status: status}
+	}
+	return nil
+}
+
+// failure returns err, which a method of a generated client has returned, as one of this package.
+func failure(op string, err error) error {
+	var results *xdr.DecodeError
+	var args *xdr.CheckError
+	switch {
+	case errors.As(err, &results):
+		return &BadReplyError{Op: op, Reason: results.Error()}
+	case errors.As(err, &args):
+		return fmt.Errorf("nfs: %w", err)
+	}
+	return err
 }
 
 // Null calls the procedure that does nothing. RFC 1813 section 3.3.0.
@@ -306,91 +261,37 @@ func (c *Client) Null(ctx context.Context) error { return c.null(ctx, Program, V
 
 // GetAttr returns the attributes of an object. RFC 1813 section 3.3.1.
 func (c *Client) GetAttr(ctx context.Context, fh FileHandle) (Attr, error) {
-	o := c.begin(ProcGetAttr)
-	defer c.end(o)
-	o.call.Args = fh.Append(o.call.Args)
-	var res GetAttrRes
-	err := c.invoke(ctx, o, &res, &res.Status)
-	return res.Attr, err
+	res, err := c.v3.Getattr(ctx, fh)
+	return res.Attr, result(ProcGetAttr, res.Status, err)
 }
 
 // SetAttr changes the attributes of an object. RFC 1813 section 3.3.2.
 func (c *Client) SetAttr(ctx context.Context, fh FileHandle, attr *SetAttr) error {
-	o := c.begin(ProcSetAttr)
-	defer c.end(o)
-	args := SetAttrArgs{Object: fh, Attr: *attr}
-	o.call.Args = args.Append(o.call.Args)
-	var res WccRes
-	return c.invoke(ctx, o, &res, &res.Status)
+	res, err := c.v3.Setattr(ctx, &SetAttrArgs{Object: fh, Attr: *attr})
+	return result(ProcSetAttr, res.Status, err)
 }
 
 // Lookup finds a name in a directory. RFC 1813 section 3.3.3.
 func (c *Client) Lookup(ctx context.Context, dir FileHandle, name string) (FileHandle, PostOpAttr, error) {
-	o := c.begin(ProcLookup)
-	defer c.end(o)
-	args := DirOpArgs{Dir: dir, Name: name}
-	o.call.Args = args.Append(o.call.Args)
-	var res LookupRes
-	err := c.invoke(ctx, o, &res, &res.Status)
-	return res.Object, res.Attr, err
+	res, err := c.v3.Lookup(ctx, &DirOpArgs{Dir: dir, Name: name})
+	return res.Object, res.Attr, result(ProcLookup, res.Status, err)
 }
 
 // Access asks which of the rights in want the server would grant. RFC 1813 section
 // 3.3.4.
 func (c *Client) Access(ctx context.Context, fh FileHandle, want uint32) (uint32, error) {
-	o := c.begin(ProcAccess)
-	defer c.end(o)
-	args := AccessArgs{Object: fh, Access: want}
-	o.call.Args = args.Append(o.call.Args)
-	var res AccessRes
-	err := c.invoke(ctx, o, &res, &res.Status)
-	return res.Access & want, err
+	res, err := c.v3.Access(ctx, &AccessArgs{Object: fh, Access: want})
+	return res.Access & want, result(ProcAccess, res.Status, err)
 }
 
 // ReadLink returns the target of a symbolic link. It comes from the server and may contain
 // anything. RFC 1813 section 3.3.5.
 func (c *Client) ReadLink(ctx context.Context, fh FileHandle) (string, error) {
-	o := c.begin(ProcReadLink)
-	defer c.end(o)
-	o.call.Args = fh.Append(o.call.Args)
-	o.wi[0] = transport.WriteItem{Buf: make([]byte, MaxPath)}
-	o.call.WriteItems = o.wi[:]
-	res := linkReply{item: &o.wi[0]}
-	if err := c.invoke(ctx, o, &res, &res.Status); err != nil {
+	res, err := c.v3.Readlink(ctx, fh, make([]byte, MaxPath))
+	if err = result(ProcReadLink, res.Status, err); err != nil {
 		return "", err
 	}
 	return string(res.Target), nil
-}
-
-// linkReply decodes READLINK3res with the path inline or in the write chunk.
-type linkReply struct {
-	ReadLinkRes
-	item *transport.WriteItem
-}
-
-func (r *linkReply) Decode(d *xdr.Decoder) {
-	if r.DecodeHead(d); r.Status == StatusOK {
-		r.Target = chunkedOpaque(d, r.item)
-	}
-}
-
-// chunkedOpaque reads an opaque that may have been sent in the write chunk item: then its
-// length word is in the stream and its data in item.Buf. The result is a view of either.
-func chunkedOpaque(d *xdr.Decoder, item *transport.WriteItem) []byte {
-	if item == nil || !item.Chunked || item.N == 0 {
-		return d.Opaque(maxData)
-	}
-	size := d.Uint32()
-	if item.N > len(item.Buf) || uint64(size) > uint64(item.N) {
-		d.Fail(fmt.Sprintf("item of %d bytes, but %d came by write chunk", size, item.N))
-		return nil
-	}
-	// A server may write the XDR padding as well. RFC 8166 section 3.4.6.2.
-	if n := int(size); item.N != n && item.N != min(xdr.Padded(n), len(item.Buf)) {
-		d.Fail(fmt.Sprintf("item of %d bytes, but %d came by write chunk", size, item.N))
-		return nil
-	}
-	return item.Buf[:size]
 }
 
 // Read reads up to len(p) bytes at offset off, in bytes, into p, through a write chunk if the
@@ -406,45 +307,14 @@ func (c *Client) read(ctx context.Context, fh FileHandle, off uint64, p []byte) 
 	if uint64(len(p)) > math.MaxUint32 {
 		p = p[:math.MaxInt32]
 	}
-	o := c.begin(ProcRead)
-	defer c.end(o)
-	args := ReadArgs{File: fh, Offset: off, Count: uint32(len(p))}
-	o.call.Args = args.Append(o.call.Args)
-	if len(p) > 0 {
-		o.wi[0] = transport.WriteItem{Buf: p}
-		o.call.WriteItems = o.wi[:]
-		o.read.item = &o.wi[0]
-	}
-	o.read.limit = len(p)
-	if err := c.invoke(ctx, o, &o.read, &o.read.Status); err != nil {
+	res, err := c.v3.Read(ctx, &ReadArgs{File: fh, Offset: off, Count: uint32(len(p))}, p)
+	switch err = result(ProcRead, res.Status, err); {
+	case err != nil:
 		return 0, false, PostOpAttr{}, err
+	case uint64(len(res.Data)) != uint64(res.Count):
+		return 0, false, PostOpAttr{}, &BadReplyError{Op: "READ", Reason: fmt.Sprintf("%d bytes read, but %d bytes of data", res.Count, len(res.Data))}
 	}
-	if item := o.read.item; item == nil || !item.Chunked || item.N == 0 {
-		copy(p, o.read.Data)
-	}
-	return int(o.read.Count), o.read.EOF, o.read.Attr, nil
-}
-
-// readReply decodes READ3res with the data inline or in the write chunk, and checks it against
-// the request.
-type readReply struct {
-	ReadRes
-	item  *transport.WriteItem
-	limit int
-}
-
-func (r *readReply) Decode(d *xdr.Decoder) {
-	if r.DecodeHead(d); r.Status != StatusOK {
-		return
-	}
-	if uint64(r.Count) > uint64(r.limit) {
-		d.Fail(fmt.Sprintf("%d bytes read, asked for %d", r.Count, r.limit))
-		return
-	}
-	r.Data = chunkedOpaque(d, r.item)
-	if d.Err() == nil && len(r.Data) != int(r.Count) {
-		d.Fail(fmt.Sprintf("%d bytes read, but %d bytes of data", r.Count, len(r.Data)))
-	}
+	return int(res.Count), res.EOF, res.Attr, nil
 }
 
 // Write writes p at offset off, in bytes, through a read chunk unless it is small. The result
@@ -454,63 +324,47 @@ func (c *Client) Write(ctx context.Context, fh FileHandle, off uint64, p []byte,
 	if uint64(len(p)) > math.MaxUint32 {
 		p = p[:math.MaxInt32]
 	}
-	o := c.begin(ProcWrite)
-	defer c.end(o)
-	args := WriteArgs{File: fh, Offset: off, Count: uint32(len(p)), Stable: stable}
-	b := args.AppendHead(o.call.Args)
-	b = xdr.AppendUint32(b, uint32(len(p)))
-	o.call.Args = b
-	if len(p) > 0 {
-		o.ri[0] = transport.ReadItem{Offset: len(b), Data: p}
-		o.call.ReadItems = o.ri[:]
-	}
-	if err := c.invoke(ctx, o, &o.write, &o.write.Status); err != nil {
-		return WriteRes{Status: o.write.Status, Wcc: o.write.Wcc}, err
-	}
-	switch res := &o.write; {
+	res, err := c.v3.Write(ctx, &WriteArgs{File: fh, Offset: off, Count: uint32(len(p)), Stable: stable, Data: p})
+	switch err = result(ProcWrite, res.Status, err); {
+	case err != nil:
+		return WriteRes{Status: res.Status, Wcc: res.Wcc}, err
 	case uint64(res.Count) > uint64(len(p)):
 		return WriteRes{}, &BadReplyError{Op: "WRITE", Reason: fmt.Sprintf("%d bytes written of %d", res.Count, len(p))}
 	case res.Committed < stable:
 		return WriteRes{}, &BadReplyError{Op: "WRITE", Reason: fmt.Sprintf("stability %d, asked for %d", res.Committed, stable)}
 	}
-	return o.write, nil
+	return res, nil
 }
 
 // Create makes a regular file. RFC 1813 section 3.3.8.
 func (c *Client) Create(ctx context.Context, args *CreateArgs) (FileHandle, PostOpAttr, error) {
-	o := c.begin(ProcCreate)
-	o.call.Args = args.Append(o.call.Args)
-	return c.makeObject(ctx, o, &args.Where)
+	res, err := c.v3.Create(ctx, args)
+	return c.made(ctx, &args.Where, &res, result(ProcCreate, res.Status, err))
 }
 
 // Mkdir makes a directory. RFC 1813 section 3.3.9.
 func (c *Client) Mkdir(ctx context.Context, dir FileHandle, name string, attr *SetAttr) (FileHandle, PostOpAttr, error) {
-	o := c.begin(ProcMkdir)
-	args := MkdirArgs{Where: DirOpArgs{Dir: dir, Name: name}, Attr: *attr}
-	o.call.Args = args.Append(o.call.Args)
-	return c.makeObject(ctx, o, &args.Where)
+	where := DirOpArgs{Dir: dir, Name: name}
+	res, err := c.v3.Mkdir(ctx, &MkdirArgs{Where: where, Attr: *attr})
+	return c.made(ctx, &where, &res, result(ProcMkdir, res.Status, err))
 }
 
 // Symlink makes a symbolic link to target. RFC 1813 section 3.3.10.
 func (c *Client) Symlink(ctx context.Context, dir FileHandle, name, target string, attr *SetAttr) (FileHandle, PostOpAttr, error) {
-	o := c.begin(ProcSymlink)
-	args := SymlinkArgs{Where: DirOpArgs{Dir: dir, Name: name}, Attr: *attr}
-	b := args.AppendHead(o.call.Args)
-	b = xdr.AppendUint32(b, uint32(len(target)))
-	o.call.Args = b
-	if target != "" {
-		o.ri[0] = transport.ReadItem{Offset: len(b), Data: []byte(target)}
-		o.call.ReadItems = o.ri[:]
-	}
-	return c.makeObject(ctx, o, &args.Where)
+	where := DirOpArgs{Dir: dir, Name: name}
+	res, err := c.v3.Symlink(ctx, &SymlinkArgs{Where: where, Attr: *attr, Target: []byte(target)})
+	return c.made(ctx, &where, &res, result(ProcSymlink, res.Status, err))
 }
 
-// makeObject calls a procedure that creates an object, and ends o. If the server does not
-// return the handle it is looked up.
-func (c *Client) makeObject(ctx context.Context, o *op, where *DirOpArgs) (FileHandle, PostOpAttr, error) {
-	var res CreateRes
-	err := c.invoke(ctx, o, &res, &res.Status)
-	c.end(o)
+// Mknod makes a device, a socket or a fifo. RFC 1813 section 3.3.11.
+func (c *Client) Mknod(ctx context.Context, args *MknodArgs) (FileHandle, PostOpAttr, error) {
+	res, err := c.v3.Mknod(ctx, args)
+	return c.made(ctx, &args.Where, &res, result(ProcMknod, res.Status, err))
+}
+
+// made returns the handle and the attributes of an object that a call has created. If the server does
+// not return the handle it is looked up.
+func (c *Client) made(ctx context.Context, where *DirOpArgs, res *CreateRes, err error) (FileHandle, PostOpAttr, error) {
 	if err != nil {
 		return FileHandle{}, PostOpAttr{}, err
 	}
@@ -520,116 +374,87 @@ func (c *Client) makeObject(ctx context.Context, o *op, where *DirOpArgs) (FileH
 	return res.Object.Handle, res.Attr, nil
 }
 
-// Mknod makes a device, a socket or a fifo. RFC 1813 section 3.3.11.
-func (c *Client) Mknod(ctx context.Context, args *MknodArgs) (FileHandle, PostOpAttr, error) {
-	o := c.begin(ProcMknod)
-	o.call.Args = args.Append(o.call.Args)
-	return c.makeObject(ctx, o, &args.Where)
-}
-
 // Remove removes a name that is not a directory's. RFC 1813 section 3.3.12.
 func (c *Client) Remove(ctx context.Context, dir FileHandle, name string) error {
-	return c.remove(ctx, ProcRemove, dir, name)
+	res, err := c.v3.Remove(ctx, &DirOpArgs{Dir: dir, Name: name})
+	return result(ProcRemove, res.Status, err)
 }
 
 // Rmdir removes an empty directory. RFC 1813 section 3.3.13.
 func (c *Client) Rmdir(ctx context.Context, dir FileHandle, name string) error {
-	return c.remove(ctx, ProcRmdir, dir, name)
-}
-
-func (c *Client) remove(ctx context.Context, proc uint32, dir FileHandle, name string) error {
-	o := c.begin(proc)
-	defer c.end(o)
-	args := DirOpArgs{Dir: dir, Name: name}
-	o.call.Args = args.Append(o.call.Args)
-	var res WccRes
-	return c.invoke(ctx, o, &res, &res.Status)
+	res, err := c.v3.Rmdir(ctx, &DirOpArgs{Dir: dir, Name: name})
+	return result(ProcRmdir, res.Status, err)
 }
 
 // Rename renames an object, and replaces an existing object of the new name if the server can.
 // RFC 1813 section 3.3.14.
 func (c *Client) Rename(ctx context.Context, fromDir FileHandle, from string, toDir FileHandle, to string) error {
-	o := c.begin(ProcRename)
-	defer c.end(o)
-	args := RenameArgs{From: DirOpArgs{Dir: fromDir, Name: from}, To: DirOpArgs{Dir: toDir, Name: to}}
-	o.call.Args = args.Append(o.call.Args)
-	var res RenameRes
-	return c.invoke(ctx, o, &res, &res.Status)
+	res, err := c.v3.Rename(ctx, &RenameArgs{From: DirOpArgs{Dir: fromDir, Name: from}, To: DirOpArgs{Dir: toDir, Name: to}})
+	return result(ProcRename, res.Status, err)
 }
 
 // Link makes another name for a file. RFC 1813 section 3.3.15.
 func (c *Client) Link(ctx context.Context, fh, dir FileHandle, name string) error {
-	o := c.begin(ProcLink)
-	defer c.end(o)
-	args := LinkArgs{File: fh, Link: DirOpArgs{Dir: dir, Name: name}}
-	o.call.Args = args.Append(o.call.Args)
-	var res LinkRes
-	return c.invoke(ctx, o, &res, &res.Status)
+	res, err := c.v3.Link(ctx, &LinkArgs{File: fh, Link: DirOpArgs{Dir: dir, Name: name}})
+	return result(ProcLink, res.Status, err)
 }
 
-// ReadDirNames reads part of a directory without attributes and handles: READDIR.
-// RFC 1813 section 3.3.16.
+// ReadDirNames reads part of a directory without attributes and handles: READDIR. It decodes into the
+// memory that res has. RFC 1813 section 3.3.16.
 func (c *Client) ReadDirNames(ctx context.Context, args *ReadDirArgs, res *ReadDirRes) error {
-	o := c.begin(ProcReadDir)
-	defer c.end(o)
-	o.call.Args = args.Append(o.call.Args)
-	o.call.MaxResults += transferBound(args.Count)
-	return c.invoke(ctx, o, res, &res.Status)
+	call, err := c.v3.readdirCall(args)
+	if err == nil {
+		if err = c.v3.caller.Call(ctx, call); err == nil {
+			d := call.Decoder()
+			res.Decode(&d.Decoder)
+			err = d.End()
+		}
+		c.v3.calls.Put(call)
+	}
+	return result(ProcReadDir, res.Status, err)
 }
 
-// ReadDirPlus reads part of a directory with attributes and handles. RFC 1813
-// section 3.3.17.
+// ReadDirPlus reads part of a directory with attributes and handles. It decodes into the memory that
+// res has. RFC 1813 section 3.3.17.
 func (c *Client) ReadDirPlus(ctx context.Context, args *ReadDirPlusArgs, res *ReadDirPlusRes) error {
-	o := c.begin(ProcReadDirPlus)
-	defer c.end(o)
-	o.call.Args = args.Append(o.call.Args)
-	o.call.MaxResults += transferBound(max(args.DirCount, args.MaxCount))
-	return c.invoke(ctx, o, res, &res.Status)
+	call, err := c.v3.readdirplusCall(args)
+	if err == nil {
+		if err = c.v3.caller.Call(ctx, call); err == nil {
+			d := call.Decoder()
+			res.Decode(&d.Decoder)
+			err = d.End()
+		}
+		c.v3.calls.Put(call)
+	}
+	return result(ProcReadDirPlus, res.Status, err)
 }
 
 // FSStat returns the size and usage of a file system. RFC 1813 section 3.3.18.
 func (c *Client) FSStat(ctx context.Context, fh FileHandle) (FSStatRes, error) {
-	o := c.begin(ProcFSStat)
-	defer c.end(o)
-	o.call.Args = fh.Append(o.call.Args)
-	var res FSStatRes
-	err := c.invoke(ctx, o, &res, &res.Status)
-	return res, err
+	res, err := c.v3.Fsstat(ctx, fh)
+	return res, result(ProcFSStat, res.Status, err)
 }
 
 // FSInfo returns the limits of a file system. RFC 1813 section 3.3.19.
 func (c *Client) FSInfo(ctx context.Context, fh FileHandle) (FSInfoRes, error) {
-	o := c.begin(ProcFSInfo)
-	defer c.end(o)
-	o.call.Args = fh.Append(o.call.Args)
-	var res FSInfoRes
-	if err := c.invoke(ctx, o, &res, &res.Status); err != nil {
-		return res, err
+	res, err := c.v3.Fsinfo(ctx, fh)
+	if err = result(ProcFSInfo, res.Status, err); err == nil {
+		c.limits.Store(newLimits(&res, c.opts.MaxTransfer))
 	}
-	c.limits.Store(newLimits(&res, c.opts.MaxTransfer))
-	return res, nil
+	return res, err
 }
 
 // PathConf returns the limits on names and links of an object's file system. RFC 1813 section
 // 3.3.20.
 func (c *Client) PathConf(ctx context.Context, fh FileHandle) (PathConfRes, error) {
-	o := c.begin(ProcPathConf)
-	defer c.end(o)
-	o.call.Args = fh.Append(o.call.Args)
-	var res PathConfRes
-	err := c.invoke(ctx, o, &res, &res.Status)
-	return res, err
+	res, err := c.v3.Pathconf(ctx, fh)
+	return res, result(ProcPathConf, res.Status, err)
 }
 
 // Commit flushes Unstable writes to stable storage: count bytes from off, or everything from
 // off if count is zero. The verifier is that of the writes, unless the server has lost some of
 // them. RFC 1813 section 3.3.21.
 func (c *Client) Commit(ctx context.Context, fh FileHandle, off uint64, count uint32) (Verf, error) {
-	o := c.begin(ProcCommit)
-	defer c.end(o)
-	args := CommitArgs{File: fh, Offset: off, Count: count}
-	o.call.Args = args.Append(o.call.Args)
-	var res CommitRes
-	err := c.invoke(ctx, o, &res, &res.Status)
-	return res.Verf, err
+	res, err := c.v3.Commit(ctx, &CommitArgs{File: fh, Offset: off, Count: count})
+	return res.Verf, result(ProcCommit, res.Status, err)
 }

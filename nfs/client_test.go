@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -395,8 +396,8 @@ func testCallErrors(t *testing.T, b *testbed.Bed) {
 func testPool(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	f := s.add("file", TypeReg, string(pattern(8192))).handle()
-	o := c.begin(ProcRead)
-	c.end(o)
+	call := c.v3.call(ProcRead)
+	c.v3.calls.Put(call)
 	buf := make([]byte, 8192)
 	if _, _, err := c.Read(t.Context(), f, 0, buf); err != nil {
 		t.Fatal(err)
@@ -404,7 +405,8 @@ func testPool(t *testing.T, b *testbed.Bed) {
 	if _, err := c.Write(t.Context(), f, 0, buf, FileSync); err != nil {
 		t.Fatal(err)
 	}
-	if o.wi[0].Buf != nil || o.ri[0].Data != nil || o.read.Data != nil || o.read.item != nil {
+	if slices.ContainsFunc(call.WriteItems[:cap(call.WriteItems)], func(w transport.WriteItem) bool { return w.Buf != nil }) ||
+		slices.ContainsFunc(call.ReadItems[:cap(call.ReadItems)], func(r transport.ReadItem) bool { return r.Data != nil }) {
 		t.Error("a call in the pool has memory of the caller")
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -28,9 +27,12 @@ func (c *Client) Mnt(ctx context.Context, dir string) (FileHandle, error) {
 	if len(dir) > MaxMountPath {
 		return FileHandle{}, &MountError{Dir: dir, Status: MountNameTooLong}
 	}
-	p := DirPath(dir)
 	var res MntRes
-	if err := c.mount(ctx, MountProcMnt, p.Append(nil), res.Decode); err != nil {
+	err := c.mount(ctx, func(ctx context.Context, m *MountV3Client) (err error) {
+		res, err = m.Mnt(ctx, DirPath(dir))
+		return err
+	})
+	if err != nil {
 		return FileHandle{}, err
 	}
 	if res.Status != MountOK {
@@ -45,21 +47,26 @@ func (c *Client) Umnt(ctx context.Context, dir string) error {
 	if len(dir) > MaxMountPath {
 		return &MountError{Dir: dir, Status: MountNameTooLong}
 	}
-	p := DirPath(dir)
-	return c.mount(ctx, MountProcUmnt, p.Append(nil), func(*xdr.Decoder) {})
+	return c.mount(ctx, func(ctx context.Context, m *MountV3Client) error { return m.Umnt(ctx, DirPath(dir)) })
 }
 
 // Exports returns the server's exports. RFC 1813 section 5.2.5.
 func (c *Client) Exports(ctx context.Context) ([]Export, error) {
 	var res ExportRes
-	err := c.mount(ctx, MountProcExport, nil, res.Decode)
+	err := c.mount(ctx, func(ctx context.Context, m *MountV3Client) (err error) {
+		res, err = m.Export(ctx)
+		return err
+	})
 	return res.Exports, err
 }
 
 // Mounts returns the server's list of mounts, which is informational. RFC 1813 section 5.2.2.
 func (c *Client) Mounts(ctx context.Context) ([]MountEntry, error) {
 	var res DumpRes
-	err := c.mount(ctx, MountProcDump, nil, res.Decode)
+	err := c.mount(ctx, func(ctx context.Context, m *MountV3Client) (err error) {
+		res, err = m.Dump(ctx)
+		return err
+	})
 	return res.Entries, err
 }
 
@@ -72,16 +79,16 @@ const (
 	mountOnTCP              // elsewhere, as Linux has it
 )
 
-// mount calls a procedure of the MOUNT program.
-func (c *Client) mount(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
+// mount makes a call of the MOUNT program, to where the server offers it.
+func (c *Client) mount(ctx context.Context, call func(ctx context.Context, m *MountV3Client) error) error {
 	place, absent, err := c.findMount(ctx)
 	if err != nil {
 		return err
 	}
 	if place == mountOnRDMA {
-		return c.mountOverRDMA(ctx, proc, args, decode)
+		return failure("MOUNT", call(ctx, c.mounter))
 	}
-	err = c.mountOverTCP(ctx, proc, args, decode)
+	err = c.mountOverTCP(ctx, call)
 	var lookup *rpcbind.OpError // its RPC errors are not MOUNT's
 	var rpc *oncrpc.RPCError
 	if errors.As(err, &lookup) || err != nil && !errors.As(err, &rpc) {
@@ -123,31 +130,21 @@ func refusal(err error) bool {
 	return errors.As(err, &rpc) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma) || errors.As(err, &peer)
 }
 
-func (c *Client) mountOverRDMA(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
-	o := op{call: transport.Call{
-		Prog: MountProgram, Vers: MountVersion, Proc: proc,
-		Cred:       c.cred,
-		Args:       args,
-		MaxResults: mountBound[proc],
-	}}
-	if err := c.do(ctx, &o); err != nil {
-		return fmt.Errorf("nfs: MOUNT: %w", err)
-	}
-	d := xdr.NewDecoder(o.call.Results)
-	decode(&d)
-	if err := d.End(); err != nil {
-		return &BadReplyError{Op: "MOUNT", Reason: err.Error()}
-	}
-	return nil
-}
-
-func (c *Client) mountOverTCP(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
+func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context, m *MountV3Client) error) error {
 	port, err := c.findMountPort(ctx)
 	if err != nil {
 		return err
 	}
-	p := transport.Procedure{Prog: MountProgram, Vers: MountVersion, Proc: proc}
-	return callTCP(ctx, hostPort(c.opts.MountHost, port), c.cred, p, args, maxTCPResults, decode)
+	ctx, cancel := context.WithTimeout(ctx, tcpTimeout)
+	defer cancel()
+	t, err := transport.DialTCPWith(ctx, hostPort(c.opts.MountHost, port), &transport.ClientConfig{NoReconnect: true}, dialReserved)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	m := NewMountV3Client(longResults{t})
+	m.Cred = c.cred
+	return failure("RPC over TCP", call(ctx, m))
 }
 
 // findMountPort returns the TCP port of MOUNT: from Options, or from rpcbind, which is asked

@@ -14,7 +14,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // If the server has MOUNT on the RDMA connection it is used.
@@ -186,6 +185,17 @@ func TestMountNetid(t *testing.T) {
 	}
 }
 
+// statusOverTCP calls MNT over TCP, and returns the status of the results.
+func statusOverTCP(ctx context.Context, host string, port int) (s MountStatus, err error) {
+	c := &Client{opts: Options{MountHost: host, MountPort: port}}
+	err = c.mountOverTCP(ctx, func(ctx context.Context, m *MountV3Client) error {
+		res, err := m.Mnt(ctx, "/")
+		s = res.Status
+		return err
+	})
+	return s, err
+}
+
 // Replies over TCP.
 func TestTCPReplies(t *testing.T) {
 	good := func(xid uint32) []byte { return record(xid, oncrpc.Success, xdr.AppendUint32(nil, 5)) }
@@ -198,9 +208,9 @@ func TestTCPReplies(t *testing.T) {
 		{"PROG_MISMATCH", func(h *oncrpc.CallHeader, _ []byte) []byte {
 			return record(h.XID, oncrpc.ProgMismatch, nil)
 		}, "has 3..3"},
-		{"results cut short", func(h *oncrpc.CallHeader, _ []byte) []byte { return record(h.XID, oncrpc.Success, nil) }, "uint32 is cut short"},
+		{"results cut short", func(h *oncrpc.CallHeader, _ []byte) []byte { return record(h.XID, oncrpc.Success, nil) }, "int32 is cut short"},
 		{"a tail", func(h *oncrpc.CallHeader, _ []byte) []byte {
-			return record(h.XID, oncrpc.Success, make([]byte, 8))
+			return record(h.XID, oncrpc.Success, []byte{3: 5, 7: 0})
 		}, "bytes after the last item"},
 		{"longer than any list", func(h *oncrpc.CallHeader, _ []byte) []byte {
 			return record(h.XID, oncrpc.Success, make([]byte, maxTCPResults+400))
@@ -214,9 +224,7 @@ func TestTCPReplies(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			host, port := rpcServer(t, "127.0.0.1", test.f)
-			var v uint32
-			err := callTCP(t.Context(), hostPort(host, port), oncrpc.Auth{}, transport.Procedure{Prog: 1, Vers: 2, Proc: 3}, nil,
-				maxTCPResults, func(d *xdr.Decoder) { v = d.Uint32() })
+			v, err := statusOverTCP(t.Context(), host, port)
 			switch {
 			case test.want == "" && (err != nil || v != 5):
 				t.Errorf("%d, %v", v, err)
@@ -235,7 +243,8 @@ func TestTCPCancel(t *testing.T) {
 	}
 	defer l.Close()
 	call := func(ctx context.Context) error {
-		return callTCP(ctx, l.Addr().String(), oncrpc.Auth{}, transport.Procedure{Prog: 1, Vers: 2, Proc: 3}, nil, 100, func(*xdr.Decoder) {})
+		_, err := statusOverTCP(ctx, "127.0.0.1", l.Addr().(*net.TCPAddr).Port)
+		return err
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

@@ -3,9 +3,13 @@
 package nfs
 
 import (
+	"context"
+	"fmt"
 	"strconv"
 
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // Constants of nfs3.x.
@@ -889,6 +893,2573 @@ type Export struct {
 // The results of EXPORT. RFC 1813 section 5.2.5.
 type ExportRes struct {
 	Exports []Export
+}
+
+// A NfsV3Client calls version NFS_V3 of program NFS_PROGRAM.
+// Its methods may be called by many goroutines at once. What an argument refers to belongs to the
+// call until the method returns; results are the caller's.
+//
+// An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
+// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewNfsV3Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
+type NfsV3Client struct {
+	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
+
+	caller transport.Caller
+	calls  transport.Calls
+}
+
+// NewNfsV3Client returns a client that makes its calls with c, which stays the caller's.
+func NewNfsV3Client(c transport.Caller) *NfsV3Client { return &NfsV3Client{caller: c} }
+
+func (c *NfsV3Client) call(proc uint32) *transport.Call {
+	call := c.calls.Get(Program, Version, proc)
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
+	return call
+}
+
+// Null calls procedure 0, which does nothing: servers answer it themselves.
+func (c *NfsV3Client) Null(ctx context.Context) error {
+	call := c.call(0)
+	err := c.caller.Call(ctx, call)
+	c.calls.Put(call)
+	return err
+}
+
+// Getattr calls NFSPROC3_GETATTR.
+func (c *NfsV3Client) Getattr(ctx context.Context, args FileHandle) (res GetAttrRes, err error) {
+	call, err := c.getattrCall(args)
+	if err == nil {
+		res, err = c.getattrEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartGetattr starts a call of Getattr in p.
+func (c *NfsV3Client) StartGetattr(p *transport.Pipeline, args FileHandle, done func(GetAttrRes, error)) error {
+	call, err := c.getattrCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.getattrEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) getattrCall(args FileHandle) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_GETATTR: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(ProcGetAttr)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 88
+	return call, nil
+}
+
+func (c *NfsV3Client) getattrEnded(call *transport.Call, failed error) (res GetAttrRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_GETATTR: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Setattr calls NFSPROC3_SETATTR.
+func (c *NfsV3Client) Setattr(ctx context.Context, args *SetAttrArgs) (res WccRes, err error) {
+	call, err := c.setattrCall(args)
+	if err == nil {
+		res, err = c.setattrEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSetattr starts a call of Setattr in p.
+func (c *NfsV3Client) StartSetattr(p *transport.Pipeline, args *SetAttrArgs, done func(WccRes, error)) error {
+	call, err := c.setattrCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.setattrEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) setattrCall(args *SetAttrArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_SETATTR: arguments: %w", err)
+	}
+	call := c.call(ProcSetAttr)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 120
+	return call, nil
+}
+
+func (c *NfsV3Client) setattrEnded(call *transport.Call, failed error) (res WccRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_SETATTR: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Lookup calls NFSPROC3_LOOKUP.
+func (c *NfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRes, err error) {
+	call, err := c.lookupCall(args)
+	if err == nil {
+		res, err = c.lookupEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartLookup starts a call of Lookup in p.
+func (c *NfsV3Client) StartLookup(p *transport.Pipeline, args *DirOpArgs, done func(LookupRes, error)) error {
+	call, err := c.lookupCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.lookupEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) lookupCall(args *DirOpArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_LOOKUP: arguments: %w", err)
+	}
+	call := c.call(ProcLookup)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 248
+	return call, nil
+}
+
+func (c *NfsV3Client) lookupEnded(call *transport.Call, failed error) (res LookupRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_LOOKUP: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Access calls NFSPROC3_ACCESS.
+func (c *NfsV3Client) Access(ctx context.Context, args *AccessArgs) (res AccessRes, err error) {
+	call, err := c.accessCall(args)
+	if err == nil {
+		res, err = c.accessEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartAccess starts a call of Access in p.
+func (c *NfsV3Client) StartAccess(p *transport.Pipeline, args *AccessArgs, done func(AccessRes, error)) error {
+	call, err := c.accessCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.accessEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) accessCall(args *AccessArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_ACCESS: arguments: %w", err)
+	}
+	call := c.call(ProcAccess)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 96
+	return call, nil
+}
+
+func (c *NfsV3Client) accessEnded(call *transport.Call, failed error) (res AccessRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_ACCESS: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Readlink calls NFSPROC3_READLINK.
+// data is memory for field Target, which is then a part of it.
+func (c *NfsV3Client) Readlink(ctx context.Context, args FileHandle, data []byte) (res ReadLinkRes, err error) {
+	call, err := c.readlinkCall(args, data)
+	if err == nil {
+		res, err = c.readlinkEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartReadlink starts a call of Readlink in p.
+func (c *NfsV3Client) StartReadlink(p *transport.Pipeline, args FileHandle, data []byte, done func(ReadLinkRes, error)) error {
+	call, err := c.readlinkCall(args, data)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.readlinkEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) readlinkCall(args FileHandle, data []byte) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_READLINK: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(ProcReadLink)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 96
+	call.Receive(data)
+	return call, nil
+}
+
+func (c *NfsV3Client) readlinkEnded(call *transport.Call, failed error) (res ReadLinkRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Status.Decode(d)
+		switch res.Status {
+		case StatusOK:
+			res.Attr.Decode(d)
+			res.Target = results.Item()
+		default:
+			res.Target = nil
+			res.Attr.Decode(d)
+		}
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_READLINK: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Read calls NFSPROC3_READ.
+// data is memory for field Data, which is then a part of it.
+func (c *NfsV3Client) Read(ctx context.Context, args *ReadArgs, data []byte) (res ReadRes, err error) {
+	call, err := c.readCall(args, data)
+	if err == nil {
+		res, err = c.readEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartRead starts a call of Read in p.
+func (c *NfsV3Client) StartRead(p *transport.Pipeline, args *ReadArgs, data []byte, done func(ReadRes, error)) error {
+	call, err := c.readCall(args, data)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.readEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) readCall(args *ReadArgs, data []byte) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_READ: arguments: %w", err)
+	}
+	call := c.call(ProcRead)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 104
+	call.Receive(data)
+	return call, nil
+}
+
+func (c *NfsV3Client) readEnded(call *transport.Call, failed error) (res ReadRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Status.Decode(d)
+		switch res.Status {
+		case StatusOK:
+			res.Attr.Decode(d)
+			res.Count = d.Uint32()
+			res.EOF = d.Bool()
+			res.Data = results.Item()
+		default:
+			res.Count = 0
+			res.EOF = false
+			res.Data = nil
+			res.Attr.Decode(d)
+		}
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_READ: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Write calls NFSPROC3_WRITE.
+func (c *NfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes, err error) {
+	call, err := c.writeCall(args)
+	if err == nil {
+		res, err = c.writeEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartWrite starts a call of Write in p.
+func (c *NfsV3Client) StartWrite(p *transport.Pipeline, args *WriteArgs, done func(WriteRes, error)) error {
+	call, err := c.writeCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.writeEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) writeCall(args *WriteArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_WRITE: arguments: %w", err)
+	}
+	call := c.call(ProcWrite)
+	b := call.Args
+	b = args.File.Append(b)
+	b = xdr.AppendUint64(b, args.Offset)
+	b = xdr.AppendUint32(b, args.Count)
+	b = xdr.AppendInt32(b, int32(args.Stable))
+	b = xdr.AppendUint32(b, uint32(len(args.Data)))
+	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Data})
+	call.Args = b
+	call.MaxResults = 136
+	return call, nil
+}
+
+func (c *NfsV3Client) writeEnded(call *transport.Call, failed error) (res WriteRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_WRITE: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Create calls NFSPROC3_CREATE.
+func (c *NfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateRes, err error) {
+	call, err := c.createCall(args)
+	if err == nil {
+		res, err = c.createEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartCreate starts a call of Create in p.
+func (c *NfsV3Client) StartCreate(p *transport.Pipeline, args *CreateArgs, done func(CreateRes, error)) error {
+	call, err := c.createCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.createEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) createCall(args *CreateArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_CREATE: arguments: %w", err)
+	}
+	call := c.call(ProcCreate)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 280
+	return call, nil
+}
+
+func (c *NfsV3Client) createEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_CREATE: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Mkdir calls NFSPROC3_MKDIR.
+func (c *NfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes, err error) {
+	call, err := c.mkdirCall(args)
+	if err == nil {
+		res, err = c.mkdirEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartMkdir starts a call of Mkdir in p.
+func (c *NfsV3Client) StartMkdir(p *transport.Pipeline, args *MkdirArgs, done func(CreateRes, error)) error {
+	call, err := c.mkdirCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.mkdirEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) mkdirCall(args *MkdirArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_MKDIR: arguments: %w", err)
+	}
+	call := c.call(ProcMkdir)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 280
+	return call, nil
+}
+
+func (c *NfsV3Client) mkdirEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_MKDIR: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Symlink calls NFSPROC3_SYMLINK.
+func (c *NfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res CreateRes, err error) {
+	call, err := c.symlinkCall(args)
+	if err == nil {
+		res, err = c.symlinkEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSymlink starts a call of Symlink in p.
+func (c *NfsV3Client) StartSymlink(p *transport.Pipeline, args *SymlinkArgs, done func(CreateRes, error)) error {
+	call, err := c.symlinkCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.symlinkEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) symlinkCall(args *SymlinkArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_SYMLINK: arguments: %w", err)
+	}
+	call := c.call(ProcSymlink)
+	b := call.Args
+	b = args.Where.Append(b)
+	b = args.Attr.Append(b)
+	b = xdr.AppendUint32(b, uint32(len(args.Target)))
+	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Target})
+	call.Args = b
+	call.MaxResults = 280
+	return call, nil
+}
+
+func (c *NfsV3Client) symlinkEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_SYMLINK: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Mknod calls NFSPROC3_MKNOD.
+func (c *NfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes, err error) {
+	call, err := c.mknodCall(args)
+	if err == nil {
+		res, err = c.mknodEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartMknod starts a call of Mknod in p.
+func (c *NfsV3Client) StartMknod(p *transport.Pipeline, args *MknodArgs, done func(CreateRes, error)) error {
+	call, err := c.mknodCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.mknodEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) mknodCall(args *MknodArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_MKNOD: arguments: %w", err)
+	}
+	call := c.call(ProcMknod)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 280
+	return call, nil
+}
+
+func (c *NfsV3Client) mknodEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_MKNOD: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Remove calls NFSPROC3_REMOVE.
+func (c *NfsV3Client) Remove(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
+	call, err := c.removeCall(args)
+	if err == nil {
+		res, err = c.removeEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartRemove starts a call of Remove in p.
+func (c *NfsV3Client) StartRemove(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
+	call, err := c.removeCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.removeEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) removeCall(args *DirOpArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_REMOVE: arguments: %w", err)
+	}
+	call := c.call(ProcRemove)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 120
+	return call, nil
+}
+
+func (c *NfsV3Client) removeEnded(call *transport.Call, failed error) (res WccRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_REMOVE: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Rmdir calls NFSPROC3_RMDIR.
+func (c *NfsV3Client) Rmdir(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
+	call, err := c.rmdirCall(args)
+	if err == nil {
+		res, err = c.rmdirEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartRmdir starts a call of Rmdir in p.
+func (c *NfsV3Client) StartRmdir(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
+	call, err := c.rmdirCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.rmdirEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) rmdirCall(args *DirOpArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_RMDIR: arguments: %w", err)
+	}
+	call := c.call(ProcRmdir)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 120
+	return call, nil
+}
+
+func (c *NfsV3Client) rmdirEnded(call *transport.Call, failed error) (res WccRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_RMDIR: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Rename calls NFSPROC3_RENAME.
+func (c *NfsV3Client) Rename(ctx context.Context, args *RenameArgs) (res RenameRes, err error) {
+	call, err := c.renameCall(args)
+	if err == nil {
+		res, err = c.renameEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartRename starts a call of Rename in p.
+func (c *NfsV3Client) StartRename(p *transport.Pipeline, args *RenameArgs, done func(RenameRes, error)) error {
+	call, err := c.renameCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.renameEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) renameCall(args *RenameArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_RENAME: arguments: %w", err)
+	}
+	call := c.call(ProcRename)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 236
+	return call, nil
+}
+
+func (c *NfsV3Client) renameEnded(call *transport.Call, failed error) (res RenameRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_RENAME: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Link calls NFSPROC3_LINK.
+func (c *NfsV3Client) Link(ctx context.Context, args *LinkArgs) (res LinkRes, err error) {
+	call, err := c.linkCall(args)
+	if err == nil {
+		res, err = c.linkEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartLink starts a call of Link in p.
+func (c *NfsV3Client) StartLink(p *transport.Pipeline, args *LinkArgs, done func(LinkRes, error)) error {
+	call, err := c.linkCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.linkEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) linkCall(args *LinkArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_LINK: arguments: %w", err)
+	}
+	call := c.call(ProcLink)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 208
+	return call, nil
+}
+
+func (c *NfsV3Client) linkEnded(call *transport.Call, failed error) (res LinkRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_LINK: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Readdir calls NFSPROC3_READDIR.
+func (c *NfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadDirRes, err error) {
+	call, err := c.readdirCall(args)
+	if err == nil {
+		res, err = c.readdirEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartReaddir starts a call of Readdir in p.
+func (c *NfsV3Client) StartReaddir(p *transport.Pipeline, args *ReadDirArgs, done func(ReadDirRes, error)) error {
+	call, err := c.readdirCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.readdirEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) readdirCall(args *ReadDirArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_READDIR: arguments: %w", err)
+	}
+	call := c.call(ProcReadDir)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 108 + transport.Counted(args.Count)
+	return call, nil
+}
+
+func (c *NfsV3Client) readdirEnded(call *transport.Call, failed error) (res ReadDirRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_READDIR: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Readdirplus calls NFSPROC3_READDIRPLUS.
+func (c *NfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (res ReadDirPlusRes, err error) {
+	call, err := c.readdirplusCall(args)
+	if err == nil {
+		res, err = c.readdirplusEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartReaddirplus starts a call of Readdirplus in p.
+func (c *NfsV3Client) StartReaddirplus(p *transport.Pipeline, args *ReadDirPlusArgs, done func(ReadDirPlusRes, error)) error {
+	call, err := c.readdirplusCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.readdirplusEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) readdirplusCall(args *ReadDirPlusArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_READDIRPLUS: arguments: %w", err)
+	}
+	call := c.call(ProcReadDirPlus)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 108 + max(transport.Counted(args.DirCount), transport.Counted(args.MaxCount))
+	return call, nil
+}
+
+func (c *NfsV3Client) readdirplusEnded(call *transport.Call, failed error) (res ReadDirPlusRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_READDIRPLUS: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Fsstat calls NFSPROC3_FSSTAT.
+func (c *NfsV3Client) Fsstat(ctx context.Context, args FileHandle) (res FSStatRes, err error) {
+	call, err := c.fsstatCall(args)
+	if err == nil {
+		res, err = c.fsstatEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartFsstat starts a call of Fsstat in p.
+func (c *NfsV3Client) StartFsstat(p *transport.Pipeline, args FileHandle, done func(FSStatRes, error)) error {
+	call, err := c.fsstatCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.fsstatEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) fsstatCall(args FileHandle) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_FSSTAT: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(ProcFSStat)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 144
+	return call, nil
+}
+
+func (c *NfsV3Client) fsstatEnded(call *transport.Call, failed error) (res FSStatRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_FSSTAT: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Fsinfo calls NFSPROC3_FSINFO.
+func (c *NfsV3Client) Fsinfo(ctx context.Context, args FileHandle) (res FSInfoRes, err error) {
+	call, err := c.fsinfoCall(args)
+	if err == nil {
+		res, err = c.fsinfoEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartFsinfo starts a call of Fsinfo in p.
+func (c *NfsV3Client) StartFsinfo(p *transport.Pipeline, args FileHandle, done func(FSInfoRes, error)) error {
+	call, err := c.fsinfoCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.fsinfoEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) fsinfoCall(args FileHandle) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_FSINFO: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(ProcFSInfo)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 140
+	return call, nil
+}
+
+func (c *NfsV3Client) fsinfoEnded(call *transport.Call, failed error) (res FSInfoRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_FSINFO: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Pathconf calls NFSPROC3_PATHCONF.
+func (c *NfsV3Client) Pathconf(ctx context.Context, args FileHandle) (res PathConfRes, err error) {
+	call, err := c.pathconfCall(args)
+	if err == nil {
+		res, err = c.pathconfEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartPathconf starts a call of Pathconf in p.
+func (c *NfsV3Client) StartPathconf(p *transport.Pipeline, args FileHandle, done func(PathConfRes, error)) error {
+	call, err := c.pathconfCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.pathconfEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) pathconfCall(args FileHandle) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_PATHCONF: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(ProcPathConf)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 116
+	return call, nil
+}
+
+func (c *NfsV3Client) pathconfEnded(call *transport.Call, failed error) (res PathConfRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_PATHCONF: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Commit calls NFSPROC3_COMMIT.
+func (c *NfsV3Client) Commit(ctx context.Context, args *CommitArgs) (res CommitRes, err error) {
+	call, err := c.commitCall(args)
+	if err == nil {
+		res, err = c.commitEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartCommit starts a call of Commit in p.
+func (c *NfsV3Client) StartCommit(p *transport.Pipeline, args *CommitArgs, done func(CommitRes, error)) error {
+	call, err := c.commitCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.commitEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) commitCall(args *CommitArgs) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("NFSPROC3_COMMIT: arguments: %w", err)
+	}
+	call := c.call(ProcCommit)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 128
+	return call, nil
+}
+
+func (c *NfsV3Client) commitEnded(call *transport.Call, failed error) (res CommitRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_COMMIT: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// A NfsV3Server executes version NFS_V3 of program NFS_PROGRAM.
+// Its methods are called by many goroutines at once.
+//
+// Arguments are valid until the method returns. Byte slices in them refer to the received message,
+// and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
+// belongs to the server again when the method returns. Other memory that results refer to must not
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
+// more, and of other memory req.WhenReleased tells when it is free.
+//
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
+type NfsV3Server interface {
+	// Getattr executes NFSPROC3_GETATTR.
+	Getattr(ctx context.Context, req *transport.Request, args FileHandle, res *GetAttrRes) error
+
+	// Setattr executes NFSPROC3_SETATTR.
+	Setattr(ctx context.Context, req *transport.Request, args *SetAttrArgs, res *WccRes) error
+
+	// Lookup executes NFSPROC3_LOOKUP.
+	Lookup(ctx context.Context, req *transport.Request, args *DirOpArgs, res *LookupRes) error
+
+	// Access executes NFSPROC3_ACCESS.
+	Access(ctx context.Context, req *transport.Request, args *AccessArgs, res *AccessRes) error
+
+	// Readlink executes NFSPROC3_READLINK.
+	Readlink(ctx context.Context, req *transport.Request, args FileHandle, res *ReadLinkRes) error
+
+	// Read executes NFSPROC3_READ.
+	Read(ctx context.Context, req *transport.Request, args *ReadArgs, res *ReadRes) error
+
+	// Write executes NFSPROC3_WRITE.
+	Write(ctx context.Context, req *transport.Request, args *WriteArgs, res *WriteRes) error
+
+	// Create executes NFSPROC3_CREATE.
+	Create(ctx context.Context, req *transport.Request, args *CreateArgs, res *CreateRes) error
+
+	// Mkdir executes NFSPROC3_MKDIR.
+	Mkdir(ctx context.Context, req *transport.Request, args *MkdirArgs, res *CreateRes) error
+
+	// Symlink executes NFSPROC3_SYMLINK.
+	Symlink(ctx context.Context, req *transport.Request, args *SymlinkArgs, res *CreateRes) error
+
+	// Mknod executes NFSPROC3_MKNOD.
+	Mknod(ctx context.Context, req *transport.Request, args *MknodArgs, res *CreateRes) error
+
+	// Remove executes NFSPROC3_REMOVE.
+	Remove(ctx context.Context, req *transport.Request, args *DirOpArgs, res *WccRes) error
+
+	// Rmdir executes NFSPROC3_RMDIR.
+	Rmdir(ctx context.Context, req *transport.Request, args *DirOpArgs, res *WccRes) error
+
+	// Rename executes NFSPROC3_RENAME.
+	Rename(ctx context.Context, req *transport.Request, args *RenameArgs, res *RenameRes) error
+
+	// Link executes NFSPROC3_LINK.
+	Link(ctx context.Context, req *transport.Request, args *LinkArgs, res *LinkRes) error
+
+	// Readdir executes NFSPROC3_READDIR.
+	Readdir(ctx context.Context, req *transport.Request, args *ReadDirArgs, res *ReadDirRes) error
+
+	// Readdirplus executes NFSPROC3_READDIRPLUS.
+	Readdirplus(ctx context.Context, req *transport.Request, args *ReadDirPlusArgs, res *ReadDirPlusRes) error
+
+	// Fsstat executes NFSPROC3_FSSTAT.
+	Fsstat(ctx context.Context, req *transport.Request, args FileHandle, res *FSStatRes) error
+
+	// Fsinfo executes NFSPROC3_FSINFO.
+	Fsinfo(ctx context.Context, req *transport.Request, args FileHandle, res *FSInfoRes) error
+
+	// Pathconf executes NFSPROC3_PATHCONF.
+	Pathconf(ctx context.Context, req *transport.Request, args FileHandle, res *PathConfRes) error
+
+	// Commit executes NFSPROC3_COMMIT.
+	Commit(ctx context.Context, req *transport.Request, args *CommitArgs, res *CommitRes) error
+}
+
+// UnimplementedNfsV3Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
+// only have the methods of their procedures.
+type UnimplementedNfsV3Server struct{}
+
+var _ NfsV3Server = UnimplementedNfsV3Server{}
+
+// Getattr returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Getattr(context.Context, *transport.Request, FileHandle, *GetAttrRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Setattr returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Setattr(context.Context, *transport.Request, *SetAttrArgs, *WccRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Lookup returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Lookup(context.Context, *transport.Request, *DirOpArgs, *LookupRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Access returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Access(context.Context, *transport.Request, *AccessArgs, *AccessRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Readlink returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Readlink(context.Context, *transport.Request, FileHandle, *ReadLinkRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Read returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Read(context.Context, *transport.Request, *ReadArgs, *ReadRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Write returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Write(context.Context, *transport.Request, *WriteArgs, *WriteRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Create returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Create(context.Context, *transport.Request, *CreateArgs, *CreateRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Mkdir returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Mkdir(context.Context, *transport.Request, *MkdirArgs, *CreateRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Symlink returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Symlink(context.Context, *transport.Request, *SymlinkArgs, *CreateRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Mknod returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Mknod(context.Context, *transport.Request, *MknodArgs, *CreateRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Remove returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Remove(context.Context, *transport.Request, *DirOpArgs, *WccRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Rmdir returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Rmdir(context.Context, *transport.Request, *DirOpArgs, *WccRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Rename returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Rename(context.Context, *transport.Request, *RenameArgs, *RenameRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Link returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Link(context.Context, *transport.Request, *LinkArgs, *LinkRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Readdir returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Readdir(context.Context, *transport.Request, *ReadDirArgs, *ReadDirRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Readdirplus returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Readdirplus(context.Context, *transport.Request, *ReadDirPlusArgs, *ReadDirPlusRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Fsstat returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Fsstat(context.Context, *transport.Request, FileHandle, *FSStatRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Fsinfo returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Fsinfo(context.Context, *transport.Request, FileHandle, *FSInfoRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Pathconf returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Pathconf(context.Context, *transport.Request, FileHandle, *PathConfRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Commit returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Commit(context.Context, *transport.Request, *CommitArgs, *CommitRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// NfsV3Program returns the program that impl executes: for [transport.Server.Register], for
+// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
+func NfsV3Program(impl NfsV3Server) transport.Program {
+	return transport.Program{
+		Number: Program, Low: Version, High: Version,
+		Handler: &nfsV3Handler{impl: impl}, Binding: NfsV3Binding{}, Padded: true,
+		Idempotent: func(vers, proc uint32) bool {
+			return NfsV3Binding{}.Idempotent(transport.Procedure{Prog: Program, Vers: vers, Proc: proc})
+		},
+		Independent: true,
+	}
+}
+
+// RegisterNfsV3 has s execute version NFS_V3 of program NFS_PROGRAM with impl.
+func RegisterNfsV3(s *transport.Server, impl NfsV3Server) error {
+	return s.Register(NfsV3Program(impl))
+}
+
+// A nfsV3Handler decodes the arguments of calls and encodes their results.
+type nfsV3Handler struct {
+	impl NfsV3Server
+
+	getattrCalls     transport.Pool[nfsV3GetattrCall]
+	setattrCalls     transport.Pool[nfsV3SetattrCall]
+	lookupCalls      transport.Pool[nfsV3LookupCall]
+	accessCalls      transport.Pool[nfsV3AccessCall]
+	readlinkCalls    transport.Pool[nfsV3ReadlinkCall]
+	readCalls        transport.Pool[nfsV3ReadCall]
+	writeCalls       transport.Pool[nfsV3WriteCall]
+	createCalls      transport.Pool[nfsV3CreateCall]
+	mkdirCalls       transport.Pool[nfsV3MkdirCall]
+	symlinkCalls     transport.Pool[nfsV3SymlinkCall]
+	mknodCalls       transport.Pool[nfsV3MknodCall]
+	removeCalls      transport.Pool[nfsV3RemoveCall]
+	rmdirCalls       transport.Pool[nfsV3RmdirCall]
+	renameCalls      transport.Pool[nfsV3RenameCall]
+	linkCalls        transport.Pool[nfsV3LinkCall]
+	readdirCalls     transport.Pool[nfsV3ReaddirCall]
+	readdirplusCalls transport.Pool[nfsV3ReaddirplusCall]
+	fsstatCalls      transport.Pool[nfsV3FsstatCall]
+	fsinfoCalls      transport.Pool[nfsV3FsinfoCall]
+	pathconfCalls    transport.Pool[nfsV3PathconfCall]
+	commitCalls      transport.Pool[nfsV3CommitCall]
+}
+
+// ServeRPC executes one call.
+func (h *nfsV3Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+	switch req.Proc {
+	case ProcGetAttr:
+		h.serveGetattr(ctx, req, res)
+	case ProcSetAttr:
+		h.serveSetattr(ctx, req, res)
+	case ProcLookup:
+		h.serveLookup(ctx, req, res)
+	case ProcAccess:
+		h.serveAccess(ctx, req, res)
+	case ProcReadLink:
+		h.serveReadlink(ctx, req, res)
+	case ProcRead:
+		h.serveRead(ctx, req, res)
+	case ProcWrite:
+		h.serveWrite(ctx, req, res)
+	case ProcCreate:
+		h.serveCreate(ctx, req, res)
+	case ProcMkdir:
+		h.serveMkdir(ctx, req, res)
+	case ProcSymlink:
+		h.serveSymlink(ctx, req, res)
+	case ProcMknod:
+		h.serveMknod(ctx, req, res)
+	case ProcRemove:
+		h.serveRemove(ctx, req, res)
+	case ProcRmdir:
+		h.serveRmdir(ctx, req, res)
+	case ProcRename:
+		h.serveRename(ctx, req, res)
+	case ProcLink:
+		h.serveLink(ctx, req, res)
+	case ProcReadDir:
+		h.serveReaddir(ctx, req, res)
+	case ProcReadDirPlus:
+		h.serveReaddirplus(ctx, req, res)
+	case ProcFSStat:
+		h.serveFsstat(ctx, req, res)
+	case ProcFSInfo:
+		h.serveFsinfo(ctx, req, res)
+	case ProcPathConf:
+		h.servePathconf(ctx, req, res)
+	case ProcCommit:
+		h.serveCommit(ctx, req, res)
+	default:
+		res.Fail(oncrpc.ProcUnavail)
+	}
+}
+
+// A nfsV3GetattrCall is one call of NFSPROC3_GETATTR.
+type nfsV3GetattrCall struct {
+	args FileHandle
+	res  GetAttrRes
+}
+
+func (h *nfsV3Handler) serveGetattr(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.getattrCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.getattrCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Getattr(ctx, req, x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = GetAttrRes{}
+	h.getattrCalls.Put(x)
+}
+
+// A nfsV3SetattrCall is one call of NFSPROC3_SETATTR.
+type nfsV3SetattrCall struct {
+	args SetAttrArgs
+	res  WccRes
+}
+
+func (h *nfsV3Handler) serveSetattr(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.setattrCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.setattrCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Setattr(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = WccRes{}
+	h.setattrCalls.Put(x)
+}
+
+// A nfsV3LookupCall is one call of NFSPROC3_LOOKUP.
+type nfsV3LookupCall struct {
+	args DirOpArgs
+	res  LookupRes
+}
+
+func (h *nfsV3Handler) serveLookup(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.lookupCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.lookupCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Lookup(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = LookupRes{}
+	h.lookupCalls.Put(x)
+}
+
+// A nfsV3AccessCall is one call of NFSPROC3_ACCESS.
+type nfsV3AccessCall struct {
+	args AccessArgs
+	res  AccessRes
+}
+
+func (h *nfsV3Handler) serveAccess(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.accessCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.accessCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Access(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = AccessRes{}
+	h.accessCalls.Put(x)
+}
+
+// A nfsV3ReadlinkCall is one call of NFSPROC3_READLINK.
+type nfsV3ReadlinkCall struct {
+	args FileHandle
+	res  ReadLinkRes
+}
+
+func (h *nfsV3Handler) serveReadlink(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.readlinkCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.readlinkCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Readlink(ctx, req, x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		b := res.Results
+		b = xdr.AppendInt32(b, int32(x.res.Status))
+		switch x.res.Status {
+		case StatusOK:
+			b = x.res.Attr.Append(b)
+			res.Results = b
+			res.AddItem(x.res.Target, nil)
+			b = res.Results
+		default:
+			b = x.res.Attr.Append(b)
+		}
+		res.Results = b
+	}
+	x.res = ReadLinkRes{}
+	h.readlinkCalls.Put(x)
+}
+
+// A nfsV3ReadCall is one call of NFSPROC3_READ.
+type nfsV3ReadCall struct {
+	args ReadArgs
+	res  ReadRes
+}
+
+func (h *nfsV3Handler) serveRead(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.readCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.readCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Read(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		b := res.Results
+		b = xdr.AppendInt32(b, int32(x.res.Status))
+		switch x.res.Status {
+		case StatusOK:
+			b = x.res.Attr.Append(b)
+			b = xdr.AppendUint32(b, x.res.Count)
+			b = xdr.AppendBool(b, x.res.EOF)
+			res.Results = b
+			res.AddItem(x.res.Data, nil)
+			b = res.Results
+		default:
+			b = x.res.Attr.Append(b)
+		}
+		res.Results = b
+	}
+	x.res = ReadRes{}
+	h.readCalls.Put(x)
+}
+
+// A nfsV3WriteCall is one call of NFSPROC3_WRITE.
+type nfsV3WriteCall struct {
+	args WriteArgs
+	res  WriteRes
+}
+
+func (h *nfsV3Handler) serveWrite(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.writeCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.writeCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Write(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = WriteRes{}
+	h.writeCalls.Put(x)
+}
+
+// A nfsV3CreateCall is one call of NFSPROC3_CREATE.
+type nfsV3CreateCall struct {
+	args CreateArgs
+	res  CreateRes
+}
+
+func (h *nfsV3Handler) serveCreate(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.createCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.createCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Create(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = CreateRes{}
+	h.createCalls.Put(x)
+}
+
+// A nfsV3MkdirCall is one call of NFSPROC3_MKDIR.
+type nfsV3MkdirCall struct {
+	args MkdirArgs
+	res  CreateRes
+}
+
+func (h *nfsV3Handler) serveMkdir(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.mkdirCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.mkdirCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Mkdir(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = CreateRes{}
+	h.mkdirCalls.Put(x)
+}
+
+// A nfsV3SymlinkCall is one call of NFSPROC3_SYMLINK.
+type nfsV3SymlinkCall struct {
+	args SymlinkArgs
+	res  CreateRes
+}
+
+func (h *nfsV3Handler) serveSymlink(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.symlinkCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.symlinkCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Symlink(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = CreateRes{}
+	h.symlinkCalls.Put(x)
+}
+
+// A nfsV3MknodCall is one call of NFSPROC3_MKNOD.
+type nfsV3MknodCall struct {
+	args MknodArgs
+	res  CreateRes
+}
+
+func (h *nfsV3Handler) serveMknod(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.mknodCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.mknodCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Mknod(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = CreateRes{}
+	h.mknodCalls.Put(x)
+}
+
+// A nfsV3RemoveCall is one call of NFSPROC3_REMOVE.
+type nfsV3RemoveCall struct {
+	args DirOpArgs
+	res  WccRes
+}
+
+func (h *nfsV3Handler) serveRemove(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.removeCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.removeCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Remove(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = WccRes{}
+	h.removeCalls.Put(x)
+}
+
+// A nfsV3RmdirCall is one call of NFSPROC3_RMDIR.
+type nfsV3RmdirCall struct {
+	args DirOpArgs
+	res  WccRes
+}
+
+func (h *nfsV3Handler) serveRmdir(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.rmdirCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.rmdirCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Rmdir(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = WccRes{}
+	h.rmdirCalls.Put(x)
+}
+
+// A nfsV3RenameCall is one call of NFSPROC3_RENAME.
+type nfsV3RenameCall struct {
+	args RenameArgs
+	res  RenameRes
+}
+
+func (h *nfsV3Handler) serveRename(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.renameCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.renameCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Rename(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = RenameRes{}
+	h.renameCalls.Put(x)
+}
+
+// A nfsV3LinkCall is one call of NFSPROC3_LINK.
+type nfsV3LinkCall struct {
+	args LinkArgs
+	res  LinkRes
+}
+
+func (h *nfsV3Handler) serveLink(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.linkCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.linkCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Link(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = LinkRes{}
+	h.linkCalls.Put(x)
+}
+
+// A nfsV3ReaddirCall is one call of NFSPROC3_READDIR.
+type nfsV3ReaddirCall struct {
+	args ReadDirArgs
+	res  ReadDirRes
+}
+
+func (h *nfsV3Handler) serveReaddir(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.readdirCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.readdirCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Readdir(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = ReadDirRes{}
+	h.readdirCalls.Put(x)
+}
+
+// A nfsV3ReaddirplusCall is one call of NFSPROC3_READDIRPLUS.
+type nfsV3ReaddirplusCall struct {
+	args ReadDirPlusArgs
+	res  ReadDirPlusRes
+}
+
+func (h *nfsV3Handler) serveReaddirplus(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.readdirplusCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.readdirplusCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Readdirplus(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = ReadDirPlusRes{}
+	h.readdirplusCalls.Put(x)
+}
+
+// A nfsV3FsstatCall is one call of NFSPROC3_FSSTAT.
+type nfsV3FsstatCall struct {
+	args FileHandle
+	res  FSStatRes
+}
+
+func (h *nfsV3Handler) serveFsstat(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.fsstatCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.fsstatCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Fsstat(ctx, req, x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = FSStatRes{}
+	h.fsstatCalls.Put(x)
+}
+
+// A nfsV3FsinfoCall is one call of NFSPROC3_FSINFO.
+type nfsV3FsinfoCall struct {
+	args FileHandle
+	res  FSInfoRes
+}
+
+func (h *nfsV3Handler) serveFsinfo(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.fsinfoCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.fsinfoCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Fsinfo(ctx, req, x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = FSInfoRes{}
+	h.fsinfoCalls.Put(x)
+}
+
+// A nfsV3PathconfCall is one call of NFSPROC3_PATHCONF.
+type nfsV3PathconfCall struct {
+	args FileHandle
+	res  PathConfRes
+}
+
+func (h *nfsV3Handler) servePathconf(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.pathconfCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.pathconfCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Pathconf(ctx, req, x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = PathConfRes{}
+	h.pathconfCalls.Put(x)
+}
+
+// A nfsV3CommitCall is one call of NFSPROC3_COMMIT.
+type nfsV3CommitCall struct {
+	args CommitArgs
+	res  CommitRes
+}
+
+func (h *nfsV3Handler) serveCommit(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.commitCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.commitCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Commit(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = CommitRes{}
+	h.commitCalls.Put(x)
+}
+
+// NfsV3Binding is the upper-layer binding of version NFS_V3 of program NFS_PROGRAM:
+// see RFC 8166 section 6.
+// These items may be placed directly:
+//
+//   - data, in the results of NFSPROC3_READLINK
+//   - data, in the results of NFSPROC3_READ
+//   - data, in the arguments of NFSPROC3_WRITE
+//   - symlink_data, in the arguments of NFSPROC3_SYMLINK
+type NfsV3Binding struct{}
+
+var (
+	_ transport.Binding     = NfsV3Binding{}
+	_ transport.Idempotence = NfsV3Binding{}
+)
+
+// Call finds the items in the arguments of a call, and bounds its results.
+func (NfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
+	var bounds transport.ReplyBounds
+	if p.Prog != Program || p.Vers != Version {
+		return items[:0], bounds
+	}
+	switch p.Proc {
+	case ProcGetAttr:
+		bounds.MaxResults = 88
+	case ProcSetAttr:
+		bounds.MaxResults = 120
+	case ProcLookup:
+		bounds.MaxResults = 248
+	case ProcAccess:
+		bounds.MaxResults = 96
+	case ProcReadLink:
+		bounds.MaxResults = 96
+		bounds.Items, bounds.NumItems = [4]int{4096}, 1
+	case ProcRead:
+		bounds.MaxResults = 104
+		w := transport.NewWalk(args, false, items)
+		w.Opaque(MaxHandle)
+		w.FixedOpaque(8)
+		count := w.Uint32()
+		items, ok := w.Items()
+		if ok {
+			bounds.Items, bounds.NumItems = [4]int{transport.Counted(count)}, 1
+		}
+		return items, bounds
+	case ProcWrite:
+		bounds.MaxResults = 136
+		w := transport.NewWalk(args, false, items)
+		w.Opaque(MaxHandle)
+		w.FixedOpaque(16)
+		w.Item(4294967295)
+		items, _ = w.Items()
+		return items, bounds
+	case ProcCreate:
+		bounds.MaxResults = 280
+	case ProcMkdir:
+		bounds.MaxResults = 280
+	case ProcSymlink:
+		bounds.MaxResults = 280
+		w := transport.NewWalk(args, false, items)
+		skipDirOpArgs(&w.Decoder)
+		skipSetAttr(&w.Decoder)
+		w.Item(MaxPath)
+		items, _ = w.Items()
+		return items, bounds
+	case ProcMknod:
+		bounds.MaxResults = 280
+	case ProcRemove:
+		bounds.MaxResults = 120
+	case ProcRmdir:
+		bounds.MaxResults = 120
+	case ProcRename:
+		bounds.MaxResults = 236
+	case ProcLink:
+		bounds.MaxResults = 208
+	case ProcReadDir:
+		bounds.MaxResults = 108
+		w := transport.NewWalk(args, false, items)
+		w.Opaque(MaxHandle)
+		w.FixedOpaque(16)
+		count := w.Uint32()
+		items, ok := w.Items()
+		if ok {
+			bounds.MaxResults += transport.Counted(count)
+		}
+		return items, bounds
+	case ProcReadDirPlus:
+		bounds.MaxResults = 108
+		w := transport.NewWalk(args, false, items)
+		w.Opaque(MaxHandle)
+		w.FixedOpaque(16)
+		dircount := w.Uint32()
+		maxcount := w.Uint32()
+		items, ok := w.Items()
+		if ok {
+			bounds.MaxResults += max(transport.Counted(dircount), transport.Counted(maxcount))
+		}
+		return items, bounds
+	case ProcFSStat:
+		bounds.MaxResults = 144
+	case ProcFSInfo:
+		bounds.MaxResults = 140
+	case ProcPathConf:
+		bounds.MaxResults = 116
+	case ProcCommit:
+		bounds.MaxResults = 128
+	}
+	return items[:0], bounds
+}
+
+// Reply finds the items in the results of a call.
+func (NfsV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+	if p.Prog != Program || p.Vers != Version {
+		return items[:0]
+	}
+	w := transport.NewWalk(results, reduced, items)
+	switch p.Proc {
+	case ProcReadLink:
+		switch Status(w.Int32()) {
+		case StatusOK:
+			skipPostOpAttr(&w.Decoder)
+			w.Item(MaxPath)
+		default:
+			skipPostOpAttr(&w.Decoder)
+		}
+	case ProcRead:
+		switch Status(w.Int32()) {
+		case StatusOK:
+			skipPostOpAttr(&w.Decoder)
+			w.FixedOpaque(4)
+			w.Bool()
+			w.Item(4294967295)
+		default:
+			skipPostOpAttr(&w.Decoder)
+		}
+	default:
+		return items[:0]
+	}
+	items, _ = w.Items()
+	return items
+}
+
+// Idempotent reports whether a procedure may be executed again.
+func (NfsV3Binding) Idempotent(p transport.Procedure) bool {
+	if p.Prog != Program || p.Vers != Version {
+		return false
+	}
+	switch p.Proc {
+	case ProcGetAttr,
+		ProcLookup,
+		ProcAccess,
+		ProcReadLink,
+		ProcRead,
+		ProcWrite,
+		ProcReadDir,
+		ProcReadDirPlus,
+		ProcFSStat,
+		ProcFSInfo,
+		ProcPathConf,
+		ProcCommit:
+		return true
+	}
+	return false
+}
+
+// skipPostOpAttr goes beyond a post_op_attr.
+func skipPostOpAttr(d *xdr.Decoder) {
+	if d.Bool() {
+		d.FixedOpaque(84)
+	}
+}
+
+// skipSetAttr goes beyond a sattr3.
+func skipSetAttr(d *xdr.Decoder) {
+	skipSetMode3(d)
+	skipSetUid3(d)
+	skipSetGid3(d)
+	skipSetSize3(d)
+	skipSetAtime(d)
+	skipSetMtime(d)
+}
+
+// skipDirOpArgs goes beyond a diropargs3.
+func skipDirOpArgs(d *xdr.Decoder) {
+	d.Opaque(MaxHandle)
+	d.Opaque(MaxName)
+}
+
+// skipSetMode3 goes beyond a set_mode3.
+func skipSetMode3(d *xdr.Decoder) {
+	if d.Bool() {
+		d.FixedOpaque(4)
+	}
+}
+
+// skipSetUid3 goes beyond a set_uid3.
+func skipSetUid3(d *xdr.Decoder) {
+	if d.Bool() {
+		d.FixedOpaque(4)
+	}
+}
+
+// skipSetGid3 goes beyond a set_gid3.
+func skipSetGid3(d *xdr.Decoder) {
+	if d.Bool() {
+		d.FixedOpaque(4)
+	}
+}
+
+// skipSetSize3 goes beyond a set_size3.
+func skipSetSize3(d *xdr.Decoder) {
+	if d.Bool() {
+		d.FixedOpaque(8)
+	}
+}
+
+// skipSetAtime goes beyond a set_atime.
+func skipSetAtime(d *xdr.Decoder) {
+	switch TimeHow(d.Int32()) {
+	case SetToClientTime:
+		d.FixedOpaque(8)
+	}
+}
+
+// skipSetMtime goes beyond a set_mtime.
+func skipSetMtime(d *xdr.Decoder) {
+	switch TimeHow(d.Int32()) {
+	case SetToClientTime:
+		d.FixedOpaque(8)
+	}
+}
+
+// A MountV3Client calls version MOUNT_V3 of program MOUNT_PROGRAM.
+// Its methods may be called by many goroutines at once. What an argument refers to belongs to the
+// call until the method returns; results are the caller's.
+//
+// An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
+// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewMountV3Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
+type MountV3Client struct {
+	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
+
+	caller transport.Caller
+	calls  transport.Calls
+}
+
+// NewMountV3Client returns a client that makes its calls with c, which stays the caller's.
+func NewMountV3Client(c transport.Caller) *MountV3Client { return &MountV3Client{caller: c} }
+
+func (c *MountV3Client) call(proc uint32) *transport.Call {
+	call := c.calls.Get(MountProgram, MountVersion, proc)
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
+	return call
+}
+
+// Null calls procedure 0, which does nothing: servers answer it themselves.
+func (c *MountV3Client) Null(ctx context.Context) error {
+	call := c.call(0)
+	err := c.caller.Call(ctx, call)
+	c.calls.Put(call)
+	return err
+}
+
+// Mnt calls MOUNTPROC3_MNT.
+func (c *MountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err error) {
+	call, err := c.mntCall(args)
+	if err == nil {
+		res, err = c.mntEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartMnt starts a call of Mnt in p.
+func (c *MountV3Client) StartMnt(p *transport.Pipeline, args DirPath, done func(MntRes, error)) error {
+	call, err := c.mntCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.mntEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) mntCall(args DirPath) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("MOUNTPROC3_MNT: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(MountProcMnt)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 332
+	return call, nil
+}
+
+func (c *MountV3Client) mntEnded(call *transport.Call, failed error) (res MntRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_MNT: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Dump calls MOUNTPROC3_DUMP.
+func (c *MountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
+	call, err := c.dumpCall()
+	if err == nil {
+		res, err = c.dumpEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartDump starts a call of Dump in p.
+func (c *MountV3Client) StartDump(p *transport.Pipeline, done func(DumpRes, error)) error {
+	call, err := c.dumpCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.dumpEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) dumpCall() (*transport.Call, error) {
+	call := c.call(MountProcDump)
+	call.MaxResults = 65536
+	return call, nil
+}
+
+func (c *MountV3Client) dumpEnded(call *transport.Call, failed error) (res DumpRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_DUMP: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Umnt calls MOUNTPROC3_UMNT.
+func (c *MountV3Client) Umnt(ctx context.Context, args DirPath) error {
+	call, err := c.umntCall(args)
+	if err == nil {
+		err = c.umntEnded(call, c.caller.Call(ctx, call))
+	}
+	return err
+}
+
+// StartUmnt starts a call of Umnt in p.
+func (c *MountV3Client) StartUmnt(p *transport.Pipeline, args DirPath, done func(error)) error {
+	call, err := c.umntCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.umntEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) umntCall(args DirPath) (*transport.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("MOUNTPROC3_UMNT: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(MountProcUmnt)
+	call.Args = args.Append(call.Args)
+	return call, nil
+}
+
+func (c *MountV3Client) umntEnded(call *transport.Call, err error) error {
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_UMNT: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return err
+}
+
+// Umntall calls MOUNTPROC3_UMNTALL.
+func (c *MountV3Client) Umntall(ctx context.Context) error {
+	call, err := c.umntallCall()
+	if err == nil {
+		err = c.umntallEnded(call, c.caller.Call(ctx, call))
+	}
+	return err
+}
+
+// StartUmntall starts a call of Umntall in p.
+func (c *MountV3Client) StartUmntall(p *transport.Pipeline, done func(error)) error {
+	call, err := c.umntallCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.umntallEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) umntallCall() (*transport.Call, error) {
+	call := c.call(MountProcUmntAll)
+	return call, nil
+}
+
+func (c *MountV3Client) umntallEnded(call *transport.Call, err error) error {
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_UMNTALL: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return err
+}
+
+// Export calls MOUNTPROC3_EXPORT.
+func (c *MountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
+	call, err := c.exportCall()
+	if err == nil {
+		res, err = c.exportEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartExport starts a call of Export in p.
+func (c *MountV3Client) StartExport(p *transport.Pipeline, done func(ExportRes, error)) error {
+	call, err := c.exportCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.exportEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) exportCall() (*transport.Call, error) {
+	call := c.call(MountProcExport)
+	call.MaxResults = 65536
+	return call, nil
+}
+
+func (c *MountV3Client) exportEnded(call *transport.Call, failed error) (res ExportRes, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_EXPORT: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// A MountV3Server executes version MOUNT_V3 of program MOUNT_PROGRAM.
+// Its methods are called by many goroutines at once.
+//
+// Arguments are valid until the method returns. Byte slices in them refer to the received message,
+// and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
+// belongs to the server again when the method returns. Other memory that results refer to must not
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
+// more, and of other memory req.WhenReleased tells when it is free.
+//
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
+type MountV3Server interface {
+	// Mnt executes MOUNTPROC3_MNT.
+	Mnt(ctx context.Context, req *transport.Request, args DirPath, res *MntRes) error
+
+	// Dump executes MOUNTPROC3_DUMP.
+	Dump(ctx context.Context, req *transport.Request, res *DumpRes) error
+
+	// Umnt executes MOUNTPROC3_UMNT.
+	Umnt(ctx context.Context, req *transport.Request, args DirPath) error
+
+	// Umntall executes MOUNTPROC3_UMNTALL.
+	Umntall(ctx context.Context, req *transport.Request) error
+
+	// Export executes MOUNTPROC3_EXPORT.
+	Export(ctx context.Context, req *transport.Request, res *ExportRes) error
+}
+
+// UnimplementedMountV3Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
+// only have the methods of their procedures.
+type UnimplementedMountV3Server struct{}
+
+var _ MountV3Server = UnimplementedMountV3Server{}
+
+// Mnt returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Mnt(context.Context, *transport.Request, DirPath, *MntRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Dump returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Dump(context.Context, *transport.Request, *DumpRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Umnt returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Umnt(context.Context, *transport.Request, DirPath) error {
+	return oncrpc.ProcUnavail
+}
+
+// Umntall returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Umntall(context.Context, *transport.Request) error {
+	return oncrpc.ProcUnavail
+}
+
+// Export returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Export(context.Context, *transport.Request, *ExportRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// MountV3Program returns the program that impl executes: for [transport.Server.Register], for
+// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
+func MountV3Program(impl MountV3Server) transport.Program {
+	return transport.Program{
+		Number: MountProgram, Low: MountVersion, High: MountVersion,
+		Handler: &mountV3Handler{impl: impl}, Binding: MountV3Binding{}, Padded: true,
+		Idempotent: func(vers, proc uint32) bool {
+			return MountV3Binding{}.Idempotent(transport.Procedure{Prog: MountProgram, Vers: vers, Proc: proc})
+		},
+		Independent: true,
+	}
+}
+
+// RegisterMountV3 has s execute version MOUNT_V3 of program MOUNT_PROGRAM with impl.
+func RegisterMountV3(s *transport.Server, impl MountV3Server) error {
+	return s.Register(MountV3Program(impl))
+}
+
+// A mountV3Handler decodes the arguments of calls and encodes their results.
+type mountV3Handler struct {
+	impl MountV3Server
+
+	mntCalls    transport.Pool[mountV3MntCall]
+	dumpCalls   transport.Pool[mountV3DumpCall]
+	umntCalls   transport.Pool[mountV3UmntCall]
+	exportCalls transport.Pool[mountV3ExportCall]
+}
+
+// ServeRPC executes one call.
+func (h *mountV3Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+	switch req.Proc {
+	case MountProcMnt:
+		h.serveMnt(ctx, req, res)
+	case MountProcDump:
+		h.serveDump(ctx, req, res)
+	case MountProcUmnt:
+		h.serveUmnt(ctx, req, res)
+	case MountProcUmntAll:
+		h.serveUmntall(ctx, req, res)
+	case MountProcExport:
+		h.serveExport(ctx, req, res)
+	default:
+		res.Fail(oncrpc.ProcUnavail)
+	}
+}
+
+// A mountV3MntCall is one call of MOUNTPROC3_MNT.
+type mountV3MntCall struct {
+	args DirPath
+	res  MntRes
+}
+
+func (h *mountV3Handler) serveMnt(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.mntCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.mntCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Mnt(ctx, req, x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = MntRes{}
+	h.mntCalls.Put(x)
+}
+
+// A mountV3DumpCall is one call of MOUNTPROC3_DUMP.
+type mountV3DumpCall struct {
+	res DumpRes
+}
+
+func (h *mountV3Handler) serveDump(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.dumpCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	if err := d.End(); err != nil {
+		h.dumpCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Dump(ctx, req, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = DumpRes{}
+	h.dumpCalls.Put(x)
+}
+
+// A mountV3UmntCall is one call of MOUNTPROC3_UMNT.
+type mountV3UmntCall struct {
+	args DirPath
+}
+
+func (h *mountV3Handler) serveUmnt(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.umntCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		h.umntCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Umnt(ctx, req, x.args)
+	if err != nil {
+		res.FailWith(req, err)
+	}
+	h.umntCalls.Put(x)
+}
+
+func (h *mountV3Handler) serveUmntall(ctx context.Context, req *transport.Request, res *transport.Response) {
+	dec := req.Decoder()
+	d := &dec
+	if err := d.End(); err != nil {
+
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Umntall(ctx, req)
+	if err != nil {
+		res.FailWith(req, err)
+	}
+
+}
+
+// A mountV3ExportCall is one call of MOUNTPROC3_EXPORT.
+type mountV3ExportCall struct {
+	res ExportRes
+}
+
+func (h *mountV3Handler) serveExport(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.exportCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	if err := d.End(); err != nil {
+		h.exportCalls.Put(x)
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Export(ctx, req, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = ExportRes{}
+	h.exportCalls.Put(x)
+}
+
+// MountV3Binding is the upper-layer binding of version MOUNT_V3 of program MOUNT_PROGRAM:
+// see RFC 8166 section 6.
+// No items may be placed directly.
+type MountV3Binding struct{}
+
+var (
+	_ transport.Binding     = MountV3Binding{}
+	_ transport.Idempotence = MountV3Binding{}
+)
+
+// Call finds the items in the arguments of a call, and bounds its results.
+func (MountV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
+	var bounds transport.ReplyBounds
+	if p.Prog != MountProgram || p.Vers != MountVersion {
+		return items[:0], bounds
+	}
+	switch p.Proc {
+	case MountProcMnt:
+		bounds.MaxResults = 332
+	case MountProcDump:
+		bounds.MaxResults = 65536
+	case MountProcExport:
+		bounds.MaxResults = 65536
+	}
+	return items[:0], bounds
+}
+
+// Reply finds the items in the results of a call.
+func (MountV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+	if p.Prog != MountProgram || p.Vers != MountVersion {
+		return items[:0]
+	}
+	return items[:0]
+}
+
+// Idempotent reports whether a procedure may be executed again.
+func (MountV3Binding) Idempotent(p transport.Procedure) bool {
+	if p.Prog != MountProgram || p.Vers != MountVersion {
+		return false
+	}
+	switch p.Proc {
+	case MountProcMnt, MountProcDump, MountProcUmnt, MountProcUmntAll, MountProcExport:
+		return true
+	}
+	return false
 }
 
 // Append appends the encoding of v to b.

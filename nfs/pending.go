@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -34,17 +35,60 @@ func (c *Client) Pending() []PendingCall {
 	return all
 }
 
-// do makes the call of o, and lists it for Pending meanwhile.
-func (c *Client) do(ctx context.Context, o *op) error {
-	c.waiting.begin(o)
-	defer c.waiting.end(o)
-	return c.t.Call(ctx, &o.call)
+// An op is a call while it is outstanding.
+type op struct {
+	call           *transport.Call
+	since          time.Time
+	earlier, later *op
+}
+
+// waiting is a list of outstanding calls, oldest first.
+type waiting struct {
+	sync.Mutex
+	oldest, latest *op
+
+	ops transport.Pool[op]
+}
+
+func (w *waiting) begin(call *transport.Call) *op {
+	o := w.ops.Get()
+	w.Lock()
+	defer w.Unlock()
+	o.call, o.since, o.earlier = call, time.Now(), w.latest
+	if w.latest == nil {
+		w.oldest = o
+	} else {
+		w.latest.later = o
+	}
+	w.latest = o
+	return o
+}
+
+func (w *waiting) end(o *op) {
+	w.Lock()
+	defer w.Unlock()
+	if o.earlier == nil {
+		w.oldest = o.later
+	} else {
+		o.earlier.later = o.later
+	}
+	if o.later == nil {
+		w.latest = o.earlier
+	} else {
+		o.later.earlier = o.earlier
+	}
+	*o = op{}
+	w.ops.Put(o)
+}
+
+// do makes a call, and lists it for Pending meanwhile.
+func (c *caller) do(ctx context.Context, call *transport.Call) error {
+	defer c.waiting.end(c.waiting.begin(call))
+	return c.t.Call(ctx, call)
 }
 
 // null is do for procedure 0.
 func (c *Client) null(ctx context.Context, prog, vers uint32) error {
-	o := op{call: transport.Call{Prog: prog, Vers: vers}}
-	c.waiting.begin(&o)
-	defer c.waiting.end(&o)
+	defer c.waiting.end(c.waiting.begin(&transport.Call{Prog: prog, Vers: vers}))
 	return c.t.Null(ctx, prog, vers)
 }

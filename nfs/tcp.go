@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -24,30 +22,17 @@ const (
 	reservedTries             = 16
 )
 
-// callTCP makes one call over a TCP connection of its own, from a port below 1024 if the process
-// may: servers refuse other ports for exports that are "secure", the default on Linux. Results
-// have at most maxResults bytes; decode must consume all of them.
-func callTCP(ctx context.Context, addr string, cred oncrpc.Auth, p transport.Procedure, args []byte, maxResults int, decode func(*xdr.Decoder)) error {
-	ctx, cancel := context.WithTimeout(ctx, tcpTimeout)
-	defer cancel()
-	t, err := transport.DialTCPWith(ctx, addr, &transport.ClientConfig{NoReconnect: true}, dialReserved)
-	if err != nil {
-		return err
-	}
-	defer t.Close()
-	call := transport.Call{Prog: p.Prog, Vers: p.Vers, Proc: p.Proc, Cred: cred, Args: args, MaxResults: maxResults}
-	if err := t.Call(ctx, &call); err != nil {
-		return err
-	}
-	d := xdr.NewDecoder(call.Results)
-	decode(&d)
-	if err := d.End(); err != nil {
-		return &BadReplyError{Op: "RPC over TCP", Reason: err.Error()}
-	}
-	return nil
+// longResults makes calls whose results may be longer than the binding says, which costs memory only over RDMA.
+type longResults struct{ transport.Caller }
+
+// Call makes a call.
+func (l longResults) Call(ctx context.Context, call *transport.Call) error {
+	call.MaxResults = maxTCPResults
+	return l.Caller.Call(ctx, call)
 }
 
-// dialReserved connects from a reserved port, or from another if no reserved one can be bound.
+// dialReserved connects from a port below 1024, or from another if none of these can be bound: servers
+// refuse other ports for exports that are "secure", the default on Linux.
 func dialReserved(ctx context.Context, addr string) (net.Conn, error) {
 	const ports = highReserved - lowReserved + 1
 	first := rand.IntN(ports)

@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -types -o nfs3_xdr.go nfs3.x
+//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -o nfs3_xdr.go nfs3.x
 
 // Port is the port of NFS on RDMA: service nfsrdma, RFC 5666 section 12.
 const Port = 20049

@@ -61,7 +61,7 @@
 //     it. Arms of a union have a field in common if name and type are the same. A linked list of
 //     structures with one member is a slice of what that is.
 //   - /* extern */ at a typedef of opaque data, a string or an array, with /* go: Name */: the package
-//     has a type Name with the methods Append, Decode and Check by hand.
+//     has a type Name with the methods Append, Decode and Check by hand. Decode copies what it keeps.
 //   - /* head */ at a type that ends with data marked ddp: there are methods AppendHead and DecodeHead,
 //     for all but the data and its length. They are for data that is sent or received elsewhere.
 //

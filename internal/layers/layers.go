@@ -136,7 +136,7 @@ var Layers = []Layer{
 	{
 		Path: "internal/xdrgen/golden", Library: true, Pure: true,
 		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
-		Tests: []string{"internal/xdrgen", "nfs", "iwarp"},
+		Tests: []string{"internal/xdrgen", "iwarp"},
 	},
 
 	{Path: "cmd/rpcrdma/internal/provider", Library: true, May: []string{"fabric", "iwarp", "ibv", "rdmacm", "transport"}},

@@ -175,7 +175,7 @@ func (g *generator) clientResults(s *service, m *method) {
 	g.p("if err == nil {\nresults := call.Decoder()\nd := &results.Decoder")
 	if m.result() != nil {
 		g.strict(s, m, m.Returned)
-		if !m.Items[m.Returned] && opaqueIn(m.Proc, m.result()) {
+		if !m.Items[m.Returned] && g.opaqueIn(m.Proc, m.result()) {
 			g.p("d.Copy() // as call is used again")
 		}
 		g.items(m.Proc, func(_ *check.Member, e string) { g.p("%s = results.Item()", e) }, func() {

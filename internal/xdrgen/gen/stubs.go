@@ -266,9 +266,14 @@ func (g *generator) zero(t *check.Type) string {
 	return "0"
 }
 
-// opaqueIn reports whether decoding a value allocates or refers to opaque data, items aside.
-func opaqueIn(p *check.Proc, t *check.Type) bool {
-	return contains(p, t, func(t *check.Type) bool { return t.Kind == check.Opaque && !t.Fixed }, make(map[*check.Type]bool))
+// opaqueIn reports whether decoding a value refers to opaque data, items aside. Types that are written by
+// hand have copies.
+func (g *generator) opaqueIn(p *check.Proc, t *check.Type) bool {
+	seen := make(map[*check.Type]bool)
+	for _, t := range g.spec.Types {
+		seen[t] = t.Extern
+	}
+	return contains(p, t, func(t *check.Type) bool { return t.Kind == check.Opaque && !t.Fixed }, seen)
 }
 
 // strict has pad bytes looked at, if there may be some in the values, items aside.
