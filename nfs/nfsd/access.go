@@ -74,40 +74,30 @@ func objectOf(fh []byte) Object {
 
 // told is what a call notes on its way for its Access.
 type told struct {
-	start   time.Time
 	results int  // length of the results before the call's own
 	claimed bool // the credential is one of AUTH_SYS
-	decoded bool // the arguments are some
-	fail    oncrpc.AcceptStat
-	deny    oncrpc.AuthStat
-	made    Object
-	bytes   int // read or written
 	access  Access
 }
 
 // begin is called when a call begins that has an Access.
-func (t *told) begin(results int) { *t = told{start: time.Now(), results: results} }
+func (t *told) begin(results int) { *t = told{results: results, access: Access{Time: time.Now()}} }
 
 // tell reports the call.
 func (c *call) tell() {
 	t := &c.told
 	a := &t.access
-	*a = Access{
-		Time: t.start, Client: c.req.Conn().RemoteAddrPort(),
-		Prog: c.req.Prog, Vers: c.req.Vers, Proc: c.req.Proc,
-		Flavor: c.flavor, Export: c.export, Made: t.made, Bytes: t.bytes, Fail: t.fail, Deny: t.deny,
-	}
+	a.Client, a.Prog, a.Vers, a.Proc = c.req.Conn().RemoteAddrPort(), c.req.Prog, c.req.Vers, c.req.Proc
+	a.Flavor, a.Export = c.flavor, c.export
+	status := c.res.Status()
+	a.Fail, a.Deny = status.AcceptStat, status.AuthStat
 	if t.claimed {
 		a.UID, a.GID = c.cred.UID, c.cred.GID
 	}
 	if c.export != nil {
 		a.AsUID, a.AsGID = c.who.UID, c.who.GID
 	}
-	if t.decoded {
-		c.tellArgs(a)
-	}
 	c.tellStatus(a)
-	a.Duration = time.Since(t.start)
+	a.Duration = time.Since(a.Time)
 	c.observe(a)
 	*a = Access{} // its references
 }
@@ -124,48 +114,11 @@ func (c *call) tellStatus(a *Access) {
 	a.Status = nfs.Status(binary.BigEndian.Uint32(c.res.Results[c.told.results:]))
 }
 
-// tellArgs fills in what the arguments say, which have been decoded.
-func (c *call) tellArgs(a *Access) {
-	if a.Prog == nfs.MountProgram {
-		if a.Proc == nfs.MountProcMnt || a.Proc == nfs.MountProcUmnt {
-			a.Name = string(c.mnt)
-		}
-		return
+// tellNew notes the name that a call makes.
+func (c *call) tellNew(at *nfs.DirOpArgs) {
+	if c.observe != nil {
+		c.told.access.To, c.told.access.NewName = c.objectIn(&at.Dir), at.Name
 	}
-	object := &c.object
-	switch a.Proc {
-	case nfs.ProcSetAttr:
-		object = &c.setAttr.Object
-	case nfs.ProcAccess:
-		object = &c.access.Object
-	case nfs.ProcRead:
-		object, a.Offset = &c.read.File, c.read.Offset
-	case nfs.ProcWrite:
-		object, a.Offset = &c.write.File, c.write.Offset
-	case nfs.ProcCommit:
-		object = &c.commit.File
-	case nfs.ProcReadDir:
-		object = &c.readDir.Dir
-	case nfs.ProcReadDirPlus:
-		object = &c.readPlus.Dir
-	case nfs.ProcLookup, nfs.ProcRemove, nfs.ProcRmdir:
-		object, a.Name = &c.dirOp.Dir, c.dirOp.Name
-	case nfs.ProcCreate:
-		object, a.Name = &c.create.Where.Dir, c.create.Where.Name
-	case nfs.ProcMkdir:
-		object, a.Name = &c.mkdir.Where.Dir, c.mkdir.Where.Name
-	case nfs.ProcSymlink:
-		object, a.Name = &c.symlink.Where.Dir, c.symlink.Where.Name
-	case nfs.ProcMknod:
-		object, a.Name = &c.mknod.Where.Dir, c.mknod.Where.Name
-	case nfs.ProcRename:
-		object, a.Name = &c.rename.From.Dir, c.rename.From.Name
-		a.To, a.NewName = c.objectIn(&c.rename.To.Dir), c.rename.To.Name
-	case nfs.ProcLink:
-		object = &c.link.File
-		a.To, a.NewName = c.objectIn(&c.link.Link.Dir), c.link.Link.Name
-	}
-	a.Object = c.objectIn(object)
 }
 
 // objectIn returns the Object of a handle in the arguments.

@@ -1,38 +1,40 @@
 package nfsd
 
 import (
+	"context"
+
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// doGetAttr executes GETATTR. RFC 1813 section 3.3.1.
-func (c *call) doGetAttr() {
-	if !c.decode(&c.object) {
-		return
+// Getattr executes GETATTR. RFC 1813 section 3.3.1.
+func (procedures) Getattr(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.GetAttrRes) error {
+	c := ctx.(*call)
+	if err := c.start(lookups, &fh, ""); err != nil {
+		return err
 	}
-	var r nfs.GetAttrRes
 	var n Node
-	if n, r.Status = c.node(&c.object); r.Status == nfs.StatusOK {
+	if n, r.Status = c.node(&fh); r.Status == nfs.StatusOK {
 		defer n.Release()
 		var err error
-		r.Attr, err = n.Attr(c.ctx, &c.who)
+		r.Attr, err = n.Attr(c.Context, &c.who)
 		r.Status = c.status(err)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
-// doSetAttr executes SETATTR. RFC 1813 section 3.3.2.
-func (c *call) doSetAttr() {
-	if !c.decode(&c.setAttr) {
-		return
+// Setattr executes SETATTR. RFC 1813 section 3.3.2.
+func (procedures) Setattr(ctx context.Context, _ *transport.Request, a *nfs.SetAttrArgs, r *nfs.WccRes) error {
+	c := ctx.(*call)
+	if err := c.start(updates, &a.Object, ""); err != nil {
+		return err
 	}
-	a := &c.setAttr
-	var r nfs.WccRes
 	var n Node
 	if n, r.Status = c.changing(&a.Object); r.Status == nfs.StatusOK {
 		defer n.Release()
 		r.Status = c.set(n, a, &r.Wcc)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
 func (c *call) set(n Node, a *nfs.SetAttrArgs, wcc *nfs.Wcc) nfs.Status {
@@ -52,34 +54,33 @@ func (c *call) set(n Node, a *nfs.SetAttrArgs, wcc *nfs.Wcc) nfs.Status {
 	if a.Guard {
 		guard = &a.CTime
 	}
-	return c.status(setter.SetAttr(c.ctx, &c.who, &a.Attr, guard))
+	return c.status(setter.SetAttr(c.Context, &c.who, &a.Attr, guard))
 }
 
-// doAccess executes ACCESS. RFC 1813 section 3.3.4.
-func (c *call) doAccess() {
-	if !c.decode(&c.access) {
-		return
+// Access executes ACCESS. RFC 1813 section 3.3.4.
+func (procedures) Access(ctx context.Context, _ *transport.Request, a *nfs.AccessArgs, r *nfs.AccessRes) error {
+	c := ctx.(*call)
+	if err := c.start(lookups, &a.Object, ""); err != nil {
+		return err
 	}
-	var r nfs.AccessRes
 	var n Node
-	if n, r.Status = c.node(&c.access.Object); r.Status == nfs.StatusOK {
+	if n, r.Status = c.node(&a.Object); r.Status == nfs.StatusOK {
 		defer n.Release()
 		r.Attr = c.post(n)
-		r.Access, r.Status = c.rights(n, &r.Attr)
+		r.Access, r.Status = c.rights(n, &r.Attr, a.Access)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
 // changes are the rights that no caller has to a read-only export.
 const changes = nfs.AccessModify | nfs.AccessExtend | nfs.AccessDelete
 
-func (c *call) rights(n Node, a *nfs.PostOpAttr) (granted uint32, status nfs.Status) {
-	want := c.access.Access
+func (c *call) rights(n Node, a *nfs.PostOpAttr, want uint32) (granted uint32, status nfs.Status) {
 	if c.export.ReadOnly {
 		want &^= changes
 	}
 	if accesser, ok := n.(Accesser); ok {
-		granted, err := accesser.Access(c.ctx, &c.who, want)
+		granted, err := accesser.Access(c.Context, &c.who, want)
 		return granted & want, c.status(err)
 	}
 	if !a.Present {
@@ -94,15 +95,14 @@ func (c *call) rights(n Node, a *nfs.PostOpAttr) (granted uint32, status nfs.Sta
 	return ModeAccess(&a.Attr, &c.who, want), nfs.StatusOK
 }
 
-// doReadLink executes READLINK. RFC 1813 section 3.3.5.
-func (c *call) doReadLink() {
-	if !c.decode(&c.object) {
-		return
+// Readlink executes READLINK. RFC 1813 section 3.3.5.
+func (procedures) Readlink(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.ReadLinkRes) error {
+	c := ctx.(*call)
+	if err := c.start(lookups, &fh, ""); err != nil {
+		return err
 	}
-	var r nfs.ReadLinkRes
 	var n Node
-	var target string
-	if n, r.Status = c.node(&c.object); r.Status == nfs.StatusOK {
+	if n, r.Status = c.node(&fh); r.Status == nfs.StatusOK {
 		defer n.Release()
 		r.Attr = c.post(n)
 		reader, ok := n.(LinkReader)
@@ -114,14 +114,12 @@ func (c *call) doReadLink() {
 		case !ok:
 			r.Status = nfs.StatusNotSupp
 		default:
-			var err error
-			target, err = reader.ReadLink(c.ctx, &c.who)
+			target, err := reader.ReadLink(c.Context, &c.who)
 			if r.Status = c.status(err); err == nil && len(target) > nfs.MaxPath {
 				r.Status = nfs.StatusServerFault
 			}
+			r.Target = []byte(target)
 		}
 	}
-	if c.res.Results = r.AppendHead(c.res.Results); r.Status == nfs.StatusOK {
-		c.res.AddItem([]byte(target), nil)
-	}
+	return nil
 }

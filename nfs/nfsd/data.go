@@ -1,49 +1,50 @@
 package nfsd
 
 import (
+	"context"
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// doRead executes READ. RFC 1813 section 3.3.6. The file system reads into the memory that the
+// Read executes READ. RFC 1813 section 3.3.6. The file system reads into the memory that the
 // adapter sends from.
-func (c *call) doRead() {
-	if !c.decode(&c.read) {
-		return
+func (procedures) Read(ctx context.Context, _ *transport.Request, a *nfs.ReadArgs, r *nfs.ReadRes) error {
+	c := ctx.(*call)
+	if err := c.start(noTurns, &a.File, ""); err != nil {
+		return err
 	}
-	var r nfs.ReadRes
+	c.told.access.Offset = a.Offset
 	var n Node
-	if n, r.Status = c.node(&c.read.File); r.Status == nfs.StatusOK {
+	if n, r.Status = c.node(&a.File); r.Status == nfs.StatusOK {
 		defer n.Release()
-		r.Status = c.fill(n, &r)
+		r.Status = c.fill(n, a, r)
 	}
-	if c.res.Results = r.AppendHead(c.res.Results); r.Status == nfs.StatusOK {
-		c.res.AddItem(r.Data, nil)
-	}
+	return nil
 }
 
 // fill reads the data. The reply has attributes only if the file did not change meanwhile: a client that
 // gets those from before the read does not see that the data is of two versions, and one that keeps the
 // data believes it to be newer than it is if it gets those from after. RFC 1813 section 3.3.6.
-func (c *call) fill(n Node, r *nfs.ReadRes) nfs.Status {
-	a, err := n.Open(c.ctx, &c.who, nfs.AccessRead)
+func (c *call) fill(n Node, args *nfs.ReadArgs, r *nfs.ReadRes) nfs.Status {
+	a, err := n.Open(c.Context, &c.who, nfs.AccessRead)
 	if err != nil {
 		r.Attr = c.post(n)
 		return c.status(err)
 	}
 	r.Attr = nfs.PostOpAttr{Present: true, Attr: a}
-	off, left := c.read.Offset, uint64(0)
+	off, left := args.Offset, uint64(0)
 	if size := min(a.Size, math.MaxInt64); off < size {
 		left = size - off
 	}
-	want := min(uint64(c.read.Count), left, uint64(c.transfer), uint64(c.res.ItemRoom()))
+	want := min(uint64(args.Count), left, uint64(c.transfer), uint64(c.res.ItemRoom()))
 	whole := true // what there was has been read
 	if want > 0 {
 		if r.Data = c.res.Alloc(int(want)); r.Data == nil {
 			return nfs.StatusJukebox // no memory, for now
 		}
-		got, err := n.ReadAt(c.ctx, &c.who, r.Data, int64(off))
+		got, err := n.ReadAt(c.Context, &c.who, r.Data, int64(off))
 		if r.Attr = c.post(n); !a.SameVersion(&r.Attr.Attr) {
 			r.Attr.Present = false
 		}
@@ -53,31 +54,31 @@ func (c *call) fill(n Node, r *nfs.ReadRes) nfs.Status {
 		r.Data, whole = r.Data[:got], err == nil
 	}
 	r.Count = uint32(len(r.Data))
-	c.told.bytes = len(r.Data)
+	c.told.access.Bytes = len(r.Data)
 	// Less than there was, without an error: the file has become shorter.
 	r.EOF = uint64(r.Count) == left || uint64(r.Count) < want && whole
 	return nfs.StatusOK
 }
 
-// doWrite executes WRITE. RFC 1813 section 3.3.7. The data is where the adapter has put it.
-func (c *call) doWrite() {
-	if !c.decode(&c.write) {
-		return
+// Write executes WRITE. RFC 1813 section 3.3.7. The data is where the adapter has put it.
+func (procedures) Write(ctx context.Context, _ *transport.Request, w *nfs.WriteArgs, r *nfs.WriteRes) error {
+	c := ctx.(*call)
+	if err := c.start(noTurns, &w.File, ""); err != nil {
+		return err
 	}
-	var r nfs.WriteRes
+	c.told.access.Offset = w.Offset
 	var n Node
-	if n, r.Status = c.changing(&c.write.File); r.Status == nfs.StatusOK {
+	if n, r.Status = c.changing(&w.File); r.Status == nfs.StatusOK {
 		defer n.Release()
-		r.Status = c.store(n, &r)
+		r.Status = c.store(n, w, r)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
 // store writes the data. The reply does not say what the file was before: that would have to be without
 // other WRITEs in between.
-func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
-	w := &c.write
-	a, err := n.Open(c.ctx, &c.who, nfs.AccessModify)
+func (c *call) store(n Node, w *nfs.WriteArgs, r *nfs.WriteRes) nfs.Status {
+	a, err := n.Open(c.Context, &c.who, nfs.AccessModify)
 	if err != nil {
 		r.Wcc.After = c.post(n)
 		return c.status(err)
@@ -99,7 +100,7 @@ func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
 	r.Verf = c.verifier() // before the data is written: an error after that must not go unseen
 	count := 0
 	if len(w.Data) > 0 {
-		count, r.Committed, err = writer.WriteAt(c.ctx, &c.who, w.Data, int64(w.Offset), w.Stable)
+		count, r.Committed, err = writer.WriteAt(c.Context, &c.who, w.Data, int64(w.Offset), w.Stable)
 	} else {
 		r.Committed = w.Stable
 	}
@@ -108,25 +109,25 @@ func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
 		return c.status(err) // no reply has promised this data
 	}
 	r.Count = uint32(count)
-	c.told.bytes = count
+	c.told.access.Bytes = count
 	return nfs.StatusOK
 }
 
-// doCommit executes COMMIT. RFC 1813 section 3.3.21.
-func (c *call) doCommit() {
-	if !c.decode(&c.commit) {
-		return
+// Commit executes COMMIT. RFC 1813 section 3.3.21.
+func (procedures) Commit(ctx context.Context, _ *transport.Request, a *nfs.CommitArgs, r *nfs.CommitRes) error {
+	c := ctx.(*call)
+	if err := c.start(noTurns, &a.File, ""); err != nil {
+		return err
 	}
-	var r nfs.CommitRes
 	var n Node
-	if n, r.Status = c.changing(&c.commit.File); r.Status == nfs.StatusOK {
+	if n, r.Status = c.changing(&a.File); r.Status == nfs.StatusOK {
 		defer n.Release()
-		r.Status = c.sync(n, &r)
+		r.Status = c.sync(n, a, r)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
-func (c *call) sync(n Node, r *nfs.CommitRes) nfs.Status {
+func (c *call) sync(n Node, a *nfs.CommitArgs, r *nfs.CommitRes) nfs.Status {
 	r.Wcc.After = c.post(n)
 	now := &r.Wcc.After
 	writer, ok := n.(Writer)
@@ -140,7 +141,7 @@ func (c *call) sync(n Node, r *nfs.CommitRes) nfs.Status {
 	case !ok:
 		return nfs.StatusNotSupp
 	}
-	err := writer.Commit(c.ctx, &c.who, c.commit.Offset, c.commit.Count)
+	err := writer.Commit(c.Context, &c.who, a.Offset, a.Count)
 	r.Verf = c.verifier() // after that: another call may have got the error
 	r.Wcc.After = c.post(n)
 	if err != nil {

@@ -1,29 +1,31 @@
 package nfsd
 
 import (
+	"context"
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// doFSStat executes FSSTAT. RFC 1813 section 3.3.18.
-func (c *call) doFSStat() {
-	if !c.decode(&c.object) {
-		return
+// Fsstat executes FSSTAT. RFC 1813 section 3.3.18.
+func (procedures) Fsstat(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.FSStatRes) error {
+	c := ctx.(*call)
+	if err := c.start(lookups, &fh, ""); err != nil {
+		return err
 	}
-	var r nfs.FSStatRes
 	var n Node
-	if n, r.Status = c.node(&c.object); r.Status == nfs.StatusOK {
+	if n, r.Status = c.node(&fh); r.Status == nfs.StatusOK {
 		defer n.Release()
 		r.Attr = c.post(n)
 		if spacer, ok := c.export.FS.(Spacer); ok {
-			s, err := spacer.Space(c.ctx, &c.who)
+			s, err := spacer.Space(c.Context, &c.who)
 			r.Status = c.status(err)
 			r.TotalBytes, r.FreeBytes, r.AvailBytes = s.TotalBytes, s.FreeBytes, s.AvailBytes
 			r.TotalFiles, r.FreeFiles, r.AvailFiles = s.TotalFiles, s.FreeFiles, s.AvailFiles
 		}
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
 // limits are those of an FS, with what it does not say.
@@ -45,14 +47,14 @@ func limits(fs FS) Limits {
 	return l
 }
 
-// doFSInfo executes FSINFO. RFC 1813 section 3.3.19.
-func (c *call) doFSInfo() {
-	if !c.decode(&c.object) {
-		return
+// Fsinfo executes FSINFO. RFC 1813 section 3.3.19.
+func (procedures) Fsinfo(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.FSInfoRes) error {
+	c := ctx.(*call)
+	if err := c.start(lookups, &fh, ""); err != nil {
+		return err
 	}
-	var r nfs.FSInfoRes
 	var n Node
-	if n, r.Status = c.node(&c.object); r.Status == nfs.StatusOK {
+	if n, r.Status = c.node(&fh); r.Status == nfs.StatusOK {
 		defer n.Release()
 		r.Attr = c.post(n)
 		r.RTMax, r.RTPref, r.RTMult = c.transfer, c.transfer, 4096
@@ -71,17 +73,17 @@ func (c *call) doFSInfo() {
 			r.Properties |= nfs.FSFCanSetTime
 		}
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
-// doPathConf executes PATHCONF. RFC 1813 section 3.3.20.
-func (c *call) doPathConf() {
-	if !c.decode(&c.object) {
-		return
+// Pathconf executes PATHCONF. RFC 1813 section 3.3.20.
+func (procedures) Pathconf(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.PathConfRes) error {
+	c := ctx.(*call)
+	if err := c.start(lookups, &fh, ""); err != nil {
+		return err
 	}
-	var r nfs.PathConfRes
 	var n Node
-	if n, r.Status = c.node(&c.object); r.Status == nfs.StatusOK {
+	if n, r.Status = c.node(&fh); r.Status == nfs.StatusOK {
 		defer n.Release()
 		r.Attr = c.post(n)
 		l := limits(c.export.FS)
@@ -89,5 +91,5 @@ func (c *call) doPathConf() {
 		r.ChownRestricted = !l.FreeChown
 		r.CaseInsensitive, r.CasePreserving = l.CaseInsensitive, !l.CaseLost
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }

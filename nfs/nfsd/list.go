@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -33,22 +34,26 @@ type page struct {
 // attributes, one takes some microseconds.
 const pauseEvery = 16
 
-// doReadDir executes READDIR. RFC 1813 section 3.3.16.
-func (c *call) doReadDir() {
-	if !c.decode(&c.readDir) {
+// readDir executes READDIR. RFC 1813 section 3.3.16.
+func (c *call) readDir() {
+	var a nfs.ReadDirArgs
+	d := c.req.Decoder()
+	if a.Decode(&d); d.End() != nil {
+		c.res.Fail(oncrpc.GarbageArgs)
 		return
 	}
-	a := &c.readDir
 	c.page = page{c: c, left: pageSize(a.Count), names: maxPage}
 	c.listing(&a.Dir, a.Cookie)
 }
 
-// doReadDirPlus executes READDIRPLUS. RFC 1813 section 3.3.17.
-func (c *call) doReadDirPlus() {
-	if !c.decode(&c.readPlus) {
+// readDirPlus executes READDIRPLUS. RFC 1813 section 3.3.17.
+func (c *call) readDirPlus() {
+	var a nfs.ReadDirPlusArgs
+	d := c.req.Decoder()
+	if a.Decode(&d); d.End() != nil {
+		c.res.Fail(oncrpc.GarbageArgs)
 		return
 	}
-	a := &c.readPlus
 	c.page = page{c: c, plus: true, left: pageSize(a.MaxCount), names: pageSize(a.DirCount)}
 	c.listing(&a.Dir, a.Cookie)
 }
@@ -58,6 +63,9 @@ func pageSize(count uint32) int { return int(min(count, maxPage)) }
 // listing writes the results of both. Cookies do not depend on anything that the verifier could
 // show, so it is always zero, and not looked at.
 func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
+	if c.observe != nil {
+		c.told.access.Object = c.objectIn(fh)
+	}
 	start := len(c.res.Results)
 	room := c.res.Room()
 	dir, status := c.node(fh)
@@ -94,7 +102,7 @@ func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 
 // entries writes the entries after a cookie, when it is the connection's turn.
 func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
-	if c.listings.begin(c.ctx, c.from, c.req.Conn(), &c.turn) != nil {
+	if c.listings.begin(c.Context, c.from, c.req.Conn(), &c.turn) != nil {
 		return false, nfs.StatusJukebox // which the client will not see
 	}
 	defer func() {
@@ -102,7 +110,7 @@ func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
 			c.listings.end(&c.turn)
 		}
 	}()
-	eof, err := dir.ReadDir(c.ctx, &c.who, cookie, c.page.plus, c.list)
+	eof, err := dir.ReadDir(c.Context, &c.who, cookie, c.page.plus, c.list)
 	return eof, c.page.end(cookie, err)
 }
 
@@ -125,7 +133,7 @@ func (p *page) end(cookie uint64, err error) nfs.Status {
 // add writes an entry, if it fits.
 func (p *page) add(e *Entry) bool {
 	c := p.c
-	if p.listed%pauseEvery == pauseEvery-1 && c.listings.pause(c.ctx, &c.turn) != nil {
+	if p.listed%pauseEvery == pauseEvery-1 && c.listings.pause(c.Context, &c.turn) != nil {
 		p.ended = true
 	}
 	if p.ended {

@@ -53,41 +53,35 @@ func (s *Server) serveMount(ctx context.Context, req *transport.Request, res *tr
 		return
 	}
 	defer c.end()
-	switch req.Proc {
-	case nfs.MountProcMnt:
+	if req.Proc == nfs.MountProcMnt {
 		place, err := s.gate.enter(ctx, c.from, req.Conn())
 		if err != nil {
-			c.fail(oncrpc.SystemErr) // to a connection that has ended
+			res.Fail(oncrpc.SystemErr) // to a connection that has ended
 			return
 		}
 		defer s.gate.leave(place)
-		c.doMnt()
-	case nfs.MountProcUmnt:
-		if c.decode(&c.mnt) && c.mnt != "" {
-			s.mounts.remove(c.host(), cleanDir(c.mnt))
-		}
-	case nfs.MountProcUmntAll:
-		if c.decode(nothing{}) {
-			s.mounts.remove(c.host(), "")
-		}
-	case nfs.MountProcDump:
-		if c.decode(nothing{}) {
-			c.dump()
-		}
-	case nfs.MountProcExport:
-		if c.decode(nothing{}) {
-			c.exportList()
-		}
-	default:
-		c.fail(oncrpc.ProcUnavail)
 	}
+	s.mount.ServeRPC(c, req, res)
 }
 
-// nothing is the arguments of a procedure that has none.
-type nothing struct{}
+// mounts executes calls of MOUNT: the contexts of its methods are calls.
+type mounts struct{}
 
-// Decode reads nothing.
-func (nothing) Decode(*xdr.Decoder) {}
+// Umnt executes UMNT. RFC 1813 section 5.2.3.
+func (mounts) Umnt(ctx context.Context, _ *transport.Request, dir nfs.DirPath) error {
+	c := ctx.(*call)
+	if c.told.access.Name = string(dir); dir != "" {
+		c.mounts.remove(c.host(), cleanDir(dir))
+	}
+	return nil
+}
+
+// Umntall executes UMNTALL. RFC 1813 section 5.2.4.
+func (mounts) Umntall(ctx context.Context, _ *transport.Request) error {
+	c := ctx.(*call)
+	c.mounts.remove(c.host(), "")
+	return nil
+}
 
 // host is how the client is called in lists.
 func (c *call) host() string {
@@ -100,29 +94,30 @@ func (c *call) host() string {
 // cleanDir is the path that a client means.
 func cleanDir(dir nfs.DirPath) string { return path.Clean("/" + string(dir)) }
 
-// doMnt executes MNT. RFC 1813 section 5.2.1. A directory in an export can be mounted, too.
-func (c *call) doMnt() {
-	if !c.decode(&c.mnt) {
-		return
+// Mnt executes MNT. RFC 1813 section 5.2.1. A directory in an export can be mounted, too.
+func (mounts) Mnt(ctx context.Context, _ *transport.Request, path nfs.DirPath, r *nfs.MntRes) error {
+	c := ctx.(*call)
+	c.told.access.Name = string(path)
+	dir := cleanDir(path)
+	fh, status := nfs.FileHandle{}, nfs.StatusNoEnt
+	if path != "" {
+		fh, status = c.root(dir)
 	}
-	var r nfs.MntRes
-	dir := cleanDir(c.mnt)
-	fh, status := c.mount(dir)
 	if r.Status = mountStatus(status); r.Status == nfs.MountOK {
 		r.Handle = fh
 		r.Flavors = []uint32{uint32(oncrpc.FlavorSys), uint32(oncrpc.FlavorNone)}
-		c.mounts.add(nfs.MountEntry{Host: c.host(), Dir: dir})
+		if len(dir) <= nfs.MaxMountPath {
+			c.mounts.add(nfs.MountEntry{Host: c.host(), Dir: dir})
+		}
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
-// mount returns the handle of a directory, which is that of an export or in it. Linux's mountd
+// root returns the handle of a directory, which is that of an export or in it. Linux's mountd
 // answers what is not exported, and what is but not to the client, in the same way.
-func (c *call) mount(dir string) (nfs.FileHandle, nfs.Status) {
+func (c *call) root(dir string) (nfs.FileHandle, nfs.Status) {
 	e, below := c.exports.find(dir)
 	switch {
-	case c.mnt == "":
-		return nfs.FileHandle{}, nfs.StatusNoEnt
 	case strings.ContainsRune(dir, 0):
 		return nfs.FileHandle{}, nfs.StatusInval
 	case e == nil || !e.allows(c.who.Host):
@@ -130,7 +125,7 @@ func (c *call) mount(dir string) (nfs.FileHandle, nfs.Status) {
 	}
 	c.export = e
 	c.export.squash(&c.who, &c.cred, c.flavor)
-	n, err := c.export.FS.Root(c.ctx)
+	n, err := c.export.FS.Root(c.Context)
 	for name := range strings.SplitSeq(below, "/") {
 		if err != nil || name == "" {
 			break
@@ -144,7 +139,7 @@ func (c *call) mount(dir string) (nfs.FileHandle, nfs.Status) {
 		return nfs.FileHandle{}, StatusOf(err)
 	}
 	defer n.Release()
-	a, err := n.Attr(c.ctx, &c.who)
+	a, err := n.Attr(c.Context, &c.who)
 	switch {
 	case err != nil:
 		return nfs.FileHandle{}, StatusOf(err)
@@ -156,14 +151,14 @@ func (c *call) mount(dir string) (nfs.FileHandle, nfs.Status) {
 
 // enter returns what n, which may be anything, has under a name.
 func (c *call) enter(n Node, name string) (Node, error) {
-	a, err := n.Attr(c.ctx, &c.who)
+	a, err := n.Attr(c.Context, &c.who)
 	switch {
 	case err != nil:
 		return nil, err
 	case a.Type != nfs.TypeDir:
 		return nil, &nfs.Error{Status: nfs.StatusNotDir} // a link among them: it is the client's to follow
 	}
-	return n.Lookup(c.ctx, &c.who, name)
+	return n.Lookup(c.Context, &c.who, name)
 }
 
 // within reports whether a clean path is dir or below it, and what follows.
@@ -192,28 +187,25 @@ func mountStatus(s nfs.Status) nfs.MountStatus {
 	return nfs.MountServerFault
 }
 
-// dump writes the results of DUMP, as much of them as the client has room for. RFC 1813 section
-// 5.2.2.
-func (c *call) dump() {
+// Dump executes DUMP. The results are as much as the client has room for. RFC 1813 section 5.2.2.
+func (mounts) Dump(ctx context.Context, _ *transport.Request, r *nfs.DumpRes) error {
+	c := ctx.(*call)
 	c.mounts.mu.Lock()
 	defer c.mounts.mu.Unlock()
 	left := c.res.Room() - xdr.Unit
-	n := 0
 	for _, e := range c.mounts.entries {
 		if left -= xdr.Unit + xdr.SizeOpaque(len(e.Host)) + xdr.SizeOpaque(len(e.Dir)); left < 0 {
 			break
 		}
-		n++
+		r.Entries = append(r.Entries, e)
 	}
-	r := nfs.DumpRes{Entries: c.mounts.entries[:n]}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
-// exportList writes the results of EXPORT, as much of them as the client has room for. RFC 1813
-// section 5.2.5.
-func (c *call) exportList() {
+// Export executes EXPORT. The results are as much as the client has room for. RFC 1813 section 5.2.5.
+func (mounts) Export(ctx context.Context, _ *transport.Request, r *nfs.ExportRes) error {
+	c := ctx.(*call)
 	left := c.res.Room() - xdr.Unit
-	var r nfs.ExportRes
 	for i := range c.exports.list {
 		if allow := c.exports.list[i].Allow; allow != nil && len(allow) == 0 {
 			continue // an export without groups is everybody's
@@ -229,5 +221,5 @@ func (c *call) exportList() {
 		}
 		r.Exports = append(r.Exports, e)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }

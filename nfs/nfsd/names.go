@@ -2,37 +2,35 @@ package nfsd
 
 import (
 	"bytes"
+	"context"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// doLookup executes LOOKUP. RFC 1813 section 3.3.3.
-func (c *call) doLookup() {
-	if !c.decode(&c.dirOp) {
-		return
+// Lookup executes LOOKUP. RFC 1813 section 3.3.3.
+func (procedures) Lookup(ctx context.Context, _ *transport.Request, a *nfs.DirOpArgs, r *nfs.LookupRes) error {
+	of := lookups
+	if a.Name == ".." {
+		of = climbs
 	}
-	if c.dirOp.Name == ".." {
-		c.endTurn()
-		if c.beginTurn(climbs) != nil {
-			c.fail(oncrpc.SystemErr) // to a connection that has ended
-			return
-		}
+	c := ctx.(*call)
+	if err := c.start(of, &a.Dir, a.Name); err != nil {
+		return err
 	}
-	var r nfs.LookupRes
 	var dir Node
-	if dir, r.Status = c.node(&c.dirOp.Dir); r.Status == nfs.StatusOK {
+	if dir, r.Status = c.node(&a.Dir); r.Status == nfs.StatusOK {
 		defer dir.Release()
 		r.DirAttr = c.post(dir)
-		if r.Status = c.named(&r.DirAttr, c.dirOp.Name); r.Status == nfs.StatusOK {
-			n, err := dir.Lookup(c.ctx, &c.who, c.dirOp.Name)
+		if r.Status = c.named(&r.DirAttr, a.Name); r.Status == nfs.StatusOK {
+			n, err := dir.Lookup(c.Context, &c.who, a.Name)
 			if r.Status = c.status(err); r.Status == nfs.StatusOK {
 				r.Object, r.Attr = c.handle(n), c.post(n)
 				n.Release()
 			}
 		}
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
 // named checks that a is of a directory, and that a name can be in it.
@@ -47,8 +45,10 @@ func (c *call) named(a *nfs.PostOpAttr, name string) nfs.Status {
 }
 
 // making executes a procedure that makes an object, by f. RFC 1813 sections 3.3.8 to 3.3.11.
-func (c *call) making(where *nfs.DirOpArgs, attr *nfs.SetAttr, f func(dir Node) (Node, error)) {
-	var r nfs.CreateRes
+func (c *call) making(where *nfs.DirOpArgs, attr *nfs.SetAttr, r *nfs.CreateRes, f func(dir Node) (Node, error)) error {
+	if err := c.start(updates, &where.Dir, where.Name); err != nil {
+		return err
+	}
 	var dir Node
 	if dir, r.Status = c.changing(&where.Dir); r.Status == nfs.StatusOK {
 		defer dir.Release()
@@ -67,19 +67,16 @@ func (c *call) making(where *nfs.DirOpArgs, attr *nfs.SetAttr, f func(dir Node) 
 		}
 		r.DirWcc = c.wcc(&was, dir)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
 // notSupported is what a file system says that cannot do something.
 func notSupported() error { return &nfs.Error{Status: nfs.StatusNotSupp} }
 
-// doCreate executes CREATE. RFC 1813 section 3.3.8.
-func (c *call) doCreate() {
-	a := &c.create
-	if !c.decode(a) {
-		return
-	}
-	c.making(&a.Where, &a.Attr, func(dir Node) (Node, error) {
+// Create executes CREATE. RFC 1813 section 3.3.8.
+func (procedures) Create(ctx context.Context, _ *transport.Request, a *nfs.CreateArgs, r *nfs.CreateRes) error {
+	c := ctx.(*call)
+	return c.making(&a.Where, &a.Attr, r, func(dir Node) (Node, error) {
 		d, ok := dir.(Creator)
 		if !ok {
 			return nil, notSupported()
@@ -88,32 +85,26 @@ func (c *call) doCreate() {
 		if a.Mode == nfs.Exclusive {
 			attr = nil
 		}
-		return d.Create(c.ctx, &c.who, a.Where.Name, a.Mode, attr, a.Verf)
+		return d.Create(c.Context, &c.who, a.Where.Name, a.Mode, attr, a.Verf)
 	})
 }
 
-// doMkdir executes MKDIR. RFC 1813 section 3.3.9.
-func (c *call) doMkdir() {
-	a := &c.mkdir
-	if !c.decode(a) {
-		return
-	}
-	c.making(&a.Where, &a.Attr, func(dir Node) (Node, error) {
+// Mkdir executes MKDIR. RFC 1813 section 3.3.9.
+func (procedures) Mkdir(ctx context.Context, _ *transport.Request, a *nfs.MkdirArgs, r *nfs.CreateRes) error {
+	c := ctx.(*call)
+	return c.making(&a.Where, &a.Attr, r, func(dir Node) (Node, error) {
 		d, ok := dir.(Creator)
 		if !ok {
 			return nil, notSupported()
 		}
-		return d.Mkdir(c.ctx, &c.who, a.Where.Name, &a.Attr)
+		return d.Mkdir(c.Context, &c.who, a.Where.Name, &a.Attr)
 	})
 }
 
-// doSymlink executes SYMLINK. RFC 1813 section 3.3.10.
-func (c *call) doSymlink() {
-	a := &c.symlink
-	if !c.decode(a) {
-		return
-	}
-	c.making(&a.Where, &a.Attr, func(dir Node) (Node, error) {
+// Symlink executes SYMLINK. RFC 1813 section 3.3.10.
+func (procedures) Symlink(ctx context.Context, _ *transport.Request, a *nfs.SymlinkArgs, r *nfs.CreateRes) error {
+	c := ctx.(*call)
+	return c.making(&a.Where, &a.Attr, r, func(dir Node) (Node, error) {
 		d, ok := dir.(Symlinker)
 		switch {
 		case !ok:
@@ -121,17 +112,14 @@ func (c *call) doSymlink() {
 		case len(a.Target) == 0 || bytes.IndexByte(a.Target, 0) >= 0:
 			return nil, &nfs.Error{Status: nfs.StatusInval}
 		}
-		return d.Symlink(c.ctx, &c.who, a.Where.Name, string(a.Target), &a.Attr)
+		return d.Symlink(c.Context, &c.who, a.Where.Name, string(a.Target), &a.Attr)
 	})
 }
 
-// doMknod executes MKNOD. RFC 1813 section 3.3.11.
-func (c *call) doMknod() {
-	a := &c.mknod
-	if !c.decode(a) {
-		return
-	}
-	c.making(&a.Where, &a.Attr, func(dir Node) (Node, error) {
+// Mknod executes MKNOD. RFC 1813 section 3.3.11.
+func (procedures) Mknod(ctx context.Context, _ *transport.Request, a *nfs.MknodArgs, r *nfs.CreateRes) error {
+	c := ctx.(*call)
+	return c.making(&a.Where, &a.Attr, r, func(dir Node) (Node, error) {
 		switch a.Type {
 		case nfs.TypeChr, nfs.TypeBlk, nfs.TypeSock, nfs.TypeFIFO:
 		default:
@@ -141,46 +129,50 @@ func (c *call) doMknod() {
 		if !ok {
 			return nil, notSupported()
 		}
-		return d.Mknod(c.ctx, &c.who, a.Where.Name, a.Type, a.Spec, &a.Attr)
+		return d.Mknod(c.Context, &c.who, a.Where.Name, a.Type, a.Spec, &a.Attr)
 	})
 }
 
-// doRemove executes REMOVE and RMDIR. RFC 1813 sections 3.3.12 and 3.3.13.
-func (c *call) doRemove() {
-	if !c.decode(&c.dirOp) {
-		return
+// Remove executes REMOVE. RFC 1813 section 3.3.12.
+func (procedures) Remove(ctx context.Context, _ *transport.Request, a *nfs.DirOpArgs, r *nfs.WccRes) error {
+	c := ctx.(*call)
+	return c.removing(a, r, func(dir Creator) error { return dir.Remove(c.Context, &c.who, a.Name) })
+}
+
+// Rmdir executes RMDIR. RFC 1813 section 3.3.13.
+func (procedures) Rmdir(ctx context.Context, _ *transport.Request, a *nfs.DirOpArgs, r *nfs.WccRes) error {
+	c := ctx.(*call)
+	return c.removing(a, r, func(dir Creator) error { return dir.Rmdir(c.Context, &c.who, a.Name) })
+}
+
+// removing executes a procedure that removes a name, by f.
+func (c *call) removing(a *nfs.DirOpArgs, r *nfs.WccRes, f func(dir Creator) error) error {
+	if err := c.start(updates, &a.Dir, a.Name); err != nil {
+		return err
 	}
-	var r nfs.WccRes
 	var dir Node
-	if dir, r.Status = c.changing(&c.dirOp.Dir); r.Status == nfs.StatusOK {
+	if dir, r.Status = c.changing(&a.Dir); r.Status == nfs.StatusOK {
 		defer dir.Release()
 		was := c.altered(dir)
-		if r.Status = c.named(&was, c.dirOp.Name); r.Status == nfs.StatusOK {
-			r.Status = c.status(c.remove(dir, c.dirOp.Name))
+		if r.Status = c.named(&was, a.Name); r.Status == nfs.StatusOK {
+			if d, ok := dir.(Creator); ok {
+				r.Status = c.status(f(d))
+			} else {
+				r.Status = nfs.StatusNotSupp
+			}
 		}
 		r.Wcc = c.wcc(&was, dir)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
-func (c *call) remove(dir Node, name string) error {
-	d, ok := dir.(Creator)
-	switch {
-	case !ok:
-		return notSupported()
-	case c.req.Proc == nfs.ProcRmdir:
-		return d.Rmdir(c.ctx, &c.who, name)
+// Rename executes RENAME. RFC 1813 section 3.3.14.
+func (procedures) Rename(ctx context.Context, _ *transport.Request, a *nfs.RenameArgs, r *nfs.RenameRes) error {
+	c := ctx.(*call)
+	if err := c.start(updates, &a.From.Dir, a.From.Name); err != nil {
+		return err
 	}
-	return d.Remove(c.ctx, &c.who, name)
-}
-
-// doRename executes RENAME. RFC 1813 section 3.3.14.
-func (c *call) doRename() {
-	a := &c.rename
-	if !c.decode(a) {
-		return
-	}
-	var r nfs.RenameRes
+	c.tellNew(&a.To)
 	var from Node
 	if from, r.Status = c.changing(&a.From.Dir); r.Status == nfs.StatusOK {
 		defer from.Release()
@@ -193,7 +185,7 @@ func (c *call) doRename() {
 				r.Status = c.named(&toWas, a.To.Name)
 			}
 			if d, ok := from.(Creator); r.Status == nfs.StatusOK && ok {
-				r.Status = c.status(d.Rename(c.ctx, &c.who, a.From.Name, to, a.To.Name))
+				r.Status = c.status(d.Rename(c.Context, &c.who, a.From.Name, to, a.To.Name))
 			} else if r.Status == nfs.StatusOK {
 				r.Status = nfs.StatusNotSupp
 			}
@@ -201,16 +193,16 @@ func (c *call) doRename() {
 		}
 		r.FromWcc = c.wcc(&was, from)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }
 
-// doLink executes LINK. RFC 1813 section 3.3.15.
-func (c *call) doLink() {
-	a := &c.link
-	if !c.decode(a) {
-		return
+// Link executes LINK. RFC 1813 section 3.3.15.
+func (procedures) Link(ctx context.Context, _ *transport.Request, a *nfs.LinkArgs, r *nfs.LinkRes) error {
+	c := ctx.(*call)
+	if err := c.start(updates, &a.File, ""); err != nil {
+		return err
 	}
-	var r nfs.LinkRes
+	c.tellNew(&a.Link)
 	var n Node
 	if n, r.Status = c.changing(&a.File); r.Status == nfs.StatusOK {
 		defer n.Release()
@@ -220,7 +212,7 @@ func (c *call) doLink() {
 			was := c.altered(dir)
 			if r.Status = c.named(&was, a.Link.Name); r.Status == nfs.StatusOK {
 				if l, ok := n.(Linker); ok {
-					r.Status = c.status(l.Link(c.ctx, &c.who, dir, a.Link.Name))
+					r.Status = c.status(l.Link(c.Context, &c.who, dir, a.Link.Name))
 				} else {
 					r.Status = nfs.StatusNotSupp
 				}
@@ -229,5 +221,5 @@ func (c *call) doLink() {
 		}
 		r.Attr = c.post(n)
 	}
-	c.res.Results = r.Append(c.res.Results)
+	return nil
 }

@@ -74,6 +74,8 @@ type Server struct {
 	changes changeSet
 	mounts  mountList
 	calls   sync.Pool // *call
+
+	nfs, mount transport.Handler // the generated ones
 }
 
 // New makes a server.
@@ -128,32 +130,22 @@ func or(n, otherwise int) int {
 
 // Programs returns NFS and MOUNT, to be registered with a transport.Server.
 func (s *Server) Programs() []transport.Program {
-	idempotent := func(prog uint32) func(vers, proc uint32) bool {
-		return func(vers, proc uint32) bool {
-			return nfs.Binding{}.Idempotent(transport.Procedure{Prog: prog, Vers: vers, Proc: proc})
-		}
-	}
-	return []transport.Program{{
-		Number: nfs.Program, Low: nfs.Version, High: nfs.Version,
-		Handler: transport.HandlerFunc(s.serveNFS),
-		Binding: nfs.Binding{}, Padded: true, Independent: true, Idempotent: idempotent(nfs.Program),
-	}, {
-		Number: nfs.MountProgram, Low: nfs.MountVersion, High: nfs.MountVersion,
-		Handler: transport.HandlerFunc(s.serveMount),
-		Binding: nfs.Binding{}, Padded: true, Independent: true, Idempotent: idempotent(nfs.MountProgram),
-		// These look at the server's own lists. Whatever asks a file system may block: on a disk, or
-		// for ever, if the file system is another machine's.
-		Inline: func(_, proc uint32) bool { return proc > nfs.MountProcMnt && proc <= nfs.MountProcExport },
-	}}
+	v3, mount := nfs.NfsV3Program(procedures{}), nfs.MountV3Program(mounts{})
+	s.nfs, v3.Handler = v3.Handler, transport.HandlerFunc(s.serveNFS)
+	s.mount, mount.Handler = mount.Handler, transport.HandlerFunc(s.serveMount)
+	// These look at the server's own lists. Whatever asks a file system may block: on a disk, or
+	// for ever, if the file system is another machine's.
+	mount.Inline = func(_, proc uint32) bool { return proc > nfs.MountProcMnt && proc <= nfs.MountProcExport }
+	return []transport.Program{v3, mount}
 }
 
-// A call is the memory of one call. It is reused.
+// A call is the memory of one call, and the context that the generated handler passes to its procedure. It
+// is reused.
 type call struct {
 	*Server
-	ctx context.Context
-	req *transport.Request
-	res *transport.Response
-	d   xdr.Decoder
+	context.Context // of the request
+	req             *transport.Request
+	res             *transport.Response
 
 	who     Caller
 	cred    oncrpc.AuthSys
@@ -173,24 +165,6 @@ type call struct {
 	runs sort                        // which the call has a turn of
 	list func(*Entry) bool           // page.add
 	lend func()                      // endTurn
-
-	// Arguments, of which a procedure has one.
-	object   nfs.FileHandle
-	setAttr  nfs.SetAttrArgs
-	dirOp    nfs.DirOpArgs
-	access   nfs.AccessArgs
-	read     nfs.ReadArgs
-	write    nfs.WriteArgs
-	create   nfs.CreateArgs
-	mkdir    nfs.MkdirArgs
-	symlink  nfs.SymlinkArgs
-	mknod    nfs.MknodArgs
-	rename   nfs.RenameArgs
-	link     nfs.LinkArgs
-	readDir  nfs.ReadDirArgs
-	readPlus nfs.ReadDirPlusArgs
-	commit   nfs.CommitArgs
-	mnt      nfs.DirPath
 }
 
 func newCall(s *Server) *call {
@@ -202,7 +176,7 @@ func newCall(s *Server) *call {
 // begin takes a call for a request, if its credential is one that means something.
 func (s *Server) begin(ctx context.Context, req *transport.Request, res *transport.Response) *call {
 	c := s.calls.Get().(*call)
-	c.ctx, c.req, c.res, c.exports, c.export = ctx, req, res, s.use(), nil
+	c.Context, c.req, c.res, c.exports, c.export = ctx, req, res, s.use(), nil
 	if s.observe != nil {
 		c.told.begin(len(res.Results))
 	}
@@ -217,18 +191,11 @@ func (s *Server) begin(ctx context.Context, req *transport.Request, res *transpo
 	}
 	// MOUNT tells everybody what there is, and says no by itself.
 	if !valid || req.Prog == nfs.Program && !c.exports.knows(c.who.Host) {
-		c.told.deny = oncrpc.AuthBadCred
 		res.Deny(oncrpc.AuthBadCred)
 		c.end()
 		return nil
 	}
 	return c
-}
-
-// fail makes the reply an RPC error.
-func (c *call) fail(stat oncrpc.AcceptStat) {
-	c.told.fail = stat
-	c.res.Fail(stat)
 }
 
 // end gives the call back, without references to memory of others.
@@ -239,40 +206,17 @@ func (c *call) end() {
 	c.endTurn()
 	c.unchange()
 	c.exports.release()
-	c.ctx, c.req, c.res, c.exports, c.export = nil, nil, nil, nil, nil
-	c.d = xdr.Decoder{}
+	c.Context, c.req, c.res, c.exports, c.export = nil, nil, nil, nil, nil
 	c.page = page{}
-	c.write.Data, c.symlink.Target = nil, nil
 	c.calls.Put(c)
 }
 
-// procedures are those of NFS by their numbers. Immutable.
-var procedures = [...]func(*call){
-	nfs.ProcGetAttr:     (*call).doGetAttr,
-	nfs.ProcSetAttr:     (*call).doSetAttr,
-	nfs.ProcLookup:      (*call).doLookup,
-	nfs.ProcAccess:      (*call).doAccess,
-	nfs.ProcReadLink:    (*call).doReadLink,
-	nfs.ProcRead:        (*call).doRead,
-	nfs.ProcWrite:       (*call).doWrite,
-	nfs.ProcCreate:      (*call).doCreate,
-	nfs.ProcMkdir:       (*call).doMkdir,
-	nfs.ProcSymlink:     (*call).doSymlink,
-	nfs.ProcMknod:       (*call).doMknod,
-	nfs.ProcRemove:      (*call).doRemove,
-	nfs.ProcRmdir:       (*call).doRemove,
-	nfs.ProcRename:      (*call).doRename,
-	nfs.ProcLink:        (*call).doLink,
-	nfs.ProcReadDir:     (*call).doReadDir,
-	nfs.ProcReadDirPlus: (*call).doReadDirPlus,
-	nfs.ProcFSStat:      (*call).doFSStat,
-	nfs.ProcFSInfo:      (*call).doFSInfo,
-	nfs.ProcPathConf:    (*call).doPathConf,
-	nfs.ProcCommit:      (*call).doCommit,
-}
+// procedures executes calls of NFS: the contexts of its methods are calls. READDIR and READDIRPLUS are not
+// among them, as they write their results themselves.
+type procedures struct{ nfs.UnimplementedNfsV3Server }
 
 func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *transport.Response) {
-	if req.Proc >= uint32(len(procedures)) || procedures[req.Proc] == nil {
+	if req.Proc == nfs.ProcNull || req.Proc > nfs.ProcCommit {
 		res.Fail(oncrpc.ProcUnavail)
 		return
 	}
@@ -284,15 +228,30 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 	defer c.end()
 	place, err := s.gate.enter(ctx, c.from, req.Conn())
 	if err != nil {
-		c.fail(oncrpc.SystemErr) // to a connection that has ended
+		res.Fail(oncrpc.SystemErr) // to a connection that has ended
 		return
 	}
 	defer s.gate.leave(place)
-	if c.beginTurn(sortOf[req.Proc]) != nil {
-		c.fail(oncrpc.SystemErr) // to a connection that has ended
-		return
+	switch req.Proc {
+	case nfs.ProcReadDir:
+		c.readDir()
+	case nfs.ProcReadDirPlus:
+		c.readDirPlus()
+	default:
+		s.nfs.ServeRPC(c, req, res)
 	}
-	procedures[req.Proc](c)
+}
+
+// start begins a procedure. object and name are what its arguments begin with. It waits for the turn of the
+// call.
+func (c *call) start(of sort, object *nfs.FileHandle, name string) error {
+	if c.observe != nil {
+		c.told.access.Object, c.told.access.Name = c.objectIn(object), name
+	}
+	if c.beginTurn(of) != nil {
+		return oncrpc.SystemErr // to a connection that has ended
+	}
+	return nil
 }
 
 // beginTurn waits for the turn of the call. It lasts until the call ends or waits: see Caller.Wait.
@@ -300,7 +259,7 @@ func (c *call) beginTurn(of sort) error {
 	if of == noTurns {
 		return nil
 	}
-	err := c.turns[of].begin(c.ctx, c.from, c.req.Conn(), &c.turn)
+	err := c.turns[of].begin(c.Context, c.from, c.req.Conn(), &c.turn)
 	if err == nil {
 		c.runs = of
 	}
@@ -334,31 +293,10 @@ type sort uint8
 const (
 	noTurns sort = iota // listings have theirs, and data waits for disks
 	lookups             // and others that use a processor for some microseconds
-	updates             // which also need a processor for the file system's journal
+	updates             // which also need a processor for the file system's journal; a synchronous WRITE is one
 	climbs              // LOOKUPs of parents, which use a processor for longer in a deep tree
 	numSorts
 )
-
-// sortOf has the sorts of procedures. A synchronous WRITE is an update, too. Immutable.
-var sortOf = [len(procedures)]sort{
-	nfs.ProcGetAttr: lookups, nfs.ProcLookup: lookups, nfs.ProcAccess: lookups, nfs.ProcReadLink: lookups,
-	nfs.ProcFSStat: lookups, nfs.ProcFSInfo: lookups, nfs.ProcPathConf: lookups,
-	nfs.ProcSetAttr: updates, nfs.ProcCreate: updates, nfs.ProcMkdir: updates, nfs.ProcSymlink: updates, nfs.ProcMknod: updates,
-	nfs.ProcRemove: updates, nfs.ProcRmdir: updates, nfs.ProcRename: updates, nfs.ProcLink: updates,
-}
-
-// decode reads the arguments of the call into m. If they are not what the procedure takes the
-// reply says so, and the result is false.
-func (c *call) decode(m interface{ Decode(*xdr.Decoder) }) bool {
-	c.d = c.req.Decoder()
-	m.Decode(&c.d)
-	if c.d.End() != nil {
-		c.fail(oncrpc.GarbageArgs)
-		return false
-	}
-	c.told.decoded = true
-	return true
-}
 
 // node returns the object that a handle of a call names. The first handle decides on the export
 // and the caller, and others have to be of the same one: RFC 1813 sections 3.3.14 and 3.3.15,
@@ -383,7 +321,7 @@ func (c *call) node(fh *nfs.FileHandle) (Node, nfs.Status) {
 	if e != c.export {
 		return nil, nfs.StatusXDev
 	}
-	n, err := e.FS.Node(c.ctx, handle)
+	n, err := e.FS.Node(c.Context, handle)
 	if status = StatusOf(err); status == nfs.StatusNoEnt {
 		status = nfs.StatusStale
 	}
@@ -407,7 +345,7 @@ func (c *call) status(err error) nfs.Status { return fits(c.req.Proc, StatusOf(e
 func (c *call) handle(n Node) nfs.FileHandle {
 	c.fh = c.seal.append(c.fh[:0], c.export.ID, n)
 	if c.observe != nil {
-		c.told.made = objectOf(c.fh)
+		c.told.access.Made = objectOf(c.fh)
 	}
 	fh, _ := nfs.NewFileHandle(c.fh)
 	return fh
@@ -415,7 +353,7 @@ func (c *call) handle(n Node) nfs.FileHandle {
 
 // post returns the attributes of n for a result, if they can be had.
 func (c *call) post(n Node) (p nfs.PostOpAttr) {
-	a, err := n.Attr(c.ctx, &c.who)
+	a, err := n.Attr(c.Context, &c.who)
 	if err == nil {
 		p.Present, p.Attr = true, a
 	}
