@@ -260,8 +260,7 @@ func testHostileReplies(t *testing.T, b *testbed.Bed) {
 	lie := func(count, size uint32, data []byte) {
 		s.set(func() {
 			s.override[ProcRead] = func(_ []byte, res *transport.Response) bool {
-				res.Results = (&ReadRes{Count: count}).AppendHead(res.Results)
-				res.AddItem(data, nil)
+				addRead(res, &ReadRes{Count: count, Data: data})
 				binary.BigEndian.PutUint32(res.Results[len(res.Results)-4:], size)
 				return true
 			}

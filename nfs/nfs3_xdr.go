@@ -3987,31 +3987,6 @@ func (v *ReadLinkRes) Decode(d *xdr.Decoder) {
 	}
 }
 
-// AppendHead is Append without Target and its length, which are the end.
-func (v *ReadLinkRes) AppendHead(b []byte) []byte {
-	b = xdr.AppendInt32(b, int32(v.Status))
-	switch v.Status {
-	case StatusOK:
-		b = v.Attr.Append(b)
-	default:
-		b = v.Attr.Append(b)
-	}
-	return b
-}
-
-// DecodeHead is Decode without Target and its length, which are the end.
-func (v *ReadLinkRes) DecodeHead(d *xdr.Decoder) {
-	v.Status.Decode(d)
-	switch v.Status {
-	case StatusOK:
-		v.Attr.Decode(d)
-		v.Target = nil
-	default:
-		v.Target = nil
-		v.Attr.Decode(d)
-	}
-}
-
 // Check returns an [*xdr.CheckError] if v is out of the bounds of READLINK3res.
 func (v *ReadLinkRes) Check() error {
 	switch v.Status {
@@ -4077,37 +4052,6 @@ func (v *ReadRes) Decode(d *xdr.Decoder) {
 	}
 }
 
-// AppendHead is Append without Data and its length, which are the end.
-func (v *ReadRes) AppendHead(b []byte) []byte {
-	b = xdr.AppendInt32(b, int32(v.Status))
-	switch v.Status {
-	case StatusOK:
-		b = v.Attr.Append(b)
-		b = xdr.AppendUint32(b, v.Count)
-		b = xdr.AppendBool(b, v.EOF)
-	default:
-		b = v.Attr.Append(b)
-	}
-	return b
-}
-
-// DecodeHead is Decode without Data and its length, which are the end.
-func (v *ReadRes) DecodeHead(d *xdr.Decoder) {
-	v.Status.Decode(d)
-	switch v.Status {
-	case StatusOK:
-		v.Attr.Decode(d)
-		v.Count = d.Uint32()
-		v.EOF = d.Bool()
-		v.Data = nil
-	default:
-		v.Count = 0
-		v.EOF = false
-		v.Data = nil
-		v.Attr.Decode(d)
-	}
-}
-
 // Check returns an [*xdr.CheckError] if v is out of the bounds of READ3res.
 func (v *ReadRes) Check() error {
 	return nil
@@ -4144,23 +4088,6 @@ func (v *WriteArgs) Decode(d *xdr.Decoder) {
 	v.Count = d.Uint32()
 	v.Stable.Decode(d)
 	v.Data = d.Bulk(4294967295)
-}
-
-// AppendHead is Append without Data and its length, which are the end.
-func (v *WriteArgs) AppendHead(b []byte) []byte {
-	b = v.File.Append(b)
-	b = xdr.AppendUint64(b, v.Offset)
-	b = xdr.AppendUint32(b, v.Count)
-	return xdr.AppendInt32(b, int32(v.Stable))
-}
-
-// DecodeHead is Decode without Data and its length, which are the end.
-func (v *WriteArgs) DecodeHead(d *xdr.Decoder) {
-	v.File.Decode(d)
-	v.Offset = d.Uint64()
-	v.Count = d.Uint32()
-	v.Stable.Decode(d)
-	v.Data = nil
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of WRITE3args.
@@ -4302,19 +4229,6 @@ func (v *SymlinkArgs) Decode(d *xdr.Decoder) {
 	v.Where.Decode(d)
 	v.Attr.Decode(d)
 	v.Target = d.Bulk(MaxPath)
-}
-
-// AppendHead is Append without Target and its length, which are the end.
-func (v *SymlinkArgs) AppendHead(b []byte) []byte {
-	b = v.Where.Append(b)
-	return v.Attr.Append(b)
-}
-
-// DecodeHead is Decode without Target and its length, which are the end.
-func (v *SymlinkArgs) DecodeHead(d *xdr.Decoder) {
-	v.Where.Decode(d)
-	v.Attr.Decode(d)
-	v.Target = nil
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of SYMLINK3args.

@@ -220,8 +220,16 @@ func (s *memServer) read(args []byte, res *transport.Response) {
 		res.Results = r.Append(res.Results)
 		return
 	}
-	res.Results = r.AppendHead(res.Results)
-	res.AddItem(r.Data, nil)
+	addRead(res, &r)
+}
+
+// addRead adds the results of a READ, with the data as an item.
+func addRead(res *transport.Response, r *ReadRes) {
+	data := r.Data
+	r.Data = nil
+	b := r.Append(res.Results)
+	res.Results = b[:len(b)-xdr.Unit]
+	res.AddItem(data, nil)
 }
 
 // serve executes all other procedures. It returns nil if the arguments do not decode.

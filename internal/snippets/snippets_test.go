@@ -39,7 +39,6 @@ var given = map[string]string{
 var notGo = map[string]string{
 	"internal/testing/generated/generated.go: go test ./bench/xdr -run=Generated -keep=/tmp/xdr":                         "commands",
 	"internal/testing/interop/released/doc.go: go test ./internal/testing/interop/released -run TestRecord -record v0.2": "a command",
-	"internal/testing/generated/generated.go: go test ./bench/xdr -run=Generated -keep=/tmp/xdr":                         "commands",
 
 	"internal/testing/interop/rping/doc.go: client                                      server": "a drawing of the messages",
 	"transport/internal/expose/loan.go: unused -> open -> closed -> unused":                     "states",
