@@ -36,6 +36,14 @@ git grep -lE '^package [A-Za-z0-9_]+_test$' -- '*_test.go' | xargs rm
 git grep -lE '^//go:build .*\bcgo\b' -- '*.go' '*.c' |
 	xargs sed -i -E '/^\/\/go:build /{s/\blinux && cgo\b/linux \&\& cgo \&\& !gofuzz/;s/!linux \|\| !cgo\b/!linux || !cgo || gofuzz/}'
 
+# Code that tests generate becomes a part of their packages.
+git grep -l '^//go:build !generated$' -- '*_test.go' | while read -r file; do
+	package=$(dirname "$file")
+	go test "./$package" -run='^TestGenerated$' -keep="$PWD/$package"
+	rm "$file" "$package/overlay.json"
+done
+git grep -l '^//go:build generated$' -- '*_test.go' | xargs sed -i '/^\/\/go:build generated$/d'
+
 # The functions read these.
 export fuzzer_filename abs_file_dir
 
