@@ -50,7 +50,9 @@ func TestGolden(t *testing.T) {
 				pkg, opt.Defines = dir, []string{"GOLDEN"}
 			}
 			code := compile(t, file, pkg, opt)
-			testutil.Golden(t, strings.TrimSuffix(file, ".x")+".go", code)
+			if pkg != "service" { // whose tests generate it
+				testutil.Golden(t, strings.TrimSuffix(file, ".x")+".go", code)
+			}
 			if again := compile(t, file, pkg, opt); string(again) != string(code) {
 				t.Error("a second run makes something else")
 			}

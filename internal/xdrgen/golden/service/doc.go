@@ -1,5 +1,3 @@
-// Package service is what xdrgen makes of programs: clients, servers and bindings. Its tests run
-// them over the software adapter and over TCP.
+// Package service tests what xdrgen makes of a program, store.x: its client, server and binding, over
+// the software adapter and over TCP.
 package service
-
-//go:generate go run ../../../../cmd/xdrgen store.x

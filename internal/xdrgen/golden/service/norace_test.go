@@ -1,4 +1,4 @@
-//go:build !race
+//go:build generated && !race
 
 package service
 
