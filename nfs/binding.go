@@ -23,21 +23,21 @@ var (
 // from the arguments.
 func (Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
 	if p.Prog == MountProgram {
-		return MountV3Binding{}.Call(p, args, items)
+		return mountV3Binding{}.Call(p, args, items)
 	}
-	return NfsV3Binding{}.Call(p, args, items)
+	return nfsV3Binding{}.Call(p, args, items)
 }
 
 // Reply finds the data of READ and the path of READLINK, or, in reduced results, their
 // position.
 func (Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
-	return NfsV3Binding{}.Reply(p, results, reduced, items)
+	return nfsV3Binding{}.Reply(p, results, reduced, items)
 }
 
 // Idempotent reports whether a procedure may be executed again: those that change nothing, and
 // WRITE and COMMIT, whose repetition changes nothing. RFC 1813 section 4.5.
 func (Binding) Idempotent(p transport.Procedure) bool {
-	return p.Proc == ProcNull || NfsV3Binding{}.Idempotent(p) || MountV3Binding{}.Idempotent(p)
+	return p.Proc == ProcNull || nfsV3Binding{}.Idempotent(p) || mountV3Binding{}.Idempotent(p)
 }
 
 // Idempotent is Binding.Idempotent for transport.GroupConfig: which calls may be made again by way

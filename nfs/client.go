@@ -67,8 +67,8 @@ type Client struct {
 	opts Options
 	cred oncrpc.Auth
 
-	v3      *NfsV3Client
-	mounter *MountV3Client // on the same connection
+	v3      *nfsV3Client
+	mounter *mountV3Client // on the same connection
 
 	waiting waiting   // calls that have no reply yet
 	bufs    sync.Pool // *[]byte, for transfers
@@ -148,7 +148,7 @@ func NewClient(t transport.Requester, opts *Options) *Client {
 		auth = processAuth()
 	}
 	c.cred = auth.Auth()
-	c.v3, c.mounter = NewNfsV3Client((*caller)(c)), NewMountV3Client((*caller)(c))
+	c.v3, c.mounter = newNfsV3Client((*caller)(c)), newMountV3Client((*caller)(c))
 	c.v3.Cred, c.mounter.Cred = c.cred, c.cred
 	c.bufs.New = func() any { return new([]byte) }
 	return c

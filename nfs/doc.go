@@ -10,6 +10,8 @@
 // in a URL; the client mounts the exports. Transfers ([Client.Download], [Client.Upload],
 // [Client.ReadAt], [Client.WriteAt]) keep many calls in flight.
 //
+// Servers of files use package nfsd. [NfsV3Server] and [MountV3Server] are the protocols below it.
+//
 // # Usage
 //
 //	u, err := nfs.ParseURL("nfs://server/srv/data/report.pdf")

@@ -28,7 +28,7 @@ func (c *Client) Mnt(ctx context.Context, dir string) (FileHandle, error) {
 		return FileHandle{}, &MountError{Dir: dir, Status: MountNameTooLong}
 	}
 	var res MntRes
-	err := c.mount(ctx, func(ctx context.Context, m *MountV3Client) (err error) {
+	err := c.mount(ctx, func(ctx context.Context, m *mountV3Client) (err error) {
 		res, err = m.Mnt(ctx, DirPath(dir))
 		return err
 	})
@@ -47,13 +47,13 @@ func (c *Client) Umnt(ctx context.Context, dir string) error {
 	if len(dir) > MaxMountPath {
 		return &MountError{Dir: dir, Status: MountNameTooLong}
 	}
-	return c.mount(ctx, func(ctx context.Context, m *MountV3Client) error { return m.Umnt(ctx, DirPath(dir)) })
+	return c.mount(ctx, func(ctx context.Context, m *mountV3Client) error { return m.Umnt(ctx, DirPath(dir)) })
 }
 
 // Exports returns the server's exports. RFC 1813 section 5.2.5.
 func (c *Client) Exports(ctx context.Context) ([]Export, error) {
 	var res ExportRes
-	err := c.mount(ctx, func(ctx context.Context, m *MountV3Client) (err error) {
+	err := c.mount(ctx, func(ctx context.Context, m *mountV3Client) (err error) {
 		res, err = m.Export(ctx)
 		return err
 	})
@@ -63,7 +63,7 @@ func (c *Client) Exports(ctx context.Context) ([]Export, error) {
 // Mounts returns the server's list of mounts, which is informational. RFC 1813 section 5.2.2.
 func (c *Client) Mounts(ctx context.Context) ([]MountEntry, error) {
 	var res DumpRes
-	err := c.mount(ctx, func(ctx context.Context, m *MountV3Client) (err error) {
+	err := c.mount(ctx, func(ctx context.Context, m *mountV3Client) (err error) {
 		res, err = m.Dump(ctx)
 		return err
 	})
@@ -80,7 +80,7 @@ const (
 )
 
 // mount makes a call of the MOUNT program, to where the server offers it.
-func (c *Client) mount(ctx context.Context, call func(ctx context.Context, m *MountV3Client) error) error {
+func (c *Client) mount(ctx context.Context, call func(ctx context.Context, m *mountV3Client) error) error {
 	place, absent, err := c.findMount(ctx)
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func refusal(err error) bool {
 	return errors.As(err, &rpc) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma) || errors.As(err, &peer)
 }
 
-func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context, m *MountV3Client) error) error {
+func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context, m *mountV3Client) error) error {
 	port, err := c.findMountPort(ctx)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context
 		return err
 	}
 	defer t.Close()
-	m := NewMountV3Client(longResults{t})
+	m := newMountV3Client(longResults{t})
 	m.Cred = c.cred
 	return failure("RPC over TCP", call(ctx, m))
 }

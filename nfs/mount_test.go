@@ -188,7 +188,7 @@ func TestMountNetid(t *testing.T) {
 // statusOverTCP calls MNT over TCP, and returns the status of the results.
 func statusOverTCP(ctx context.Context, host string, port int) (s MountStatus, err error) {
 	c := &Client{opts: Options{MountHost: host, MountPort: port}}
-	err = c.mountOverTCP(ctx, func(ctx context.Context, m *MountV3Client) error {
+	err = c.mountOverTCP(ctx, func(ctx context.Context, m *mountV3Client) error {
 		res, err := m.Mnt(ctx, "/")
 		s = res.Status
 		return err

@@ -895,7 +895,7 @@ type ExportRes struct {
 	Exports []Export
 }
 
-// A NfsV3Client calls version NFS_V3 of program NFS_PROGRAM.
+// A nfsV3Client calls version NFS_V3 of program NFS_PROGRAM.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
 //
@@ -903,11 +903,11 @@ type ExportRes struct {
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewNfsV3Client
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever newNfsV3Client
 // was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
 // done, with what the other method would have returned. An argument that Check refuses is the
 // error of Start, and done is not called.
-type NfsV3Client struct {
+type nfsV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls: see [transport.Call]
 	MaxDecoded int         // of all calls: see [transport.Call]
@@ -916,17 +916,17 @@ type NfsV3Client struct {
 	calls  transport.Calls
 }
 
-// NewNfsV3Client returns a client that makes its calls with c, which stays the caller's.
-func NewNfsV3Client(c transport.Caller) *NfsV3Client { return &NfsV3Client{caller: c} }
+// newNfsV3Client returns a client that makes its calls with c, which stays the caller's.
+func newNfsV3Client(c transport.Caller) *nfsV3Client { return &nfsV3Client{caller: c} }
 
-func (c *NfsV3Client) call(proc uint32) *transport.Call {
+func (c *nfsV3Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(Program, Version, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
 // Null calls procedure 0, which does nothing: servers answer it themselves.
-func (c *NfsV3Client) Null(ctx context.Context) error {
+func (c *nfsV3Client) Null(ctx context.Context) error {
 	call := c.call(0)
 	err := c.caller.Call(ctx, call)
 	c.calls.Put(call)
@@ -934,7 +934,7 @@ func (c *NfsV3Client) Null(ctx context.Context) error {
 }
 
 // Getattr calls NFSPROC3_GETATTR.
-func (c *NfsV3Client) Getattr(ctx context.Context, args FileHandle) (res GetAttrRes, err error) {
+func (c *nfsV3Client) Getattr(ctx context.Context, args FileHandle) (res GetAttrRes, err error) {
 	call, err := c.getattrCall(args)
 	if err == nil {
 		res, err = c.getattrEnded(call, c.caller.Call(ctx, call))
@@ -943,7 +943,7 @@ func (c *NfsV3Client) Getattr(ctx context.Context, args FileHandle) (res GetAttr
 }
 
 // StartGetattr starts a call of Getattr in p.
-func (c *NfsV3Client) StartGetattr(p *transport.Pipeline, args FileHandle, done func(GetAttrRes, error)) error {
+func (c *nfsV3Client) StartGetattr(p *transport.Pipeline, args FileHandle, done func(GetAttrRes, error)) error {
 	call, err := c.getattrCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.getattrEnded(call, err)) })
@@ -951,7 +951,7 @@ func (c *NfsV3Client) StartGetattr(p *transport.Pipeline, args FileHandle, done 
 	return err
 }
 
-func (c *NfsV3Client) getattrCall(args FileHandle) (*transport.Call, error) {
+func (c *nfsV3Client) getattrCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_GETATTR: arguments: %w", xdr.InField("args", err))
 	}
@@ -961,7 +961,7 @@ func (c *NfsV3Client) getattrCall(args FileHandle) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) getattrEnded(call *transport.Call, failed error) (res GetAttrRes, err error) {
+func (c *nfsV3Client) getattrEnded(call *transport.Call, failed error) (res GetAttrRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -976,7 +976,7 @@ func (c *NfsV3Client) getattrEnded(call *transport.Call, failed error) (res GetA
 }
 
 // Setattr calls NFSPROC3_SETATTR.
-func (c *NfsV3Client) Setattr(ctx context.Context, args *SetAttrArgs) (res WccRes, err error) {
+func (c *nfsV3Client) Setattr(ctx context.Context, args *SetAttrArgs) (res WccRes, err error) {
 	call, err := c.setattrCall(args)
 	if err == nil {
 		res, err = c.setattrEnded(call, c.caller.Call(ctx, call))
@@ -985,7 +985,7 @@ func (c *NfsV3Client) Setattr(ctx context.Context, args *SetAttrArgs) (res WccRe
 }
 
 // StartSetattr starts a call of Setattr in p.
-func (c *NfsV3Client) StartSetattr(p *transport.Pipeline, args *SetAttrArgs, done func(WccRes, error)) error {
+func (c *nfsV3Client) StartSetattr(p *transport.Pipeline, args *SetAttrArgs, done func(WccRes, error)) error {
 	call, err := c.setattrCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.setattrEnded(call, err)) })
@@ -993,7 +993,7 @@ func (c *NfsV3Client) StartSetattr(p *transport.Pipeline, args *SetAttrArgs, don
 	return err
 }
 
-func (c *NfsV3Client) setattrCall(args *SetAttrArgs) (*transport.Call, error) {
+func (c *nfsV3Client) setattrCall(args *SetAttrArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_SETATTR: arguments: %w", err)
 	}
@@ -1003,7 +1003,7 @@ func (c *NfsV3Client) setattrCall(args *SetAttrArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) setattrEnded(call *transport.Call, failed error) (res WccRes, err error) {
+func (c *nfsV3Client) setattrEnded(call *transport.Call, failed error) (res WccRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1018,7 +1018,7 @@ func (c *NfsV3Client) setattrEnded(call *transport.Call, failed error) (res WccR
 }
 
 // Lookup calls NFSPROC3_LOOKUP.
-func (c *NfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRes, err error) {
+func (c *nfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRes, err error) {
 	call, err := c.lookupCall(args)
 	if err == nil {
 		res, err = c.lookupEnded(call, c.caller.Call(ctx, call))
@@ -1027,7 +1027,7 @@ func (c *NfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRe
 }
 
 // StartLookup starts a call of Lookup in p.
-func (c *NfsV3Client) StartLookup(p *transport.Pipeline, args *DirOpArgs, done func(LookupRes, error)) error {
+func (c *nfsV3Client) StartLookup(p *transport.Pipeline, args *DirOpArgs, done func(LookupRes, error)) error {
 	call, err := c.lookupCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.lookupEnded(call, err)) })
@@ -1035,7 +1035,7 @@ func (c *NfsV3Client) StartLookup(p *transport.Pipeline, args *DirOpArgs, done f
 	return err
 }
 
-func (c *NfsV3Client) lookupCall(args *DirOpArgs) (*transport.Call, error) {
+func (c *nfsV3Client) lookupCall(args *DirOpArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_LOOKUP: arguments: %w", err)
 	}
@@ -1045,7 +1045,7 @@ func (c *NfsV3Client) lookupCall(args *DirOpArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) lookupEnded(call *transport.Call, failed error) (res LookupRes, err error) {
+func (c *nfsV3Client) lookupEnded(call *transport.Call, failed error) (res LookupRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1060,7 +1060,7 @@ func (c *NfsV3Client) lookupEnded(call *transport.Call, failed error) (res Looku
 }
 
 // Access calls NFSPROC3_ACCESS.
-func (c *NfsV3Client) Access(ctx context.Context, args *AccessArgs) (res AccessRes, err error) {
+func (c *nfsV3Client) Access(ctx context.Context, args *AccessArgs) (res AccessRes, err error) {
 	call, err := c.accessCall(args)
 	if err == nil {
 		res, err = c.accessEnded(call, c.caller.Call(ctx, call))
@@ -1069,7 +1069,7 @@ func (c *NfsV3Client) Access(ctx context.Context, args *AccessArgs) (res AccessR
 }
 
 // StartAccess starts a call of Access in p.
-func (c *NfsV3Client) StartAccess(p *transport.Pipeline, args *AccessArgs, done func(AccessRes, error)) error {
+func (c *nfsV3Client) StartAccess(p *transport.Pipeline, args *AccessArgs, done func(AccessRes, error)) error {
 	call, err := c.accessCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.accessEnded(call, err)) })
@@ -1077,7 +1077,7 @@ func (c *NfsV3Client) StartAccess(p *transport.Pipeline, args *AccessArgs, done 
 	return err
 }
 
-func (c *NfsV3Client) accessCall(args *AccessArgs) (*transport.Call, error) {
+func (c *nfsV3Client) accessCall(args *AccessArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_ACCESS: arguments: %w", err)
 	}
@@ -1087,7 +1087,7 @@ func (c *NfsV3Client) accessCall(args *AccessArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) accessEnded(call *transport.Call, failed error) (res AccessRes, err error) {
+func (c *nfsV3Client) accessEnded(call *transport.Call, failed error) (res AccessRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1103,7 +1103,7 @@ func (c *NfsV3Client) accessEnded(call *transport.Call, failed error) (res Acces
 
 // Readlink calls NFSPROC3_READLINK.
 // data is memory for field Target, which is then a part of it.
-func (c *NfsV3Client) Readlink(ctx context.Context, args FileHandle, data []byte) (res ReadLinkRes, err error) {
+func (c *nfsV3Client) Readlink(ctx context.Context, args FileHandle, data []byte) (res ReadLinkRes, err error) {
 	call, err := c.readlinkCall(args, data)
 	if err == nil {
 		res, err = c.readlinkEnded(call, c.caller.Call(ctx, call))
@@ -1112,7 +1112,7 @@ func (c *NfsV3Client) Readlink(ctx context.Context, args FileHandle, data []byte
 }
 
 // StartReadlink starts a call of Readlink in p.
-func (c *NfsV3Client) StartReadlink(p *transport.Pipeline, args FileHandle, data []byte, done func(ReadLinkRes, error)) error {
+func (c *nfsV3Client) StartReadlink(p *transport.Pipeline, args FileHandle, data []byte, done func(ReadLinkRes, error)) error {
 	call, err := c.readlinkCall(args, data)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readlinkEnded(call, err)) })
@@ -1120,7 +1120,7 @@ func (c *NfsV3Client) StartReadlink(p *transport.Pipeline, args FileHandle, data
 	return err
 }
 
-func (c *NfsV3Client) readlinkCall(args FileHandle, data []byte) (*transport.Call, error) {
+func (c *nfsV3Client) readlinkCall(args FileHandle, data []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_READLINK: arguments: %w", xdr.InField("args", err))
 	}
@@ -1131,7 +1131,7 @@ func (c *NfsV3Client) readlinkCall(args FileHandle, data []byte) (*transport.Cal
 	return call, nil
 }
 
-func (c *NfsV3Client) readlinkEnded(call *transport.Call, failed error) (res ReadLinkRes, err error) {
+func (c *nfsV3Client) readlinkEnded(call *transport.Call, failed error) (res ReadLinkRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1155,7 +1155,7 @@ func (c *NfsV3Client) readlinkEnded(call *transport.Call, failed error) (res Rea
 
 // Read calls NFSPROC3_READ.
 // data is memory for field Data, which is then a part of it.
-func (c *NfsV3Client) Read(ctx context.Context, args *ReadArgs, data []byte) (res ReadRes, err error) {
+func (c *nfsV3Client) Read(ctx context.Context, args *ReadArgs, data []byte) (res ReadRes, err error) {
 	call, err := c.readCall(args, data)
 	if err == nil {
 		res, err = c.readEnded(call, c.caller.Call(ctx, call))
@@ -1164,7 +1164,7 @@ func (c *NfsV3Client) Read(ctx context.Context, args *ReadArgs, data []byte) (re
 }
 
 // StartRead starts a call of Read in p.
-func (c *NfsV3Client) StartRead(p *transport.Pipeline, args *ReadArgs, data []byte, done func(ReadRes, error)) error {
+func (c *nfsV3Client) StartRead(p *transport.Pipeline, args *ReadArgs, data []byte, done func(ReadRes, error)) error {
 	call, err := c.readCall(args, data)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readEnded(call, err)) })
@@ -1172,7 +1172,7 @@ func (c *NfsV3Client) StartRead(p *transport.Pipeline, args *ReadArgs, data []by
 	return err
 }
 
-func (c *NfsV3Client) readCall(args *ReadArgs, data []byte) (*transport.Call, error) {
+func (c *nfsV3Client) readCall(args *ReadArgs, data []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_READ: arguments: %w", err)
 	}
@@ -1183,7 +1183,7 @@ func (c *NfsV3Client) readCall(args *ReadArgs, data []byte) (*transport.Call, er
 	return call, nil
 }
 
-func (c *NfsV3Client) readEnded(call *transport.Call, failed error) (res ReadRes, err error) {
+func (c *nfsV3Client) readEnded(call *transport.Call, failed error) (res ReadRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1210,7 +1210,7 @@ func (c *NfsV3Client) readEnded(call *transport.Call, failed error) (res ReadRes
 }
 
 // Write calls NFSPROC3_WRITE.
-func (c *NfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes, err error) {
+func (c *nfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes, err error) {
 	call, err := c.writeCall(args)
 	if err == nil {
 		res, err = c.writeEnded(call, c.caller.Call(ctx, call))
@@ -1219,7 +1219,7 @@ func (c *NfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes,
 }
 
 // StartWrite starts a call of Write in p.
-func (c *NfsV3Client) StartWrite(p *transport.Pipeline, args *WriteArgs, done func(WriteRes, error)) error {
+func (c *nfsV3Client) StartWrite(p *transport.Pipeline, args *WriteArgs, done func(WriteRes, error)) error {
 	call, err := c.writeCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.writeEnded(call, err)) })
@@ -1227,7 +1227,7 @@ func (c *NfsV3Client) StartWrite(p *transport.Pipeline, args *WriteArgs, done fu
 	return err
 }
 
-func (c *NfsV3Client) writeCall(args *WriteArgs) (*transport.Call, error) {
+func (c *nfsV3Client) writeCall(args *WriteArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_WRITE: arguments: %w", err)
 	}
@@ -1244,7 +1244,7 @@ func (c *NfsV3Client) writeCall(args *WriteArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) writeEnded(call *transport.Call, failed error) (res WriteRes, err error) {
+func (c *nfsV3Client) writeEnded(call *transport.Call, failed error) (res WriteRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1259,7 +1259,7 @@ func (c *NfsV3Client) writeEnded(call *transport.Call, failed error) (res WriteR
 }
 
 // Create calls NFSPROC3_CREATE.
-func (c *NfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateRes, err error) {
+func (c *nfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateRes, err error) {
 	call, err := c.createCall(args)
 	if err == nil {
 		res, err = c.createEnded(call, c.caller.Call(ctx, call))
@@ -1268,7 +1268,7 @@ func (c *NfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateR
 }
 
 // StartCreate starts a call of Create in p.
-func (c *NfsV3Client) StartCreate(p *transport.Pipeline, args *CreateArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartCreate(p *transport.Pipeline, args *CreateArgs, done func(CreateRes, error)) error {
 	call, err := c.createCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.createEnded(call, err)) })
@@ -1276,7 +1276,7 @@ func (c *NfsV3Client) StartCreate(p *transport.Pipeline, args *CreateArgs, done 
 	return err
 }
 
-func (c *NfsV3Client) createCall(args *CreateArgs) (*transport.Call, error) {
+func (c *nfsV3Client) createCall(args *CreateArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_CREATE: arguments: %w", err)
 	}
@@ -1286,7 +1286,7 @@ func (c *NfsV3Client) createCall(args *CreateArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) createEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+func (c *nfsV3Client) createEnded(call *transport.Call, failed error) (res CreateRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1301,7 +1301,7 @@ func (c *NfsV3Client) createEnded(call *transport.Call, failed error) (res Creat
 }
 
 // Mkdir calls NFSPROC3_MKDIR.
-func (c *NfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes, err error) {
+func (c *nfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes, err error) {
 	call, err := c.mkdirCall(args)
 	if err == nil {
 		res, err = c.mkdirEnded(call, c.caller.Call(ctx, call))
@@ -1310,7 +1310,7 @@ func (c *NfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes
 }
 
 // StartMkdir starts a call of Mkdir in p.
-func (c *NfsV3Client) StartMkdir(p *transport.Pipeline, args *MkdirArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartMkdir(p *transport.Pipeline, args *MkdirArgs, done func(CreateRes, error)) error {
 	call, err := c.mkdirCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.mkdirEnded(call, err)) })
@@ -1318,7 +1318,7 @@ func (c *NfsV3Client) StartMkdir(p *transport.Pipeline, args *MkdirArgs, done fu
 	return err
 }
 
-func (c *NfsV3Client) mkdirCall(args *MkdirArgs) (*transport.Call, error) {
+func (c *nfsV3Client) mkdirCall(args *MkdirArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_MKDIR: arguments: %w", err)
 	}
@@ -1328,7 +1328,7 @@ func (c *NfsV3Client) mkdirCall(args *MkdirArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) mkdirEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+func (c *nfsV3Client) mkdirEnded(call *transport.Call, failed error) (res CreateRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1343,7 +1343,7 @@ func (c *NfsV3Client) mkdirEnded(call *transport.Call, failed error) (res Create
 }
 
 // Symlink calls NFSPROC3_SYMLINK.
-func (c *NfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res CreateRes, err error) {
+func (c *nfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res CreateRes, err error) {
 	call, err := c.symlinkCall(args)
 	if err == nil {
 		res, err = c.symlinkEnded(call, c.caller.Call(ctx, call))
@@ -1352,7 +1352,7 @@ func (c *NfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res Creat
 }
 
 // StartSymlink starts a call of Symlink in p.
-func (c *NfsV3Client) StartSymlink(p *transport.Pipeline, args *SymlinkArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartSymlink(p *transport.Pipeline, args *SymlinkArgs, done func(CreateRes, error)) error {
 	call, err := c.symlinkCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.symlinkEnded(call, err)) })
@@ -1360,7 +1360,7 @@ func (c *NfsV3Client) StartSymlink(p *transport.Pipeline, args *SymlinkArgs, don
 	return err
 }
 
-func (c *NfsV3Client) symlinkCall(args *SymlinkArgs) (*transport.Call, error) {
+func (c *nfsV3Client) symlinkCall(args *SymlinkArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_SYMLINK: arguments: %w", err)
 	}
@@ -1375,7 +1375,7 @@ func (c *NfsV3Client) symlinkCall(args *SymlinkArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) symlinkEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+func (c *nfsV3Client) symlinkEnded(call *transport.Call, failed error) (res CreateRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1390,7 +1390,7 @@ func (c *NfsV3Client) symlinkEnded(call *transport.Call, failed error) (res Crea
 }
 
 // Mknod calls NFSPROC3_MKNOD.
-func (c *NfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes, err error) {
+func (c *nfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes, err error) {
 	call, err := c.mknodCall(args)
 	if err == nil {
 		res, err = c.mknodEnded(call, c.caller.Call(ctx, call))
@@ -1399,7 +1399,7 @@ func (c *NfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes
 }
 
 // StartMknod starts a call of Mknod in p.
-func (c *NfsV3Client) StartMknod(p *transport.Pipeline, args *MknodArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartMknod(p *transport.Pipeline, args *MknodArgs, done func(CreateRes, error)) error {
 	call, err := c.mknodCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.mknodEnded(call, err)) })
@@ -1407,7 +1407,7 @@ func (c *NfsV3Client) StartMknod(p *transport.Pipeline, args *MknodArgs, done fu
 	return err
 }
 
-func (c *NfsV3Client) mknodCall(args *MknodArgs) (*transport.Call, error) {
+func (c *nfsV3Client) mknodCall(args *MknodArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_MKNOD: arguments: %w", err)
 	}
@@ -1417,7 +1417,7 @@ func (c *NfsV3Client) mknodCall(args *MknodArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) mknodEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+func (c *nfsV3Client) mknodEnded(call *transport.Call, failed error) (res CreateRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1432,7 +1432,7 @@ func (c *NfsV3Client) mknodEnded(call *transport.Call, failed error) (res Create
 }
 
 // Remove calls NFSPROC3_REMOVE.
-func (c *NfsV3Client) Remove(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
+func (c *nfsV3Client) Remove(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
 	call, err := c.removeCall(args)
 	if err == nil {
 		res, err = c.removeEnded(call, c.caller.Call(ctx, call))
@@ -1441,7 +1441,7 @@ func (c *NfsV3Client) Remove(ctx context.Context, args *DirOpArgs) (res WccRes, 
 }
 
 // StartRemove starts a call of Remove in p.
-func (c *NfsV3Client) StartRemove(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
+func (c *nfsV3Client) StartRemove(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
 	call, err := c.removeCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.removeEnded(call, err)) })
@@ -1449,7 +1449,7 @@ func (c *NfsV3Client) StartRemove(p *transport.Pipeline, args *DirOpArgs, done f
 	return err
 }
 
-func (c *NfsV3Client) removeCall(args *DirOpArgs) (*transport.Call, error) {
+func (c *nfsV3Client) removeCall(args *DirOpArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_REMOVE: arguments: %w", err)
 	}
@@ -1459,7 +1459,7 @@ func (c *NfsV3Client) removeCall(args *DirOpArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) removeEnded(call *transport.Call, failed error) (res WccRes, err error) {
+func (c *nfsV3Client) removeEnded(call *transport.Call, failed error) (res WccRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1474,7 +1474,7 @@ func (c *NfsV3Client) removeEnded(call *transport.Call, failed error) (res WccRe
 }
 
 // Rmdir calls NFSPROC3_RMDIR.
-func (c *NfsV3Client) Rmdir(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
+func (c *nfsV3Client) Rmdir(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
 	call, err := c.rmdirCall(args)
 	if err == nil {
 		res, err = c.rmdirEnded(call, c.caller.Call(ctx, call))
@@ -1483,7 +1483,7 @@ func (c *NfsV3Client) Rmdir(ctx context.Context, args *DirOpArgs) (res WccRes, e
 }
 
 // StartRmdir starts a call of Rmdir in p.
-func (c *NfsV3Client) StartRmdir(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
+func (c *nfsV3Client) StartRmdir(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
 	call, err := c.rmdirCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.rmdirEnded(call, err)) })
@@ -1491,7 +1491,7 @@ func (c *NfsV3Client) StartRmdir(p *transport.Pipeline, args *DirOpArgs, done fu
 	return err
 }
 
-func (c *NfsV3Client) rmdirCall(args *DirOpArgs) (*transport.Call, error) {
+func (c *nfsV3Client) rmdirCall(args *DirOpArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_RMDIR: arguments: %w", err)
 	}
@@ -1501,7 +1501,7 @@ func (c *NfsV3Client) rmdirCall(args *DirOpArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) rmdirEnded(call *transport.Call, failed error) (res WccRes, err error) {
+func (c *nfsV3Client) rmdirEnded(call *transport.Call, failed error) (res WccRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1516,7 +1516,7 @@ func (c *NfsV3Client) rmdirEnded(call *transport.Call, failed error) (res WccRes
 }
 
 // Rename calls NFSPROC3_RENAME.
-func (c *NfsV3Client) Rename(ctx context.Context, args *RenameArgs) (res RenameRes, err error) {
+func (c *nfsV3Client) Rename(ctx context.Context, args *RenameArgs) (res RenameRes, err error) {
 	call, err := c.renameCall(args)
 	if err == nil {
 		res, err = c.renameEnded(call, c.caller.Call(ctx, call))
@@ -1525,7 +1525,7 @@ func (c *NfsV3Client) Rename(ctx context.Context, args *RenameArgs) (res RenameR
 }
 
 // StartRename starts a call of Rename in p.
-func (c *NfsV3Client) StartRename(p *transport.Pipeline, args *RenameArgs, done func(RenameRes, error)) error {
+func (c *nfsV3Client) StartRename(p *transport.Pipeline, args *RenameArgs, done func(RenameRes, error)) error {
 	call, err := c.renameCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.renameEnded(call, err)) })
@@ -1533,7 +1533,7 @@ func (c *NfsV3Client) StartRename(p *transport.Pipeline, args *RenameArgs, done 
 	return err
 }
 
-func (c *NfsV3Client) renameCall(args *RenameArgs) (*transport.Call, error) {
+func (c *nfsV3Client) renameCall(args *RenameArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_RENAME: arguments: %w", err)
 	}
@@ -1543,7 +1543,7 @@ func (c *NfsV3Client) renameCall(args *RenameArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) renameEnded(call *transport.Call, failed error) (res RenameRes, err error) {
+func (c *nfsV3Client) renameEnded(call *transport.Call, failed error) (res RenameRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1558,7 +1558,7 @@ func (c *NfsV3Client) renameEnded(call *transport.Call, failed error) (res Renam
 }
 
 // Link calls NFSPROC3_LINK.
-func (c *NfsV3Client) Link(ctx context.Context, args *LinkArgs) (res LinkRes, err error) {
+func (c *nfsV3Client) Link(ctx context.Context, args *LinkArgs) (res LinkRes, err error) {
 	call, err := c.linkCall(args)
 	if err == nil {
 		res, err = c.linkEnded(call, c.caller.Call(ctx, call))
@@ -1567,7 +1567,7 @@ func (c *NfsV3Client) Link(ctx context.Context, args *LinkArgs) (res LinkRes, er
 }
 
 // StartLink starts a call of Link in p.
-func (c *NfsV3Client) StartLink(p *transport.Pipeline, args *LinkArgs, done func(LinkRes, error)) error {
+func (c *nfsV3Client) StartLink(p *transport.Pipeline, args *LinkArgs, done func(LinkRes, error)) error {
 	call, err := c.linkCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.linkEnded(call, err)) })
@@ -1575,7 +1575,7 @@ func (c *NfsV3Client) StartLink(p *transport.Pipeline, args *LinkArgs, done func
 	return err
 }
 
-func (c *NfsV3Client) linkCall(args *LinkArgs) (*transport.Call, error) {
+func (c *nfsV3Client) linkCall(args *LinkArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_LINK: arguments: %w", err)
 	}
@@ -1585,7 +1585,7 @@ func (c *NfsV3Client) linkCall(args *LinkArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) linkEnded(call *transport.Call, failed error) (res LinkRes, err error) {
+func (c *nfsV3Client) linkEnded(call *transport.Call, failed error) (res LinkRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1600,7 +1600,7 @@ func (c *NfsV3Client) linkEnded(call *transport.Call, failed error) (res LinkRes
 }
 
 // Readdir calls NFSPROC3_READDIR.
-func (c *NfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadDirRes, err error) {
+func (c *nfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadDirRes, err error) {
 	call, err := c.readdirCall(args)
 	if err == nil {
 		res, err = c.readdirEnded(call, c.caller.Call(ctx, call))
@@ -1609,7 +1609,7 @@ func (c *NfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadD
 }
 
 // StartReaddir starts a call of Readdir in p.
-func (c *NfsV3Client) StartReaddir(p *transport.Pipeline, args *ReadDirArgs, done func(ReadDirRes, error)) error {
+func (c *nfsV3Client) StartReaddir(p *transport.Pipeline, args *ReadDirArgs, done func(ReadDirRes, error)) error {
 	call, err := c.readdirCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readdirEnded(call, err)) })
@@ -1617,7 +1617,7 @@ func (c *NfsV3Client) StartReaddir(p *transport.Pipeline, args *ReadDirArgs, don
 	return err
 }
 
-func (c *NfsV3Client) readdirCall(args *ReadDirArgs) (*transport.Call, error) {
+func (c *nfsV3Client) readdirCall(args *ReadDirArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_READDIR: arguments: %w", err)
 	}
@@ -1627,7 +1627,7 @@ func (c *NfsV3Client) readdirCall(args *ReadDirArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) readdirEnded(call *transport.Call, failed error) (res ReadDirRes, err error) {
+func (c *nfsV3Client) readdirEnded(call *transport.Call, failed error) (res ReadDirRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1642,7 +1642,7 @@ func (c *NfsV3Client) readdirEnded(call *transport.Call, failed error) (res Read
 }
 
 // Readdirplus calls NFSPROC3_READDIRPLUS.
-func (c *NfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (res ReadDirPlusRes, err error) {
+func (c *nfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (res ReadDirPlusRes, err error) {
 	call, err := c.readdirplusCall(args)
 	if err == nil {
 		res, err = c.readdirplusEnded(call, c.caller.Call(ctx, call))
@@ -1651,7 +1651,7 @@ func (c *NfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (r
 }
 
 // StartReaddirplus starts a call of Readdirplus in p.
-func (c *NfsV3Client) StartReaddirplus(p *transport.Pipeline, args *ReadDirPlusArgs, done func(ReadDirPlusRes, error)) error {
+func (c *nfsV3Client) StartReaddirplus(p *transport.Pipeline, args *ReadDirPlusArgs, done func(ReadDirPlusRes, error)) error {
 	call, err := c.readdirplusCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readdirplusEnded(call, err)) })
@@ -1659,7 +1659,7 @@ func (c *NfsV3Client) StartReaddirplus(p *transport.Pipeline, args *ReadDirPlusA
 	return err
 }
 
-func (c *NfsV3Client) readdirplusCall(args *ReadDirPlusArgs) (*transport.Call, error) {
+func (c *nfsV3Client) readdirplusCall(args *ReadDirPlusArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_READDIRPLUS: arguments: %w", err)
 	}
@@ -1669,7 +1669,7 @@ func (c *NfsV3Client) readdirplusCall(args *ReadDirPlusArgs) (*transport.Call, e
 	return call, nil
 }
 
-func (c *NfsV3Client) readdirplusEnded(call *transport.Call, failed error) (res ReadDirPlusRes, err error) {
+func (c *nfsV3Client) readdirplusEnded(call *transport.Call, failed error) (res ReadDirPlusRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1684,7 +1684,7 @@ func (c *NfsV3Client) readdirplusEnded(call *transport.Call, failed error) (res 
 }
 
 // Fsstat calls NFSPROC3_FSSTAT.
-func (c *NfsV3Client) Fsstat(ctx context.Context, args FileHandle) (res FSStatRes, err error) {
+func (c *nfsV3Client) Fsstat(ctx context.Context, args FileHandle) (res FSStatRes, err error) {
 	call, err := c.fsstatCall(args)
 	if err == nil {
 		res, err = c.fsstatEnded(call, c.caller.Call(ctx, call))
@@ -1693,7 +1693,7 @@ func (c *NfsV3Client) Fsstat(ctx context.Context, args FileHandle) (res FSStatRe
 }
 
 // StartFsstat starts a call of Fsstat in p.
-func (c *NfsV3Client) StartFsstat(p *transport.Pipeline, args FileHandle, done func(FSStatRes, error)) error {
+func (c *nfsV3Client) StartFsstat(p *transport.Pipeline, args FileHandle, done func(FSStatRes, error)) error {
 	call, err := c.fsstatCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.fsstatEnded(call, err)) })
@@ -1701,7 +1701,7 @@ func (c *NfsV3Client) StartFsstat(p *transport.Pipeline, args FileHandle, done f
 	return err
 }
 
-func (c *NfsV3Client) fsstatCall(args FileHandle) (*transport.Call, error) {
+func (c *nfsV3Client) fsstatCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_FSSTAT: arguments: %w", xdr.InField("args", err))
 	}
@@ -1711,7 +1711,7 @@ func (c *NfsV3Client) fsstatCall(args FileHandle) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) fsstatEnded(call *transport.Call, failed error) (res FSStatRes, err error) {
+func (c *nfsV3Client) fsstatEnded(call *transport.Call, failed error) (res FSStatRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1726,7 +1726,7 @@ func (c *NfsV3Client) fsstatEnded(call *transport.Call, failed error) (res FSSta
 }
 
 // Fsinfo calls NFSPROC3_FSINFO.
-func (c *NfsV3Client) Fsinfo(ctx context.Context, args FileHandle) (res FSInfoRes, err error) {
+func (c *nfsV3Client) Fsinfo(ctx context.Context, args FileHandle) (res FSInfoRes, err error) {
 	call, err := c.fsinfoCall(args)
 	if err == nil {
 		res, err = c.fsinfoEnded(call, c.caller.Call(ctx, call))
@@ -1735,7 +1735,7 @@ func (c *NfsV3Client) Fsinfo(ctx context.Context, args FileHandle) (res FSInfoRe
 }
 
 // StartFsinfo starts a call of Fsinfo in p.
-func (c *NfsV3Client) StartFsinfo(p *transport.Pipeline, args FileHandle, done func(FSInfoRes, error)) error {
+func (c *nfsV3Client) StartFsinfo(p *transport.Pipeline, args FileHandle, done func(FSInfoRes, error)) error {
 	call, err := c.fsinfoCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.fsinfoEnded(call, err)) })
@@ -1743,7 +1743,7 @@ func (c *NfsV3Client) StartFsinfo(p *transport.Pipeline, args FileHandle, done f
 	return err
 }
 
-func (c *NfsV3Client) fsinfoCall(args FileHandle) (*transport.Call, error) {
+func (c *nfsV3Client) fsinfoCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_FSINFO: arguments: %w", xdr.InField("args", err))
 	}
@@ -1753,7 +1753,7 @@ func (c *NfsV3Client) fsinfoCall(args FileHandle) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) fsinfoEnded(call *transport.Call, failed error) (res FSInfoRes, err error) {
+func (c *nfsV3Client) fsinfoEnded(call *transport.Call, failed error) (res FSInfoRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1768,7 +1768,7 @@ func (c *NfsV3Client) fsinfoEnded(call *transport.Call, failed error) (res FSInf
 }
 
 // Pathconf calls NFSPROC3_PATHCONF.
-func (c *NfsV3Client) Pathconf(ctx context.Context, args FileHandle) (res PathConfRes, err error) {
+func (c *nfsV3Client) Pathconf(ctx context.Context, args FileHandle) (res PathConfRes, err error) {
 	call, err := c.pathconfCall(args)
 	if err == nil {
 		res, err = c.pathconfEnded(call, c.caller.Call(ctx, call))
@@ -1777,7 +1777,7 @@ func (c *NfsV3Client) Pathconf(ctx context.Context, args FileHandle) (res PathCo
 }
 
 // StartPathconf starts a call of Pathconf in p.
-func (c *NfsV3Client) StartPathconf(p *transport.Pipeline, args FileHandle, done func(PathConfRes, error)) error {
+func (c *nfsV3Client) StartPathconf(p *transport.Pipeline, args FileHandle, done func(PathConfRes, error)) error {
 	call, err := c.pathconfCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.pathconfEnded(call, err)) })
@@ -1785,7 +1785,7 @@ func (c *NfsV3Client) StartPathconf(p *transport.Pipeline, args FileHandle, done
 	return err
 }
 
-func (c *NfsV3Client) pathconfCall(args FileHandle) (*transport.Call, error) {
+func (c *nfsV3Client) pathconfCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_PATHCONF: arguments: %w", xdr.InField("args", err))
 	}
@@ -1795,7 +1795,7 @@ func (c *NfsV3Client) pathconfCall(args FileHandle) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) pathconfEnded(call *transport.Call, failed error) (res PathConfRes, err error) {
+func (c *nfsV3Client) pathconfEnded(call *transport.Call, failed error) (res PathConfRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1810,7 +1810,7 @@ func (c *NfsV3Client) pathconfEnded(call *transport.Call, failed error) (res Pat
 }
 
 // Commit calls NFSPROC3_COMMIT.
-func (c *NfsV3Client) Commit(ctx context.Context, args *CommitArgs) (res CommitRes, err error) {
+func (c *nfsV3Client) Commit(ctx context.Context, args *CommitArgs) (res CommitRes, err error) {
 	call, err := c.commitCall(args)
 	if err == nil {
 		res, err = c.commitEnded(call, c.caller.Call(ctx, call))
@@ -1819,7 +1819,7 @@ func (c *NfsV3Client) Commit(ctx context.Context, args *CommitArgs) (res CommitR
 }
 
 // StartCommit starts a call of Commit in p.
-func (c *NfsV3Client) StartCommit(p *transport.Pipeline, args *CommitArgs, done func(CommitRes, error)) error {
+func (c *nfsV3Client) StartCommit(p *transport.Pipeline, args *CommitArgs, done func(CommitRes, error)) error {
 	call, err := c.commitCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.commitEnded(call, err)) })
@@ -1827,7 +1827,7 @@ func (c *NfsV3Client) StartCommit(p *transport.Pipeline, args *CommitArgs, done 
 	return err
 }
 
-func (c *NfsV3Client) commitCall(args *CommitArgs) (*transport.Call, error) {
+func (c *nfsV3Client) commitCall(args *CommitArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("NFSPROC3_COMMIT: arguments: %w", err)
 	}
@@ -1837,7 +1837,7 @@ func (c *NfsV3Client) commitCall(args *CommitArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *NfsV3Client) commitEnded(call *transport.Call, failed error) (res CommitRes, err error) {
+func (c *nfsV3Client) commitEnded(call *transport.Call, failed error) (res CommitRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -2044,17 +2044,12 @@ func (UnimplementedNfsV3Server) Commit(context.Context, *transport.Request, *Com
 func NfsV3Program(impl NfsV3Server) transport.Program {
 	return transport.Program{
 		Number: Program, Low: Version, High: Version,
-		Handler: &nfsV3Handler{impl: impl}, Binding: NfsV3Binding{}, Padded: true,
+		Handler: &nfsV3Handler{impl: impl}, Binding: nfsV3Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return NfsV3Binding{}.Idempotent(transport.Procedure{Prog: Program, Vers: vers, Proc: proc})
+			return nfsV3Binding{}.Idempotent(transport.Procedure{Prog: Program, Vers: vers, Proc: proc})
 		},
 		Independent: true,
 	}
-}
-
-// RegisterNfsV3 has s execute version NFS_V3 of program NFS_PROGRAM with impl.
-func RegisterNfsV3(s *transport.Server, impl NfsV3Server) error {
-	return s.Register(NfsV3Program(impl))
 }
 
 // A nfsV3Handler decodes the arguments of calls and encodes their results.
@@ -2728,7 +2723,7 @@ func (h *nfsV3Handler) serveCommit(ctx context.Context, req *transport.Request, 
 	h.commitCalls.Put(x)
 }
 
-// NfsV3Binding is the upper-layer binding of version NFS_V3 of program NFS_PROGRAM:
+// nfsV3Binding is the upper-layer binding of version NFS_V3 of program NFS_PROGRAM:
 // see RFC 8166 section 6.
 // These items may be placed directly:
 //
@@ -2736,15 +2731,15 @@ func (h *nfsV3Handler) serveCommit(ctx context.Context, req *transport.Request, 
 //   - data, in the results of NFSPROC3_READ
 //   - data, in the arguments of NFSPROC3_WRITE
 //   - symlink_data, in the arguments of NFSPROC3_SYMLINK
-type NfsV3Binding struct{}
+type nfsV3Binding struct{}
 
 var (
-	_ transport.Binding     = NfsV3Binding{}
-	_ transport.Idempotence = NfsV3Binding{}
+	_ transport.Binding     = nfsV3Binding{}
+	_ transport.Idempotence = nfsV3Binding{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (NfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
+func (nfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
 	var bounds transport.ReplyBounds
 	if p.Prog != Program || p.Vers != Version {
 		return items[:0], bounds
@@ -2838,7 +2833,7 @@ func (NfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.R
 }
 
 // Reply finds the items in the results of a call.
-func (NfsV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (nfsV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
 	if p.Prog != Program || p.Vers != Version {
 		return items[:0]
 	}
@@ -2870,7 +2865,7 @@ func (NfsV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, i
 }
 
 // Idempotent reports whether a procedure may be executed again.
-func (NfsV3Binding) Idempotent(p transport.Procedure) bool {
+func (nfsV3Binding) Idempotent(p transport.Procedure) bool {
 	if p.Prog != Program || p.Vers != Version {
 		return false
 	}
@@ -2959,7 +2954,7 @@ func skipSetMtime(d *xdr.Decoder) {
 	}
 }
 
-// A MountV3Client calls version MOUNT_V3 of program MOUNT_PROGRAM.
+// A mountV3Client calls version MOUNT_V3 of program MOUNT_PROGRAM.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
 //
@@ -2967,11 +2962,11 @@ func skipSetMtime(d *xdr.Decoder) {
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewMountV3Client
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever newMountV3Client
 // was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
 // done, with what the other method would have returned. An argument that Check refuses is the
 // error of Start, and done is not called.
-type MountV3Client struct {
+type mountV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls: see [transport.Call]
 	MaxDecoded int         // of all calls: see [transport.Call]
@@ -2980,17 +2975,17 @@ type MountV3Client struct {
 	calls  transport.Calls
 }
 
-// NewMountV3Client returns a client that makes its calls with c, which stays the caller's.
-func NewMountV3Client(c transport.Caller) *MountV3Client { return &MountV3Client{caller: c} }
+// newMountV3Client returns a client that makes its calls with c, which stays the caller's.
+func newMountV3Client(c transport.Caller) *mountV3Client { return &mountV3Client{caller: c} }
 
-func (c *MountV3Client) call(proc uint32) *transport.Call {
+func (c *mountV3Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(MountProgram, MountVersion, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
 // Null calls procedure 0, which does nothing: servers answer it themselves.
-func (c *MountV3Client) Null(ctx context.Context) error {
+func (c *mountV3Client) Null(ctx context.Context) error {
 	call := c.call(0)
 	err := c.caller.Call(ctx, call)
 	c.calls.Put(call)
@@ -2998,7 +2993,7 @@ func (c *MountV3Client) Null(ctx context.Context) error {
 }
 
 // Mnt calls MOUNTPROC3_MNT.
-func (c *MountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err error) {
+func (c *mountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err error) {
 	call, err := c.mntCall(args)
 	if err == nil {
 		res, err = c.mntEnded(call, c.caller.Call(ctx, call))
@@ -3007,7 +3002,7 @@ func (c *MountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err 
 }
 
 // StartMnt starts a call of Mnt in p.
-func (c *MountV3Client) StartMnt(p *transport.Pipeline, args DirPath, done func(MntRes, error)) error {
+func (c *mountV3Client) StartMnt(p *transport.Pipeline, args DirPath, done func(MntRes, error)) error {
 	call, err := c.mntCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.mntEnded(call, err)) })
@@ -3015,7 +3010,7 @@ func (c *MountV3Client) StartMnt(p *transport.Pipeline, args DirPath, done func(
 	return err
 }
 
-func (c *MountV3Client) mntCall(args DirPath) (*transport.Call, error) {
+func (c *mountV3Client) mntCall(args DirPath) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("MOUNTPROC3_MNT: arguments: %w", xdr.InField("args", err))
 	}
@@ -3025,7 +3020,7 @@ func (c *MountV3Client) mntCall(args DirPath) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *MountV3Client) mntEnded(call *transport.Call, failed error) (res MntRes, err error) {
+func (c *mountV3Client) mntEnded(call *transport.Call, failed error) (res MntRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -3040,7 +3035,7 @@ func (c *MountV3Client) mntEnded(call *transport.Call, failed error) (res MntRes
 }
 
 // Dump calls MOUNTPROC3_DUMP.
-func (c *MountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
+func (c *mountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
 	call, err := c.dumpCall()
 	if err == nil {
 		res, err = c.dumpEnded(call, c.caller.Call(ctx, call))
@@ -3049,7 +3044,7 @@ func (c *MountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
 }
 
 // StartDump starts a call of Dump in p.
-func (c *MountV3Client) StartDump(p *transport.Pipeline, done func(DumpRes, error)) error {
+func (c *mountV3Client) StartDump(p *transport.Pipeline, done func(DumpRes, error)) error {
 	call, err := c.dumpCall()
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.dumpEnded(call, err)) })
@@ -3057,13 +3052,13 @@ func (c *MountV3Client) StartDump(p *transport.Pipeline, done func(DumpRes, erro
 	return err
 }
 
-func (c *MountV3Client) dumpCall() (*transport.Call, error) {
+func (c *mountV3Client) dumpCall() (*transport.Call, error) {
 	call := c.call(MountProcDump)
 	call.MaxResults = 65536
 	return call, nil
 }
 
-func (c *MountV3Client) dumpEnded(call *transport.Call, failed error) (res DumpRes, err error) {
+func (c *mountV3Client) dumpEnded(call *transport.Call, failed error) (res DumpRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -3078,7 +3073,7 @@ func (c *MountV3Client) dumpEnded(call *transport.Call, failed error) (res DumpR
 }
 
 // Umnt calls MOUNTPROC3_UMNT.
-func (c *MountV3Client) Umnt(ctx context.Context, args DirPath) error {
+func (c *mountV3Client) Umnt(ctx context.Context, args DirPath) error {
 	call, err := c.umntCall(args)
 	if err == nil {
 		err = c.umntEnded(call, c.caller.Call(ctx, call))
@@ -3087,7 +3082,7 @@ func (c *MountV3Client) Umnt(ctx context.Context, args DirPath) error {
 }
 
 // StartUmnt starts a call of Umnt in p.
-func (c *MountV3Client) StartUmnt(p *transport.Pipeline, args DirPath, done func(error)) error {
+func (c *mountV3Client) StartUmnt(p *transport.Pipeline, args DirPath, done func(error)) error {
 	call, err := c.umntCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.umntEnded(call, err)) })
@@ -3095,7 +3090,7 @@ func (c *MountV3Client) StartUmnt(p *transport.Pipeline, args DirPath, done func
 	return err
 }
 
-func (c *MountV3Client) umntCall(args DirPath) (*transport.Call, error) {
+func (c *mountV3Client) umntCall(args DirPath) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("MOUNTPROC3_UMNT: arguments: %w", xdr.InField("args", err))
 	}
@@ -3104,7 +3099,7 @@ func (c *MountV3Client) umntCall(args DirPath) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *MountV3Client) umntEnded(call *transport.Call, err error) error {
+func (c *mountV3Client) umntEnded(call *transport.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -3117,7 +3112,7 @@ func (c *MountV3Client) umntEnded(call *transport.Call, err error) error {
 }
 
 // Umntall calls MOUNTPROC3_UMNTALL.
-func (c *MountV3Client) Umntall(ctx context.Context) error {
+func (c *mountV3Client) Umntall(ctx context.Context) error {
 	call, err := c.umntallCall()
 	if err == nil {
 		err = c.umntallEnded(call, c.caller.Call(ctx, call))
@@ -3126,7 +3121,7 @@ func (c *MountV3Client) Umntall(ctx context.Context) error {
 }
 
 // StartUmntall starts a call of Umntall in p.
-func (c *MountV3Client) StartUmntall(p *transport.Pipeline, done func(error)) error {
+func (c *mountV3Client) StartUmntall(p *transport.Pipeline, done func(error)) error {
 	call, err := c.umntallCall()
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.umntallEnded(call, err)) })
@@ -3134,12 +3129,12 @@ func (c *MountV3Client) StartUmntall(p *transport.Pipeline, done func(error)) er
 	return err
 }
 
-func (c *MountV3Client) umntallCall() (*transport.Call, error) {
+func (c *mountV3Client) umntallCall() (*transport.Call, error) {
 	call := c.call(MountProcUmntAll)
 	return call, nil
 }
 
-func (c *MountV3Client) umntallEnded(call *transport.Call, err error) error {
+func (c *mountV3Client) umntallEnded(call *transport.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -3152,7 +3147,7 @@ func (c *MountV3Client) umntallEnded(call *transport.Call, err error) error {
 }
 
 // Export calls MOUNTPROC3_EXPORT.
-func (c *MountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
+func (c *mountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
 	call, err := c.exportCall()
 	if err == nil {
 		res, err = c.exportEnded(call, c.caller.Call(ctx, call))
@@ -3161,7 +3156,7 @@ func (c *MountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
 }
 
 // StartExport starts a call of Export in p.
-func (c *MountV3Client) StartExport(p *transport.Pipeline, done func(ExportRes, error)) error {
+func (c *mountV3Client) StartExport(p *transport.Pipeline, done func(ExportRes, error)) error {
 	call, err := c.exportCall()
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.exportEnded(call, err)) })
@@ -3169,13 +3164,13 @@ func (c *MountV3Client) StartExport(p *transport.Pipeline, done func(ExportRes, 
 	return err
 }
 
-func (c *MountV3Client) exportCall() (*transport.Call, error) {
+func (c *mountV3Client) exportCall() (*transport.Call, error) {
 	call := c.call(MountProcExport)
 	call.MaxResults = 65536
 	return call, nil
 }
 
-func (c *MountV3Client) exportEnded(call *transport.Call, failed error) (res ExportRes, err error) {
+func (c *mountV3Client) exportEnded(call *transport.Call, failed error) (res ExportRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -3254,17 +3249,12 @@ func (UnimplementedMountV3Server) Export(context.Context, *transport.Request, *E
 func MountV3Program(impl MountV3Server) transport.Program {
 	return transport.Program{
 		Number: MountProgram, Low: MountVersion, High: MountVersion,
-		Handler: &mountV3Handler{impl: impl}, Binding: MountV3Binding{}, Padded: true,
+		Handler: &mountV3Handler{impl: impl}, Binding: mountV3Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return MountV3Binding{}.Idempotent(transport.Procedure{Prog: MountProgram, Vers: vers, Proc: proc})
+			return mountV3Binding{}.Idempotent(transport.Procedure{Prog: MountProgram, Vers: vers, Proc: proc})
 		},
 		Independent: true,
 	}
-}
-
-// RegisterMountV3 has s execute version MOUNT_V3 of program MOUNT_PROGRAM with impl.
-func RegisterMountV3(s *transport.Server, impl MountV3Server) error {
-	return s.Register(MountV3Program(impl))
 }
 
 // A mountV3Handler decodes the arguments of calls and encodes their results.
@@ -3415,18 +3405,18 @@ func (h *mountV3Handler) serveExport(ctx context.Context, req *transport.Request
 	h.exportCalls.Put(x)
 }
 
-// MountV3Binding is the upper-layer binding of version MOUNT_V3 of program MOUNT_PROGRAM:
+// mountV3Binding is the upper-layer binding of version MOUNT_V3 of program MOUNT_PROGRAM:
 // see RFC 8166 section 6.
 // No items may be placed directly.
-type MountV3Binding struct{}
+type mountV3Binding struct{}
 
 var (
-	_ transport.Binding     = MountV3Binding{}
-	_ transport.Idempotence = MountV3Binding{}
+	_ transport.Binding     = mountV3Binding{}
+	_ transport.Idempotence = mountV3Binding{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (MountV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
+func (mountV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
 	var bounds transport.ReplyBounds
 	if p.Prog != MountProgram || p.Vers != MountVersion {
 		return items[:0], bounds
@@ -3443,7 +3433,7 @@ func (MountV3Binding) Call(p transport.Procedure, args []byte, items []transport
 }
 
 // Reply finds the items in the results of a call.
-func (MountV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (mountV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
 	if p.Prog != MountProgram || p.Vers != MountVersion {
 		return items[:0]
 	}
@@ -3451,7 +3441,7 @@ func (MountV3Binding) Reply(p transport.Procedure, results []byte, reduced bool,
 }
 
 // Idempotent reports whether a procedure may be executed again.
-func (MountV3Binding) Idempotent(p transport.Procedure) bool {
+func (mountV3Binding) Idempotent(p transport.Procedure) bool {
 	if p.Prog != MountProgram || p.Vers != MountVersion {
 		return false
 	}

@@ -31,7 +31,7 @@ func (l longResults) Call(ctx context.Context, call *transport.Call) error {
 	return l.Caller.Call(ctx, call)
 }
 
-// dialReserved connects from a port below 1024, or from another if none of these can be bound: servers
+// dialReserved connects from a port below 1024, or from another if it can bind none of them: servers
 // refuse other ports for exports that are "secure", the default on Linux.
 func dialReserved(ctx context.Context, addr string) (net.Conn, error) {
 	const ports = highReserved - lowReserved + 1

@@ -121,6 +121,9 @@
 //
 // Kv1Binding is the transport.Binding, which finds the items in messages without decoding them.
 //
+// A comment /* wrapped */ at a version is for a package that has a client and a binding of its own
+// around them: theirs are kv1Client, newKv1Client and kv1Binding then, and RegisterKv1 is left out.
+//
 // # Exit status
 //
 // 0 for success, 1 if a file has a mistake or cannot be read or written, 2 if the command line

@@ -41,10 +41,11 @@ func Stubs(spec *Spec) error {
 	for _, p := range spec.Programs {
 		s.only(p.Doc, "program", "go")
 		for _, v := range p.Versions {
-			s.only(v.Doc, "version", "go", "lax", "independent")
+			s.only(v.Doc, "version", "go", "lax", "independent", "wrapped")
 			for _, a := range v.Doc.Annotations() {
 				v.Lax = v.Lax || a.Word == "lax"
 				v.Independent = v.Independent || a.Word == "independent"
+				v.Wrapped = v.Wrapped || a.Word == "wrapped"
 			}
 			for _, proc := range v.Procs {
 				s.procs[proc.Name] = true

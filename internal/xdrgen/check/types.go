@@ -176,6 +176,7 @@ type Version struct {
 	Lax    bool // clients and servers ignore pad bytes; set by Stubs
 
 	Independent bool // handlers wait for nothing that their client does; set by Stubs
+	Wrapped     bool // client and binding are not exported; set by Stubs
 }
 
 // A Proc is a procedure.

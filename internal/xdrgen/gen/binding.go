@@ -17,22 +17,22 @@ import (
 func (g *generator) binding(s *service) {
 	g.use(pkgTransport)
 	g.p(`
-// %[1]sBinding is the upper-layer binding of %[2]s:
-// see RFC 8166 section 6.`, s.base, s.doc)
+// %[1]s is the upper-layer binding of %[2]s:
+// see RFC 8166 section 6.`, s.binding, s.doc)
 	g.bindingDoc(s)
-	g.p(`type %[1]sBinding struct{}
+	g.p(`type %[1]s struct{}
 
 var (
-	_ transport.Binding     = %[1]sBinding{}
-	_ transport.Idempotence = %[1]sBinding{}
+	_ transport.Binding     = %[1]s{}
+	_ transport.Idempotence = %[1]s{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (%[1]sBinding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
+func (%[1]s) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
 	var bounds transport.ReplyBounds
 	if p.Prog != %[3]s || p.Vers != %[4]s {
 		return items[:0], bounds
-	}`, s.base, s.doc, s.prog, s.vers)
+	}`, s.binding, s.doc, s.prog, s.vers)
 	cases := g.capture(func() {
 		for _, m := range s.procs {
 			g.callCase(m)
@@ -45,10 +45,10 @@ func (%[1]sBinding) Call(p transport.Procedure, args []byte, items []transport.R
 
 	g.p(`
 // Reply finds the items in the results of a call.
-func (%[1]sBinding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (%[1]s) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
 	if p.Prog != %[2]s || p.Vers != %[3]s {
 		return items[:0]
-	}`, s.base, s.prog, s.vers)
+	}`, s.binding, s.prog, s.vers)
 	cases = g.capture(func() {
 		for _, m := range s.procs {
 			if len(m.Received) > 0 {
@@ -67,7 +67,7 @@ func (%[1]sBinding) Reply(p transport.Procedure, results []byte, reduced bool, i
 	}
 
 	g.p("\n// Idempotent reports whether a procedure may be executed again.")
-	g.p("func (%sBinding) Idempotent(p transport.Procedure) bool {", s.base)
+	g.p("func (%s) Idempotent(p transport.Procedure) bool {", s.binding)
 	if list := s.having(func(m *method) bool { return m.Idempotent }); list != "" {
 		g.p("if p.Prog != %s || p.Vers != %s {\nreturn false\n}", s.prog, s.vers)
 		g.p("switch p.Proc {\ncase %s:\nreturn true\n}", list)

@@ -11,7 +11,6 @@ import (
 // client writes the client of a version.
 func (g *generator) client(s *service) {
 	g.use(pkgTransport, pkgOncrpc)
-	name := s.base + "Client"
 	g.p(`
 // %[5]s %[1]s calls %[2]s.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
@@ -21,7 +20,7 @@ func (g *generator) client(s *service) {
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever New%[1]s
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever %[6]s
 // was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
 // done, with what the other method would have returned. An argument that Check refuses is the
 // error of Start, and done is not called.
@@ -34,14 +33,14 @@ type %[1]s struct {
 	calls  transport.Calls
 }
 
-// New%[1]s returns a client that makes its calls with c, which stays the caller's.
-func New%[1]s(c transport.Caller) *%[1]s { return &%[1]s{caller: c} }
+// %[6]s returns a client that makes its calls with c, which stays the caller's.
+func %[6]s(c transport.Caller) *%[1]s { return &%[1]s{caller: c} }
 
 func (c *%[1]s) call(proc uint32) *transport.Call {
 	call := c.calls.Get(%[3]s, %[4]s, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
-}`, name, s.doc, s.prog, s.vers, article(name))
+}`, s.client, s.doc, s.prog, s.vers, article(s.client), s.newClient)
 	if s.null != "" {
 		g.use("context")
 		g.p("")
@@ -51,7 +50,7 @@ func (c *%[1]s) call(proc uint32) *transport.Call {
 			doc = s.nullProc.Doc
 		}
 		g.prose([]string{first}, doc)
-		g.p("func (c *%s) %s(ctx context.Context) error {", name, s.null)
+		g.p("func (c *%s) %s(ctx context.Context) error {", s.client, s.null)
 		g.p("call := c.call(0)\nerr := c.caller.Call(ctx, call)\nc.calls.Put(call)\nreturn err\n}")
 	}
 	for _, m := range s.procs {
@@ -62,7 +61,7 @@ func (c *%[1]s) call(proc uint32) *transport.Call {
 
 // article returns the one for a Go name, as far as its first letter tells.
 func article(name string) string {
-	if strings.Contains("AEIO", name[:1]) {
+	if strings.Contains("AEIOaeio", name[:1]) {
 		return "An"
 	}
 	return "A"
@@ -98,16 +97,16 @@ func (g *generator) clientMethod(s *service, m *method) {
 	own := lower(m.name)
 	g.p("")
 	g.prose(append([]string{fmt.Sprintf("%s calls %s.", m.name, m.Name)}, g.bufsDoc(m)...), m.Doc)
-	g.p("func (c *%sClient) %s(ctx context.Context%s) %s {", s.base, m.name, params, results)
+	g.p("func (c *%s) %s(ctx context.Context%s) %s {", s.client, m.name, params, results)
 	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, args)
 	g.p("%serr = c.%sEnded(call, c.caller.Call(ctx, call))\n}\nreturn %serr\n}", res, own, res)
 
 	g.p("\n// %s starts a call of %s in p.", m.start, m.name)
-	g.p("func (c *%sClient) %s(p *transport.Pipeline%s, done %s) error {", s.base, m.start, params, done)
+	g.p("func (c *%s) %s(p *transport.Pipeline%s, done %s) error {", s.client, m.start, params, done)
 	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, args)
 	g.p("p.StartFunc(call, func(err error) { done(c.%sEnded(call, err)) })\n}\nreturn err\n}", own)
 
-	g.p("\nfunc (c *%sClient) %sCall(%s) (*transport.Call, error) {", s.base, own, strings.TrimPrefix(params, ", "))
+	g.p("\nfunc (c *%s) %sCall(%s) (*transport.Call, error) {", s.client, own, strings.TrimPrefix(params, ", "))
 	g.wrap = fmt.Sprintf(`nil, fmt.Errorf("%s: arguments: %%%%w", %%s)`, m.Name)
 	checks := g.capture(func() {
 		for _, p := range m.params {
@@ -139,7 +138,7 @@ func (g *generator) clientMethod(s *service, m *method) {
 	if m.result() == nil {
 		failed = "err"
 	}
-	g.p("\nfunc (c *%sClient) %sEnded(call *transport.Call, %s error) %s {", s.base, own, failed, results)
+	g.p("\nfunc (c *%s) %sEnded(call *transport.Call, %s error) %s {", s.client, own, failed, results)
 	if m.result() != nil {
 		g.p("err = failed")
 	}

@@ -56,10 +56,10 @@ func (g *generator) program(s *service) {
 func %[1]sProgram(impl %[1]sServer) transport.Program {
 	return transport.Program{
 		Number: %[2]s, Low: %[3]s, High: %[3]s,
-		Handler: &%[4]sHandler{impl: impl}, Binding: %[1]sBinding{}, Padded: true,
+		Handler: &%[4]sHandler{impl: impl}, Binding: %[5]s{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return %[1]sBinding{}.Idempotent(transport.Procedure{Prog: %[2]s, Vers: vers, Proc: proc})
-		},`, s.base, s.prog, s.vers, s.local)
+			return %[5]s{}.Idempotent(transport.Procedure{Prog: %[2]s, Vers: vers, Proc: proc})
+		},`, s.base, s.prog, s.vers, s.local, s.binding)
 	if list := s.having(func(m *method) bool { return m.Inline }); list != "" {
 		g.p("Inline: func(_, proc uint32) bool {\nswitch proc {\ncase %s:\nreturn true\n}\nreturn false\n},", list)
 	}
@@ -67,10 +67,12 @@ func %[1]sProgram(impl %[1]sServer) transport.Program {
 		g.p("Independent: true,")
 	}
 	g.p("}\n}")
-	g.p(`
+	if !s.wrapped {
+		g.p(`
 // Register%[1]s has s execute %[2]s with impl.
-func Register%[1]s(s *transport.Server, impl %[1]sServer) error { return s.Register(%[1]sProgram(impl)) }
-
+func Register%[1]s(s *transport.Server, impl %[1]sServer) error { return s.Register(%[1]sProgram(impl)) }`, s.base, s.doc)
+	}
+	g.p(`
 // %[4]s %[3]sHandler decodes the arguments of calls and encodes their results.
 type %[3]sHandler struct {
 	impl %[1]sServer

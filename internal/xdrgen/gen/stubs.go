@@ -17,9 +17,13 @@ type service struct {
 	doc        string // what it is called in comments
 	base       string // of the names of its Go types
 	local      string // of those that are not exported
+	client     string // the client's type
+	newClient  string // the function that returns one
+	binding    string // the binding's type
 	number     uint32 // of the program
 	lax        bool   // pad bytes are ignored
 	alone      bool   // handlers wait for nothing that their client does
+	wrapped    bool   // client and binding are not exported, and there is no function that registers a server
 	procs      []*method
 	null       string // the method for procedure 0
 	nullProc   *check.Proc
@@ -67,6 +71,7 @@ func (g *generator) service(p *check.Program, v *check.Version) *service {
 	s := &service{
 		prog: g.names.programs[number{p.Name, p.Number}], vers: g.names.versions[number{v.Name, v.Number}],
 		doc: fmt.Sprintf("version %s of program %s", v.Name, p.Name), number: p.Number, lax: v.Lax, alone: v.Independent,
+		wrapped: v.Wrapped,
 	}
 	used := map[string]bool{"Cred": true, "Verf": true, "NoResend": true}
 	prefix := commonPrefix(v.Procs)
@@ -92,6 +97,10 @@ func (g *generator) service(p *check.Program, v *check.Version) *service {
 	}
 	s.base = g.base(p, v, s.procs)
 	s.local = lower(s.base)
+	s.client, s.newClient, s.binding = s.base+"Client", "New"+s.base+"Client", s.base+"Binding"
+	if s.wrapped {
+		s.client, s.newClient, s.binding = lower(s.client), lower(s.newClient), lower(s.binding)
+	}
 	return s
 }
 
@@ -102,6 +111,7 @@ func (g *generator) base(p *check.Program, v *check.Version, procs []*method) st
 		names := []string{
 			base + "Client", "New" + base + "Client", base + "Server", "Unimplemented" + base + "Server",
 			base + "Program", "Register" + base, base + "Binding", lower(base) + "Handler",
+			lower(base) + "Client", "new" + base + "Client", lower(base) + "Binding",
 		}
 		for _, m := range procs {
 			names = append(names, lower(base)+m.name+"Call", "check"+base+m.name)

@@ -423,6 +423,17 @@ func (c *counter) Cells(_ context.Context, _ *transport.Request, args *Table, _ 
 	return nil
 }
 
+// Results have nothing that an earlier call has left in them.
+func TestResultsBeginZero(t *testing.T) {
+	b := start(t, "tcp", StoreV1Program(newStore()))
+	for range 20 {
+		res, err := b.store.List(t.Context(), &ListArgs{Count: 2})
+		if testutil.Must(t, err); len(res.Entries) != 2 {
+			t.Fatalf("%d entries, want 2", len(res.Entries))
+		}
+	}
+}
+
 // Arguments that are kept for the next call do not add up: each call has another long row.
 func TestArgumentsKept(t *testing.T) {
 	const calls, cells = 200, 1 << 10
