@@ -117,10 +117,9 @@ type RDMACore struct{}
 
 var _ Library = RDMACore{}
 
-// Progress calls l.Progress, which posts, takes an event, polls and arms in one
-// batch. It is the call of the data path: for [RDMACore] it is a static call, and
-// none of its arguments escapes. Every other Library gets copies, since what is
-// passed to an interface's method does escape.
+// Progress calls l.Progress, which posts, takes one event, polls and arms in one batch. It is the
+// call of the data path: for [RDMACore] it is a static call, and none of its arguments escapes. Every
+// other Library gets copies, since arguments of an interface's method do escape.
 func Progress(l Library, qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome) {
 	if core, ok := l.(RDMACore); ok {
 		core.Progress(qp, srq, cq, channel, recvs, sends, sges, wcs, flags, out)

@@ -19,11 +19,11 @@ import (
 	"unsafe"
 )
 
-// Progress is the whole data path in one call. In this order it posts recvs to srq, or to
-// qp if srq is nil; posts sends to qp as one list, which is one doorbell (lists of more
-// than 128 are split); takes an event if flags has TakeEvent; polls cq for up to len(wcs)
-// completions; and arms it if flags has Arm. qp may be nil if nothing is posted to it, cq
-// and channel if nothing is polled. Work requests refer to their SGEs by index in sges.
+// Progress is the whole data path in one call. In this order it posts recvs to srq, or to qp if srq
+// is nil; posts sends to qp as one list, which is one doorbell (lists of more than 128 are split);
+// takes one event if flags has TakeEvent; polls cq for up to len(wcs) completions; and arms it if
+// flags has Arm. qp may be nil if nothing is posted to it, cq and channel if nothing is polled. Work
+// requests refer to their SGEs by index in sges.
 //
 // If a receive could not be posted, no sends are posted. To be called through the function
 // [Progress].
@@ -41,7 +41,7 @@ func (RDMACore) Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs [
 		C.uint32_t(flags), (*C.struct_rr_outcome)(unsafe.Pointer(out)))
 }
 
-// GetCMEvent takes the next event from channel, whose descriptor must be non-blocking: the
+// GetCMEvent returns the next event from channel. The channel's descriptor must be non-blocking: the
 // errno is EAGAIN if there is no event.
 //
 // Calls: rdma_get_cm_event, rdma_ack_cm_event.
@@ -49,7 +49,7 @@ func (RDMACore) GetCMEvent(channel *EventChannel, out *CMEvent) syscall.Errno {
 	return syscall.Errno(C.rr_get_cm_event(channel.c(), (*C.struct_rr_cm_event)(unsafe.Pointer(out))))
 }
 
-// GetAsyncEvent takes the next asynchronous event of a device, whose descriptor must be
+// GetAsyncEvent returns the next asynchronous event of a device. The device's descriptor must be
 // non-blocking: the errno is EAGAIN if there is no event.
 //
 // Calls: ibv_get_async_event, ibv_ack_async_event.

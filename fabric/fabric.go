@@ -21,10 +21,10 @@
 //
 // # Completions
 //
-// The requests of a queue complete in the order in which they were posted: a completion tells
-// that all requests before it in its queue are complete, too. What a device is asked to report
-// is up to the adapter, which has to free the entries of its queue and to notice failures.
-// The caller says what it wants to learn:
+// The requests of a queue complete in the order in which they were posted: a completion implies that
+// all requests before it in its queue are complete, too. Which completions a device reports is up to
+// the adapter, which has to free the entries of its queue and to notice failures. The caller says
+// what it wants to learn:
 //
 //   - [Signaled]: the caller waits for the request. It has a completion.
 //   - [Deferred]: the caller does not wait, but has something to release. A later completion

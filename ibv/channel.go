@@ -22,7 +22,7 @@ type CompChannel struct {
 	cqs sync.Map // *CQ by *cgo.CQ
 }
 
-// CreateCompChannel creates a channel, whose descriptor is in Go's poller.
+// CreateCompChannel creates a channel and adds its descriptor to Go's poller.
 //
 // Implements: struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 func (c *Context) CreateCompChannel() (*CompChannel, error) {

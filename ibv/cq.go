@@ -10,8 +10,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// ackBatch is how many events are acknowledged at a time: each acknowledgement takes a
-// lock in the library, and only destroying the queue needs it.
+// ackBatch is how many events are acknowledged at a time: each acknowledgement needs a lock in the
+// library, and only destroying the queue needs it.
 const ackBatch = 1024
 
 // A CQ is a completion queue. It is closed after its queue pairs and before its

@@ -164,8 +164,8 @@ func (qp *QP) PostRecv(wrs []RecvWR) error {
 	return nil
 }
 
-// BindMW1 posts the bind of a window of type 1, whose key MW.RKey returns afterwards. An
-// empty Buf unbinds; MR is required even then, because some providers need it.
+// BindMW1 posts the bind of a window of type 1. MW.RKey returns the new key afterwards. An empty Buf
+// unbinds; MR is required even then, because some providers need it.
 //
 // Implements: int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind)
 func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {

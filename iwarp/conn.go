@@ -284,7 +284,7 @@ type failure struct {
 	seglen int             // length of that segment
 	read   []byte          // Read Request header in that segment
 	recv   fabric.WCStatus // of the receive under way
-	abort  bool            // discard what is queued
+	abort  bool            // discard the queue
 	closes bool            // the descriptor is closed next, which ends the stream
 }
 

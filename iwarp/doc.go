@@ -58,9 +58,8 @@
 //
 //   - A guess hits a region of L bytes with a probability of about L / 2^76, and one of 2 GiB
 //     or more with 2^-44.
-//   - A handle whose region was closed or whose window was invalidated is invalid for the next
-//     2^32 uses of its table entry. This is certain, not just likely: no two uses
-//     share a tagged offset.
+//   - After a region is closed, or a window invalidated, its handle is invalid for the next 2^32 uses
+//     of its table entry. This is certain, not just likely: no two uses share a tagged offset.
 //   - One wrong handle ends the connection with a Terminate message. Nothing after it is
 //     processed, and the next connection has new secrets: a peer has one guess per connection.
 //

@@ -81,7 +81,7 @@ func (e *StrangerError) Text() string {
 	return "something that is not text"
 }
 
-// The types of TLS records, each followed by a version whose first byte is 3. RFC 8446 section
+// The types of TLS records. Each is followed by a version that starts with byte 3. RFC 8446 section
 // 5.1.
 const (
 	tlsAlert = 21

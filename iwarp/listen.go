@@ -31,14 +31,14 @@ type listener struct {
 	handshakes lockorder.Value[handshakes]
 }
 
-// Handshakes are those of a listener whose MPA request is incomplete, under the lock of
+// Handshakes are those of a listener that still lack a complete MPA request, under the lock of
 // listener.handshakes.
 type handshakes struct {
 	pending []handshaker // oldest first
 	down    bool
 }
 
-// A handshaker is a TCP connection whose MPA request is incomplete.
+// A handshaker is a TCP connection that has not sent a complete MPA request.
 type handshaker struct {
 	f    *os.File
 	host netip.Addr

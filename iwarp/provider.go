@@ -71,8 +71,8 @@ type Config struct {
 	// accept.
 	ReplyTimeout time.Duration
 
-	// MaxPending bounds the incoming TCP connections of a Listener whose MPA request is
-	// incomplete. One more replaces the oldest of the host that has the most.
+	// MaxPending bounds the incoming TCP connections of a Listener that have not sent a complete MPA
+	// request. One more replaces the oldest of the host that has the most.
 	MaxPending int
 
 	// Backlog bounds the connection requests of a Listener that wait for Accept. Further ones
@@ -158,11 +158,11 @@ type open struct{ conns, mrs, mws, handshakes atomic.Int64 }
 
 // OpenObjects counts the objects of a Provider that are not closed yet.
 type OpenObjects struct {
-	Conns      int // connections, with those whose set-up is under way
+	Conns      int // connections, those being set up included
 	Listeners  int
 	MRs        int // memory regions
 	MWs        int // memory windows
-	Handshakes int // incoming connections whose request is not complete
+	Handshakes int // incoming connections without a complete request
 }
 
 // OpenObjects returns the current counts, for tests that check for leaks.

@@ -226,9 +226,9 @@ func (q *queues) stalled(e *sqEntry, ord int) bool {
 	return e.flags&fabric.Fence != 0 && q.orq.len() > 0 || e.op == fabric.OpRead && q.orq.len() >= max(ord, 1)
 }
 
-// answered removes the Read Requests whose responses have been written. Messages that the peer
-// sends after it has received a whole response must not find the request, even if the rest of
-// the batch is not written yet.
+// answered removes the Read Requests that this end has answered in full. Messages that the peer sends
+// after it has received a whole response must not find the request, even if the rest of the batch is
+// not written yet.
 func (q *queues) answered(b *batch) {
 	k := 0
 	for k < b.nresp && int(b.resp[k].end) <= b.pos {

@@ -25,7 +25,7 @@ const (
 	rxBurst = 64
 )
 
-// A stage buffers received bytes whose destination is not known yet. A connection holds one
+// A stage buffers received bytes with a destination that is not known yet. A connection holds one
 // only while bytes arrive.
 type stage [stageLen]byte
 
@@ -269,7 +269,7 @@ func (x *receiver) localFault() *failure {
 	return f
 }
 
-// refuse is a violation by the current FPDU, whose header is quoted.
+// refuse reports a violation by the current FPDU, and quotes its header.
 func (x *fpdu) refuse(cause rdmap.Cause, format string, args ...any) *failure {
 	f := violation(cause, format, args...)
 	f.quote = append([]byte(nil), x.hdr[:x.hlen]...)

@@ -298,13 +298,12 @@ func (t *entries) bind(w *MW) bool {
 
 // invalidate unbinds the window that stag names.
 //
-// This side may post the invalidation of a window that the peer has just invalidated, before
-// it has polled the completion that says so: for example when a call is canceled while its
-// reply arrives. In the same way the peer may invalidate what this side has invalidated,
-// since it is not told: with the reply to a call that was canceled before. Both succeed, as
-// the window is closed and stays closed, but only once, and until the window is prepared again.
-// RFC 5040 leaves to the adapter what cannot be invalidated, and in the RDMA verbs an STag may be
-// invalid already.
+// This side may post the invalidation of a window that the peer has just invalidated, before it has
+// polled the completion that says so: for example when a call is canceled while its reply arrives.
+// The peer, in turn, may invalidate what this side has invalidated without its knowledge, with the
+// reply to a call that was canceled before. Both succeed, as the window is closed and stays closed,
+// but only once, and until the window is prepared again. RFC 5040 leaves to the adapter what cannot
+// be invalidated, and in the RDMA verbs an STag may be invalid already.
 func (t *entries) invalidate(stag uint32, peer bool) bool {
 	_, e := t.entry(stag)
 	switch {

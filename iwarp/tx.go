@@ -488,7 +488,7 @@ var sendOps = [2][2]rdmap.Opcode{
 	{rdmap.OpSendInv, rdmap.OpSendSEInv},
 }
 
-// beginRequest makes a request, whose gather list is already in t.cur, the current message.
+// beginRequest makes a request from the gather list already in t.cur, the current message.
 func (t *sender) beginRequest(e *sqEntry) bool {
 	m := &t.cur
 	if e.op == fabric.OpRead && t.ord == 0 {
@@ -636,7 +636,7 @@ func (t *sender) payload(b *batch, start, n int) (crc uint32, summed int) {
 	return crc, summed
 }
 
-// finish removes the current message, whose last segment is in b, from its queue.
+// finish removes the current message, which ends in b, from its queue.
 func (t *sender) finish(b *batch) {
 	m := &t.cur
 	clear(m.sgl[:m.nsge])

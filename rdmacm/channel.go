@@ -103,7 +103,7 @@ func (ch *EventChannel) demux() {
 // maxBad is how many consecutive failures mean that the channel itself has failed.
 const maxBad = 64
 
-// next takes an event and looks up its ID, in one critical section because of Migrate: an
+// next returns the next event and looks up its ID, in one critical section because of Migrate: an
 // event that has been taken has been assigned to an ID.
 func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errno) {
 	all := ch.ids.Lock()

@@ -259,8 +259,8 @@ func (c *Conn) destroyQP() {
 		for w := range mws {
 			w.free(t)
 		}
-		// An abandoned set-up may still be in progress: the library changes the state
-		// of the queue pair when it takes an event, under the lock of the channel.
+		// An abandoned set-up may still be in progress: the library changes the state of the queue pair
+		// when it returns an event, under the lock of the channel.
 		c.id.ch.ids.Lock()
 		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { c.dev.lib.CMDestroyQP(raw); return 0 })
 		c.id.ch.ids.Unlock()

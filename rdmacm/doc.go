@@ -4,17 +4,16 @@
 //
 // # The connection manager
 //
-// An [EventChannel] reports events, an [ID] is one end of a connection or a listener.
-// One goroutine waits for the channel's descriptor in Go's poller and queues each event
-// with its ID. Calls that wait take a context, and end with the Close of their ID.
+// An [EventChannel] reports events, an [ID] is one end of a connection or a listener. One goroutine
+// waits for the channel's descriptor in Go's poller and queues each event with its ID. Calls that
+// wait have a context parameter, and end with the Close of their ID.
 //
 // # The provider
 //
-// [New] makes a [Provider]. Each connection has a protection domain of its own: a handle
-// of one connection is invalid in another. The device chooses handles, and offsets are
-// virtual addresses. A peer that knows an address can guess a handle it has not been
-// told, with 8 random bits on rxe and 24 on siw; a wrong guess ends the connection, so
-// there is one try for each.
+// [New] makes a [Provider]. Each connection has a protection domain of its own: a handle of one
+// connection is invalid in another. The device chooses handles, and offsets are virtual addresses. A
+// peer that knows an address can guess a handle it was not given, with 8 random bits on rxe and 24 on
+// siw; a wrong guess ends the connection, so there is one try for each.
 //
 // There is no goroutine between the device and the waiter: Wait polls the completion
 // queue, for a while if that has paid lately, then requests an event and parks in Go's

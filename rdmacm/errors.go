@@ -23,8 +23,7 @@ var ErrMisuse = errors.New("rdmacm: call out of place")
 // ErrRejected is the cause of the end of a Conn on which Reject was called.
 var ErrRejected = errors.New("rdmacm: the request was rejected")
 
-// ErrWithdrawn is the cause of the end of a Conn whose peer withdrew its request before
-// Accept.
+// ErrWithdrawn is the cause of the end of a Conn when the peer withdrew its request before Accept.
 var ErrWithdrawn = errors.New("rdmacm: the peer has withdrawn its request")
 
 // A CallError is a call of librdmacm that failed. It unwraps to its errno.
@@ -87,8 +86,8 @@ func callError(op, addr string, errno syscall.Errno) error {
 // errClosed is what calls on a closed ID or channel return.
 func errClosed(what string) error { return fmt.Errorf("rdmacm: %s: %w", what, net.ErrClosed) }
 
-// A DeviceError is the cause of the end of a connection whose device has failed or has
-// been removed. It unwraps to the errno of the call that failed.
+// A DeviceError is the cause of the end of a connection when its device has failed or has been
+// removed. It unwraps to the errno of the call that failed.
 type DeviceError struct {
 	Device string
 	Op     string // the C function, empty for an event

@@ -219,9 +219,9 @@ func (p *poller) advance(l *polling, flags uint32) bool {
 	return p.n > 0 || p.settled
 }
 
-// tell reports deferred requests whose memory is the user's again, if there are enough, with
-// one completion that stands for all. Poll does so when it has something else to return, so
-// that no goroutine wakes for it, and the device need not signal them.
+// tell reports deferred requests when their memory is the user's again, if there are enough of them,
+// with one completion that stands for all. Poll does so when it has something else to return, so that
+// no goroutine wakes for it, and the device need not signal them.
 func (p *poller) tell(wc []fabric.WC) int {
 	c := p.c
 	if len(wc) == 0 || c.deferred.Load() < tellQuiet || p.failed || p.settled {

@@ -277,9 +277,9 @@ func (t *sender) defers(at uint64, wr *fabric.SendWR, op fabric.WCOpcode, report
 	}
 }
 
-// postSends posts requests whose elements are in sges. An error of the device, after the
-// checks of check, ends the connection, and all requests of the list complete as flushed:
-// drivers do not report reliably how many were posted.
+// postSends posts requests with their elements in sges. An error of the device, after the checks of
+// check, ends the connection, and all requests of the list complete as flushed: drivers do not report
+// reliably how many were posted.
 func (t *sender) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
 	if len(wrs) == 0 {
 		return

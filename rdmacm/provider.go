@@ -111,11 +111,11 @@ func (p *Provider) OpenObjects() OpenObjects {
 	}
 }
 
-// linger is how long an unused event channel stays open. Opening and closing one takes a
-// tenth of the time of a connection's set-up.
+// linger is how long an unused event channel stays open. Opening and closing one costs a tenth of the
+// time of a connection's set-up.
 const linger = 100 * time.Millisecond
 
-// acquire takes a reference to the event channel, opening it if necessary.
+// acquire returns a reference to the event channel, opening it if necessary.
 func (p *Provider) acquire() (*EventChannel, error) {
 	h := p.held.Lock()
 	defer p.held.Unlock()
@@ -209,7 +209,7 @@ func (p *Provider) enterDevice(d *device) {
 // process share the offsets of a context. A listener has it created before.
 const plugEntries = 0x91*4096/32 + 1
 
-// leaveDevice discounts a connection whose objects have been destroyed, or a listener whose
+// leaveDevice discounts a connection after its objects have been destroyed, or a listener while its
 // ID still keeps the device.
 func (p *Provider) leaveDevice(d *device) {
 	u := d.use.Of(p.held.Lock())

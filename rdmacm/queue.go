@@ -52,8 +52,8 @@ type polling struct {
 	out cgo.Outcome
 }
 
-// ackBatch is how many completion events are acknowledged at a time: each
-// acknowledgement takes a lock in the library.
+// ackBatch is how many completion events are acknowledged at a time: each acknowledgement needs a
+// lock in the library.
 const ackBatch = 512
 
 // queue returns a completion queue with enough free entries for a new connection.

@@ -11,12 +11,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
-// A spinner decides whether the waits of a connection begin with polling or park at once.
-// Which is better depends on the device, the kernel, the load of the processors and the
-// other end, so it is measured: one way is in use, from time to time the other one is
-// tried, and if as many waits take less time that way, it is used from then on. The cost
-// of a trial decides when the next one comes, so that trials take a few percent of the
-// time.
+// A spinner decides whether the waits of a connection begin with polling or park at once. Which is
+// better depends on the device, the kernel, the load of the processors and the other end, so it is
+// measured: one way is in use, from time to time the other one is tried, and if as many waits take
+// less time that way, it is used from then on. The cost of a trial decides when the next one comes,
+// so that trials cost a few percent of the time.
 //
 // Each end decides for itself, but both ends try at the same time, by the number of
 // messages received, which is the same at both ends where calls are answered. A trial of

@@ -57,7 +57,7 @@ type ID struct {
 
 func (id *ID) handle() *cgo.CMID { return (*cgo.CMID)(unsafe.Pointer(id)) }
 
-// ID is the ID behind a handle.
+// ID returns the ID that a handle stands for.
 func (f *Library) ID(h *cgo.CMID) *ID { return (*ID)(unsafe.Pointer(h)) }
 
 // Requested is what Connect or Accept was called with, nil before.

@@ -1,7 +1,7 @@
 //go:build linux && cgo
 
-// Package cgotest is a fake of libibverbs and librdmacm for tests of packages ibv
-// and rdmacm: a [cgo.Library] whose devices exist in memory alone.
+// Package cgotest is a fake of libibverbs and librdmacm for tests of packages ibv and rdmacm: a
+// [cgo.Library] with devices that exist only in memory.
 //
 // Nothing happens by itself on a fake device. A test takes what was posted from
 // [QP.Sends] and [QP.Recvs] and completes each request by hand, in the order and
@@ -11,8 +11,7 @@
 // otherwise: addresses and routes resolve, Connect and Accept lead to an established
 // connection, Disconnect to a disconnected one.
 //
-// The fake reports as an error of the test what corrupts memory or blocks for ever
-// with rdma-core: use of an object that has been destroyed, destruction of one that
-// has users or whose events have not been acknowledged, a completion queue that
-// overruns. At the end of the test nothing may be left.
+// The fake fails the test on what corrupts memory or blocks forever with rdma-core: use of an object
+// that has been destroyed, destruction of one that has users or unacknowledged events, a completion
+// queue that overruns. It also fails the test if anything is left at the end.
 package cgotest

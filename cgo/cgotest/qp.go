@@ -42,13 +42,13 @@ type QP struct {
 
 	sends  []*Send
 	recvs  []*Recv
-	places []*Send // sends whose place in the queue has not been given back
+	places []*Send // sends that still occupy a place in the queue
 	onPost func()
 }
 
 func (qp *QP) handle() *cgo.QP { return (*cgo.QP)(unsafe.Pointer(qp)) }
 
-// QP is the queue pair behind a handle.
+// QP returns the queue pair that a handle stands for.
 func (f *Library) QP(h *cgo.QP) *QP { return (*QP)(unsafe.Pointer(h)) }
 
 // A Send is a request that was posted to a send queue.

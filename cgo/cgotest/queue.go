@@ -37,7 +37,7 @@ type CQ struct {
 
 func (cq *CQ) handle() *cgo.CQ { return (*cgo.CQ)(unsafe.Pointer(cq)) }
 
-// CQ is the completion queue behind a handle.
+// CQ returns the completion queue that a handle stands for.
 func (f *Library) CQ(h *cgo.CQ) *CQ { return (*CQ)(unsafe.Pointer(h)) }
 
 // OnArm makes f be called once between the poll that finds nothing and the arming

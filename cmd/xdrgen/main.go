@@ -8,13 +8,13 @@
 //
 //	//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen kv.x
 //
-// -package is the name of the package, by default that of the package for which go generate runs
-// it, or else the name of the first file. -o is the file to write, - for standard output, by
-// default that of the first file with .go for .x, in the current directory. -D defines
-// a name for #ifdef. -I is a directory to look in for the .x files that #include names, after that
-// of the including file. -types leaves out clients, servers and bindings: what is left uses package
-// proto/xdr and nothing else. -v prints what is ignored, such as lines that begin with %; a comment
-// such as /* DDP */, which looks like a misspelt annotation, is always reported.
+// -package is the name of the package, by default that of the package for which go generate runs it,
+// or else the name of the first file. -o is the file to write, - for standard output, by default that
+// of the first file with .go for .x, in the current directory. -D defines a name for #ifdef. -I is a
+// directory to look in for the .x files that #include names, after that of the including file. -types
+// leaves out clients, servers and bindings: what is left uses package proto/xdr and nothing else. -v
+// prints ignored input, such as lines that begin with %; a comment such as /* DDP */, which looks
+// like a misspelt annotation, is always reported.
 //
 // # Language
 //
@@ -76,10 +76,10 @@
 // recursive union is encoded as nothing.
 //
 // Decode stores views of the Decoder's input for opaque data, and copies of strings. It reuses the
-// slices of its receiver, within their capacity, and what its pointers refer to. Nesting of
-// recursive types is limited to [xdr.MaxDepth] levels, memory as described at
-// [xdr.Decoder.LimitMemory]. Values that are decoded into again and again can come to have more, as
-// elements keep what they once had: [xdr.Decoder.Keep] says when to drop one. Servers do so.
+// slices of its receiver, within their capacity, and what its pointers refer to. Nesting of recursive
+// types is limited to [xdr.MaxDepth] levels, memory as described at [xdr.Decoder.LimitMemory]. Values
+// reused for decoding may hold more than that, because elements keep their old capacity:
+// [xdr.Decoder.Keep] says when to drop a value. Servers do so.
 //
 // # Clients
 //

@@ -73,7 +73,7 @@ type recv struct {
 	buf []byte
 }
 
-// A read is a posted RDMA Read, or another request whose completion may stand for those in front of it.
+// A read is a posted RDMA Read, or another request, as its completion may stand for those before it.
 type read struct {
 	id     uint64
 	op     fabric.Opcode

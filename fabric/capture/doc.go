@@ -10,15 +10,15 @@
 // The provider that [Writer.Provider] returns takes the place of the one it wraps. A program that
 // does not wrap its provider pays nothing.
 //
-// # What is recorded
+// # Contents of a recording
 //
 //   - The private data of both ends when a connection is set up.
 //   - Every Send of this end, and every message that it has received.
 //   - RDMA Writes and RDMA Reads that this end has posted, with their data.
-//   - What the peer does to the memory of this end, which no adapter reports: the RDMA Reads of a
-//     chunk are recorded after the message whose read list names it, and RDMA Writes in front of
-//     the reply whose write list or reply chunk says how much was written. The data are those in
-//     the memory at that time.
+//   - Accesses of the peer to the memory of this end, which no adapter reports: the RDMA Reads of a
+//     chunk are recorded after the message with the read list that names it. RDMA Writes are recorded
+//     before the reply with the write list or reply chunk that says how much was written. The data
+//     are those in the memory at that time.
 //   - The end of the connection, with its reason as a packet comment.
 //
 // # What packets look like

@@ -231,8 +231,8 @@ func consumeLists(msg []byte, h *rpcrdma.Header) bool {
 	return err == nil && (h.Proc == rpcrdma.ProcMsg || h.Proc == rpcrdma.ProcNomsg || h.Proc == rpcrdma.ProcMsgp)
 }
 
-// isReply reports whether msg, whose header is h, is a reply. RDMA_NOMSG is one unless a call is in
-// its read chunks.
+// isReply reports whether msg, with header h, is a reply. RDMA_NOMSG is one unless a call is in its
+// read chunks.
 func isReply(msg []byte, h *rpcrdma.Header) bool {
 	if h.Proc == rpcrdma.ProcNomsg {
 		return len(h.Reads) == 0

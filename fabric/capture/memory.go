@@ -51,7 +51,7 @@ func (c *conn) find(seg *rpcrdma.Segment) ([]byte, bool) {
 	return e.mem[at:][:n], true
 }
 
-// RegMR notes what is exposed to the peer.
+// RegMR notes the memory that is exposed to the peer.
 func (c *conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	mr, err := c.Conn.RegMR(buf, access)
 	if err != nil || access&(fabric.AccessRemoteRead|fabric.AccessRemoteWrite) == 0 {

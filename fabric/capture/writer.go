@@ -45,7 +45,7 @@ func (f Framing) String() string {
 	return fmt.Sprintf("framing %d", uint8(f))
 }
 
-// Config bounds what is recorded. The zero value is ready for use.
+// Config bounds the recording. The zero value is ready for use.
 type Config struct {
 	// SnapLen is how many bytes of data are kept of each packet, of which one has up to 60 KiB.
 	// Headers of the layers below are kept always. Wireshark does not put messages together from
@@ -79,8 +79,8 @@ type Stats struct {
 	Bytes   uint64 // written, blocks included
 	Dropped uint64 // messages and RDMA operations that did not fit into the queue, or into the file
 
-	// Unknown counts segments of chunks whose memory this end does not know, or no longer. Their
-	// data are not in the file.
+	// Unknown counts segments of chunks in memory that this end does not know, or no longer knows.
+	// Their data are not in the file.
 	Unknown uint64
 }
 
@@ -150,7 +150,7 @@ func (w *Writer) Stats() Stats {
 	return w.stats
 }
 
-// Close writes what is queued, and the counters, and closes the file. It returns the first error
+// Close writes the queued packets and the counters, and closes the file. It returns the first error
 // of writing. It may be called twice, from any goroutine.
 func (w *Writer) Close() error {
 	w.mu.Lock()
@@ -173,8 +173,8 @@ func (w *Writer) wake() {
 // overhead is what an event takes in the queue beside its data, in bytes.
 const overhead = 256
 
-// room reports whether data of n bytes would be queued, and counts what would not. It is asked
-// before data is copied, so that what is dropped costs little.
+// room reports whether data of n bytes would be queued, and counts what would not. It is called
+// before data is copied, so that dropped data cost little.
 func (w *Writer) room(n int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -213,7 +213,7 @@ func (w *Writer) add(events ...event) {
 	w.wake()
 }
 
-// unknown counts a segment whose memory is not known.
+// unknown counts a segment in memory that is not known.
 func (w *Writer) unknown() {
 	w.mu.Lock()
 	w.stats.Unknown++

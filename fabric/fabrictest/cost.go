@@ -97,7 +97,7 @@ func (lateError) Error() string { return "no progress" }
 
 var errLate error = lateError{}
 
-// skipWithRace skips checks of allocations under the race detector, whose runtime allocates.
+// skipWithRace skips checks of allocations under the race detector, since its runtime allocates.
 func (s *scene) skipWithRace() {
 	s.Helper()
 	if raceEnabled {

@@ -106,9 +106,9 @@ func join(ctx context.Context, p fabric.Provider, l fabric.Listener, set Setup) 
 	return c, v, nil
 }
 
-// An Endpoint is one end of a connection in a test. It accounts for all requests: every
-// request posted through it must complete once, in order, and with its opcode; violations are
-// reported at the next expectation. Expectations take a description of what is expected.
+// An Endpoint is one end of a connection in a test. It accounts for all requests: every request
+// posted through it must complete once, in order, and with its opcode; violations are reported at the
+// next expectation. Each expectation has a description, which failures print.
 //
 // Between Start and Stop a goroutine of the Endpoint drives the Conn. Methods that may end the
 // test must be called on the test's goroutine.
@@ -133,7 +133,7 @@ type Endpoint struct {
 	rqError bool          // the driver's
 	closed  bool          // by this side: outstanding requests may be lost
 	wcs     [16]fabric.WC // the driver's
-	nextID  uint64        // of requests whose ID the Endpoint chooses
+	nextID  uint64        // of requests with an ID that the Endpoint chooses
 	stop    atomic.Bool   // the driver must return
 	stopped chan struct{} // closed by the driver; nil without one
 	in, out heap          // of the test's goroutine
@@ -619,8 +619,8 @@ func (e *Endpoint) wantTold(what string) {
 	e.sent = e.sent[:0]
 }
 
-// WantFailed wants the next request of the send queue to have this ID, and to fail with one of
-// these statuses.
+// WantFailed wants the next request of the send queue to have this ID, and to fail with one of the
+// given statuses.
 func (e *Endpoint) WantFailed(what string, id uint64, status ...fabric.WCStatus) fabric.WC {
 	e.t.Helper()
 	wc, err := e.NextSend()

@@ -396,7 +396,7 @@ func pollInOrder(c fabric.Conn) error {
 	return nil
 }
 
-// sendQueueFull: a queue that cannot take a whole list takes none of it, and has space again
+// sendQueueFull: a queue that has no room for a whole list accepts none of it, and has room again
 // when completions have been polled.
 func sendQueueFull(s *scene) {
 	const depth, most = 4, 4096
@@ -554,7 +554,7 @@ func longerThanReceive(s *scene) {
 	}
 }
 
-// wantRefused wants the completion of a request that the peer refuses: with one of these
+// wantRefused wants the completion of a request that the peer refuses: with one of the given
 // statuses, or flushed. With LocalCompletion it may have succeeded, unless it was a Read.
 func (s *scene) wantRefused(what string, e *Endpoint, wr fabric.SendWR, status ...fabric.WCStatus) {
 	s.Helper()

@@ -39,7 +39,7 @@ func windowChecks() []check {
 	}
 }
 
-// windows connects a pair whose server has memory windows, or skips the check.
+// windows connects a pair of endpoints of which the server has memory windows, or skips the check.
 func (s *scene) windows(l fabric.Listener) (client, server *Endpoint) {
 	s.Helper()
 	client, server = s.pairAt(l, stage{})

@@ -23,9 +23,8 @@ func Pad(n int) int { return -(LengthLen + n) & 3 }
 // FPDULen returns the length of the FPDU around a ULPDU of n bytes.
 func FPDULen(n int) int { return LengthLen + n + Pad(n) + CRCLen }
 
-// MULPDU returns the longest ULPDU whose FPDU fits one TCP segment of emss
-// bytes when no markers are in use. RFC 5044 section 4.1:
-// MULPDU = EMSS - (6 + EMSS mod 4). It never exceeds MaxULPDU.
+// MULPDU returns the longest ULPDU that fits, as an FPDU without markers, into one TCP segment of
+// emss bytes. RFC 5044 section 4.1: MULPDU = EMSS - (6 + EMSS mod 4). It never exceeds MaxULPDU.
 func MULPDU(emss int) int {
 	return min(max(emss-(LengthLen+CRCLen+emss%4), 0), MaxULPDU)
 }

@@ -37,7 +37,7 @@ func Peek(b []byte) (xid uint32, t MsgType, ok bool) {
 	return binary.BigEndian.Uint32(b), MsgType(binary.BigEndian.Uint32(b[4:])), true
 }
 
-// Sizes in bytes of headers whose credential and verifier are AUTH_NONE.
+// Sizes in bytes of headers with an AUTH_NONE credential and verifier.
 const (
 	MinCallSize  = 40 // call header
 	MinReplySize = 24 // header of an accepted reply with SUCCESS

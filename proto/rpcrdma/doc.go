@@ -49,10 +49,10 @@
 //
 // # Ownership
 //
-// OptInfo is a view of the message and valid as long as it is. Everything else in a Header is
-// copied, so the message may be released at once. ConsumeHeader reuses the slices in the
-// Header up to their capacity, and allocates only what is missing: do not pass it a Header
-// whose slices belong to someone else.
+// OptInfo is a view of the message and valid as long as it is. Everything else in a Header is copied,
+// so the message may be released at once. ConsumeHeader reuses the slices in the Header up to their
+// capacity, and allocates only what is missing: do not pass it a Header with slices that have another
+// owner.
 //
 // # Limitations
 //

@@ -347,7 +347,7 @@ func consumeOptional(b []byte, h *Header, max int) (n int, err error) {
 	return MinOptionalSize + end, nil
 }
 
-// bad makes the error for the message whose fixed fields are in h.
+// bad makes the error for the message with the fixed fields in h.
 func (h *Header) bad(offset int, code ErrCode, reason string) error {
 	return &HeaderError{
 		XID: h.XID, HaveXID: true, Vers: h.Vers, Proc: h.Proc,

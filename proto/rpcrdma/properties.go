@@ -12,9 +12,9 @@ import (
 // project, in docs/protocol.md.
 const OptProperties = 0x52500001
 
-// The RPC program whose procedure is the same exchange, with an offer as its arguments and the
-// answer as its results: a client tries it first, since every server answers calls. The number
-// is in the user-defined range of RFC 5531 section 8.3. docs/protocol.md, As a call.
+// The RPC program with a procedure for the same exchange: the offer is its arguments and the answer
+// its results. A client tries it first, since every server answers calls. The number is in the
+// user-defined range of RFC 5531 section 8.3. docs/protocol.md, As a call.
 const (
 	PropProgram      = 0x20525001 // RDMA_PROP_PROG
 	PropVersion      = 1          // RDMA_PROP_V1

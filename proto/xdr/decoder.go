@@ -69,15 +69,15 @@ func (p Padding) Before(pos, length uint32) uint32 {
 	return 0
 }
 
-// NewPaddedDecoder returns a Decoder of b, which begins at offset pos of a message whose
-// opaque data and strings are preceded by padding. [Decoder.Opaque] and [Decoder.String] skip
-// the padding; its content is ignored.
+// NewPaddedDecoder returns a Decoder of b, which begins at offset pos of a message with padding
+// before its opaque data and strings. [Decoder.Opaque] and [Decoder.String] skip the padding; its
+// content is ignored.
 func NewPaddedDecoder(b []byte, pos int, pad Padding) Decoder {
 	return Decoder{b: b, pos: pos, pad: pad}
 }
 
-// Copy makes [Decoder.Opaque] return copies from now on, so that what is decoded stays valid
-// when the input does not. [Decoder.FixedOpaque] returns views as before.
+// Copy makes [Decoder.Opaque] return copies from now on, so that decoded values stay valid when the
+// input does not. [Decoder.FixedOpaque] returns views as before.
 func (d *Decoder) Copy() { d.copies = true }
 
 // Strict makes [Decoder.Opaque], [Decoder.FixedOpaque] and [Decoder.String] fail from now on if pad

@@ -31,11 +31,10 @@
 //
 // # Limitations
 //
-// There is no reflection: callers list their fields in code, or have command xdrgen write it
-// from a .x file. [Resize], [Extend], [New], [Decoder.Enter] and the functions around [CheckError]
-// are for what it writes. A quadruple-precision floating-point number is 16 bytes of fixed
-// opaque, as Go has no such type. Pad bytes are written as zero; received pad bytes are ignored,
-// so that messages of careless peers decode, unless [Decoder.Strict] says otherwise. Nothing is
-// read past the end of the slice: an item whose pad bytes are missing is short, even if it is the
-// last one.
+// There is no reflection: callers list their fields in code, or have command xdrgen write it from a
+// .x file. [Resize], [Extend], [New], [Decoder.Enter] and the functions around [CheckError] are for
+// what it writes. A quadruple-precision floating-point number is 16 bytes of fixed opaque, as Go has
+// no such type. Pad bytes are written as zero; received pad bytes are ignored, so that messages of
+// careless peers decode, unless [Decoder.Strict] says otherwise. Nothing is read past the end of the
+// slice: an item without its pad bytes is short, even if it is the last one.
 package xdr

@@ -19,8 +19,8 @@ const (
 	memoryPerByte = 8 // of input
 )
 
-// ErrMemory is in the [*DecodeError] of input whose values take more memory than there is for them:
-// see [Decoder.LimitMemory] and [Decoder.ChargeTo]. Nothing may be wrong with such input.
+// ErrMemory is in the [*DecodeError] of input that decodes to more memory than there is for it: see
+// [Decoder.LimitMemory] and [Decoder.ChargeTo]. Nothing may be wrong with such input.
 var ErrMemory = errors.New("no memory for values")
 
 // An Account has the memory that values take, beside that of the input.

@@ -9,16 +9,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// An Access says who may call, by where a call has come from and by its AUTH_SYS credential. A call
-// has to pass all of it. The zero value is every call with such a credential. A list that is nil
-// does not restrict; one that is empty, but not nil, lets no call pass.
+// An Access says who may call, by where a call comes from and by its AUTH_SYS credential. A call must
+// pass all of it. The zero value permits every call with such a credential. A nil list does not
+// restrict; a list that is empty, but not nil, permits no call.
 type Access struct {
 	// From are the networks that calls may come from. Addresses of IPv4 are compared as such,
 	// however they are written. A Prefix that is not valid has no address in it.
 	From []netip.Prefix
 
-	// UIDs and GIDs are who may call: the users of UIDs, and those who have one of GIDs as their
-	// group or among their other groups. If both are nil everybody may.
+	// UIDs and GIDs are the users who may call: those in UIDs, and those with a group in GIDs as their
+	// group or among their other groups. If both are nil every user may.
 	UIDs, GIDs []uint32
 
 	// None lets calls pass that have AUTH_NONE, unless UIDs or GIDs is set.
@@ -46,7 +46,7 @@ const highestReserved = 1023
 //   - AUTH_BADCRED if its AUTH_SYS credential cannot be decoded, or has bytes after it;
 //   - AUTH_TOOWEAK if a does not let it pass, so that clients do not try the same again.
 //
-// It does not depend on the lists of a afterwards. It allocates nothing, and takes a time that grows
+// It does not depend on the lists of a afterwards. It allocates nothing, and takes time that grows
 // with the number of different prefix lengths in From, and with nothing else.
 func Allow(a Access) func(*transport.Request) oncrpc.AuthStat {
 	from, uids, gids := newPrefixSet(a.From), newSet(a.UIDs), newSet(a.GIDs)
@@ -86,9 +86,10 @@ func Allow(a Access) func(*transport.Request) oncrpc.AuthStat {
 }
 
 // Require returns a wrapper that denies the calls for which check says so, without calling the
-// handler within. It is in the place of transport.Program.Auth where an outer wrapper is to see what
-// is refused, and for servers that are bridged (transport.Server.Bridge). What the reply cache answers
-// does not get here, nor does procedure 0, unless transport.Program.Null says so or it is a bridge's.
+// handler within. It is in the place of transport.Program.Auth where an outer wrapper is to see
+// refused calls, and for servers that are bridged (transport.Server.Bridge). What the reply cache
+// answers does not get here, nor does procedure 0, unless transport.Program.Null says so or it is a
+// bridge's.
 func Require(check func(*transport.Request) oncrpc.AuthStat) transport.Middleware {
 	return func(next transport.Handler) transport.Handler {
 		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {

@@ -4,10 +4,10 @@
 // # Who may call
 //
 // [Allow] makes a function for transport.Program.Auth of an [Access]: lists of addresses, of the
-// users and groups of AUTH_SYS, reserved ports. It is asked before everything else, for procedure 0
-// as well. [Require] asks such a function in the chain of wrappers instead, inside a [Log] that is
-// to see who was refused. AUTH_SYS is a claim of the client: it keeps honest clients apart, and
-// does not stop an attacker, who can choose what is sent. Addresses are as good as the network.
+// users and groups of AUTH_SYS, reserved ports. It is called before everything else, for procedure 0
+// as well. [Require] calls such a function in the chain of wrappers instead, inside a [Log] that is
+// to see refused callers. AUTH_SYS is a claim of the client: it keeps honest clients apart, and does
+// not stop an attacker, who can choose what is sent. Addresses are as good as the network.
 //
 // # How much
 //
@@ -24,10 +24,10 @@
 // ([transport.Config], field Observer). Panics need no wrapper: the transport recovers those of handlers and
 // of wrappers, answers SYSTEM_ERR and logs the stack.
 //
-// # Servers behind a bridge
+// # Bridged servers
 //
-// Servers that were written for TCP and run behind transport.Server.Bridge have no Program: what is
-// in transport.Config.Middleware is around them in the same way.
+// Servers that were written for TCP and run through transport.Server.Bridge have no Program:
+// transport.Config.Middleware wraps them in the same way.
 //
 // # Order
 //

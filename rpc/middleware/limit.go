@@ -62,10 +62,10 @@ type Limits struct {
 	// such as NFS3ERR_JUKEBOX says it here. The reply cache remembers the answer like any other.
 	Refuse transport.HandlerFunc
 
-	// Callers is how many callers are told apart, of which one host has at most an eighth.
-	// A caller without calls whose rate has recovered is forgotten when others need the place.
-	// Those beyond share one limit, of their host or of all; one that gets a place later has its
-	// own limit from then on, and what it has under the shared one beside that. Zero is 4096;
+	// Callers is how many callers are tracked separately. One host has at most an eighth of them. A
+	// caller without calls that has recovered its rate is forgotten when others need the place.
+	// Callers beyond the limit share one limit, of their host or of all; one that gets a place later
+	// has its own limit from then on, and what it has under the shared one beside that. Zero is 4096;
 	// about 250 bytes each.
 	Callers int
 }
@@ -290,8 +290,8 @@ func (l *Limiter) await(ctx context.Context, c *caller, patience time.Duration) 
 	return !c.remove(w)
 }
 
-// remove takes a call out of the line. It returns false if it is not there: it has been given a
-// place.
+// remove removes a call from the line. It returns false if the call is not there because it has been
+// given a place.
 func (c *caller) remove(w *turn) bool {
 	var before *turn
 	for at := c.first; at != nil; before, at = at, at.next {

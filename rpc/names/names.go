@@ -29,7 +29,7 @@ type Program struct {
 	Procedures   []string // by number; an empty one has no name, and is Other
 }
 
-// Known returns the versions of programs of these numbers that package dump names, such as
+// Known returns the versions of programs with the given numbers that package dump names, such as
 // 100003 for NFS, in the order of their numbers. It leaves out programs that it does not know.
 func Known(numbers ...uint32) []Program {
 	var list []Program
@@ -73,8 +73,8 @@ type version struct{ prog, vers uint32 }
 // A span is where the procedures of a version are: after the last is its Other.
 type span struct{ first, n int }
 
-// New returns a Table of these programs. It fails if one of them has no name or is in the list
-// twice, and if there were more than MaxEntries entries.
+// New returns a Table of programs. It fails if one of them has no name or is in the list twice, and
+// if there were more than MaxEntries entries.
 func New(programs ...Program) (*Table, error) {
 	t := &Table{spans: make(map[version]span)}
 	for i := range programs {

@@ -34,7 +34,8 @@ import (
 
 // A Config says what Metrics and Tracing work with. The zero value is the defaults.
 type Config struct {
-	// Table has the procedures that are told apart; all others are "_OTHER". Nil: all are.
+	// Table has the procedures with values of their own; all others are "_OTHER". Nil: every procedure
+	// has them.
 	Table *names.Table
 
 	MeterProvider  metric.MeterProvider          // nil: the global one
@@ -251,8 +252,8 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 	return m, err
 }
 
-// Close takes back what is called when metrics are read: calls under way, bytes, memory and credits
-// are not exported any more. The rest still is.
+// Close unregisters the callback of metrics: calls under way, bytes, memory and credits are no longer
+// exported. The other metrics still are.
 func (m *Metrics) Close() error { return m.registration.Unregister() }
 
 func side(atServer bool) int {

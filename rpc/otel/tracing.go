@@ -25,8 +25,8 @@ type Carrier interface {
 	// to what they point to.
 	Inject(call *transport.Call, fields map[string]string)
 
-	// Extract returns the fields of a request, nil if it has none. The request is from a peer
-	// that may be hostile. What is returned must not point into the request.
+	// Extract returns the fields of a request, nil if it has none. The request is from a peer that may
+	// be hostile. The map must not point into the request.
 	Extract(req *transport.Request) map[string]string
 }
 

@@ -72,7 +72,7 @@ type Collector struct {
 	adapter *prom.Desc
 }
 
-// An end is what is counted at the end that makes calls, or that executes them.
+// An end has the counters of the end that makes calls, or of the end that executes them.
 type end struct {
 	name           string
 	wait           prom.Observer
@@ -80,7 +80,7 @@ type end struct {
 	opened, again  prom.Counter // again: sent again, or answered from the reply cache
 }
 
-// A procedure is what is counted of one procedure at one end.
+// A procedure has the counters of one procedure at one end.
 type procedure struct {
 	succeeded         prom.Counter
 	duration, handler prom.Observer // handler: nil at a client
@@ -295,7 +295,7 @@ func (c *Collector) labels(i int) (program, vers, proc string) {
 	return e.Program, e.Version(), e.Procedure
 }
 
-// procedure returns what is counted of an entry of the table.
+// procedure returns the counters of an entry of the table.
 func (c *Collector) procedure(at, i int) *procedure {
 	where := &c.procedures[2*i+at]
 	if p := where.Load(); p != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Patience is the timeout of an operation whose context has no deadline.
+// Patience is the timeout of an operation when its context has no deadline.
 const Patience = 15 * time.Second
 
 // A Client is the address of an rpcbind. Every operation makes a new connection and closes it.
@@ -63,7 +63,7 @@ func lacksVersion(err error) bool {
 		(e.AcceptStat == oncrpc.ProgMismatch || e.AcceptStat == oncrpc.ProgUnavail)
 }
 
-// change calls SET or UNSET, whose result is a bool.
+// change calls SET or UNSET. If the result is false, it returns ErrRefused.
 func change(ctx context.Context, c *conn, vers uint32, p uint32, args []byte) error {
 	var done bool
 	err := c.call(ctx, vers, p, args, func(d *xdr.Decoder) { done = d.Bool() })

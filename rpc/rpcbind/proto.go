@@ -85,7 +85,7 @@ func (e *entry) mapping() Mapping {
 	return Mapping{e.prog, e.vers, Netid(e.netid), string(e.addr), string(e.owner)}
 }
 
-// A portEntry is a mapping of the port mapper whose port is checked.
+// A portEntry is a mapping of the port mapper that has its port checked.
 type portEntry struct{ portMapping }
 
 // Decode decodes e and leaves its error in d.

@@ -56,8 +56,8 @@ type Config struct {
 	// takes about 150 bytes.
 	MaxCalls int
 
-	// MaxConns is how many connections are shown: those with the most calls under way, and of
-	// these those with the most calls. The others are part of the totals.
+	// MaxConns is how many connections are shown: those with the most calls under way, and among
+	// equals those with the most calls. The others are part of the totals.
 	MaxConns int
 
 	// MaxRecords is the length of each list of what has happened: the slowest calls, and the
@@ -176,7 +176,7 @@ func (m *Monitor) Noticed(n transport.Notice) {
 	})
 }
 
-// record is what is remembered of a call that has ended.
+// record returns the record of a call that has ended.
 func (m *Monitor) record(e *transport.CallEvent, outcome string) Call {
 	c := Call{
 		Time: e.Began, Prog: e.Prog, Vers: e.Vers, Proc: e.Proc, XID: e.XID,

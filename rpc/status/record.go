@@ -149,8 +149,8 @@ func (l *latency) add(e *transport.CallEvent, failed bool) {
 
 // ---- what has happened
 
-// A ring has the latest n entries of a list. It takes a bounded number of entries in a second,
-// so that what is worth an entry costs little when a peer makes it happen all the time.
+// A ring has the latest n entries of a list. It accepts a bounded number of entries in a second, so
+// that recording costs little when a peer causes entries all the time.
 type ring[T any] struct {
 	n int
 

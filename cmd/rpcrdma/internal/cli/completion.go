@@ -20,8 +20,8 @@ const (
 // shells are those that completion has a script for, in the order of the help.
 func shells() []string { return []string{"bash", "zsh", "fish", "powershell"} }
 
-// NewCompletion takes the place of the command that cobra would add, which takes a shell that it does
-// not know for a question about itself.
+// NewCompletion returns the command that replaces the one that cobra would add: cobra answers an
+// unknown shell with help.
 func NewCompletion() *cobra.Command {
 	known := shells()
 	return &cobra.Command{
@@ -110,7 +110,7 @@ func CompleteFlag(cmd *cobra.Command, name string, complete cobra.CompletionFunc
 	}
 }
 
-// ofFiles is an annotation of flags whose values are files.
+// ofFiles is an annotation of flags that have files as values.
 const ofFiles = "rpcrdma_files"
 
 // CompleteFile has the shell complete the value of a flag with the names of files.

@@ -1,5 +1,6 @@
-// Package cli is the part of the command that knows no other machine: the tree of commands with its help,
-// manual pages and completion, command lines that make no sense, exit statuses, and what is printed in any case.
+// Package cli is the part of the command that knows no other machine: the tree of commands with its
+// help, manual pages and completion, invalid command lines, exit statuses, and output that all
+// commands share.
 package cli
 
 import (

@@ -13,7 +13,7 @@ import (
 
 // A usageError is a command line that makes no sense, as opposed to work that failed.
 type usageError struct {
-	command string // the command whose help would explain
+	command string // the command to explain with --help
 	err     error
 }
 

@@ -37,7 +37,7 @@ For a device, --wait says how to wait: event sleeps, poll keeps a processor busy
 adaptive polls while that pays (default). --unsafe-windows uses memory windows even on
 devices where they do not protect memory, such as rxe; it is for tests.`
 
-// A choice is a flag whose value is one of a few words.
+// A choice is a flag with a value from a few words.
 type choice struct {
 	Value string
 	from  []string

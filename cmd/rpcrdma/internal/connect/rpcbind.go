@@ -51,8 +51,7 @@ func (o *Options) CheckRPCBind(cmd *cobra.Command) error {
 	return nil
 }
 
-// ParseURL reads a URL argument, whose scheme is one of those given, or nfs. Errors are usage
-// errors.
+// ParseURL parses a URL argument with one of the given schemes, or nfs. Its errors are usage errors.
 func (o *Options) ParseURL(cmd *cobra.Command, arg string, schemes ...string) (*nfs.URL, error) {
 	if err := o.CheckRPCBind(cmd); err != nil {
 		return nil, err

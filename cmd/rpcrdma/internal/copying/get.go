@@ -130,7 +130,8 @@ type localName struct {
 	name string // in it
 }
 
-// named returns an error about the incomplete copy as one about the copy, whose name the user knows.
+// named replaces the name of the incomplete copy in an error by that of the copy, which the user
+// knows.
 func (l localName) named(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok && isPart(filepath.Base(path.Path)) {
 		return &fs.PathError{Op: path.Op, Path: filepath.Join(l.dir, l.name), Err: path.Err}

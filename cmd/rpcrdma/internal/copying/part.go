@@ -54,7 +54,7 @@ func (t *transfer) symlinkPart(ctx context.Context, dir nfs.FileHandle, target s
 	return part, fh, err
 }
 
-// ours finds what a call has made whose reply was lost.
+// ours finds what a call has created if the reply to it was lost.
 func (t *transfer) ours(ctx context.Context, dir nfs.FileHandle, name string, kind nfs.FileType) (nfs.FileHandle, error) {
 	fh, attr, err := t.LookupAttr(ctx, dir, name)
 	if err == nil && attr.Type != kind {

@@ -74,8 +74,8 @@ func recordPath(dir, from, to string) string {
 	return filepath.Join(dir, hex.EncodeToString(sum[:16])+".json")
 }
 
-// dropRecord removes the record of a copy whose original has become too small for one, and has its
-// incomplete copy removed.
+// dropRecord removes the record of a copy that has become too small for one, and has its incomplete
+// copy removed.
 func dropRecord(dir, from, to string, remove func(part string)) error {
 	if _, err := os.Lstat(recordPath(dir, from, to)); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -243,8 +243,8 @@ func (c *copier[F]) wait(err error) error {
 	return nil
 }
 
-// An openedDir is a directory of a copy whose owner has more rights than in the original, as long as
-// the directory is being filled.
+// An openedDir is a directory of a copy that grants its owner more rights than the original does,
+// until the directory is filled.
 type openedDir struct {
 	rel  string         // below the top, "." for the top
 	fh   nfs.FileHandle // on a server

@@ -22,7 +22,7 @@ func descriptors() int {
 	return int(min(limit.Cur, most))
 }
 
-// watchLimit is how many directories may be watched. Each takes a descriptor, and most
+// watchLimit returns how many directories may be watched. Each needs a descriptor, and most
 // descriptors are left to connections and files.
 func watchLimit() int { return min(MaxDirs, descriptors()/4) }
 

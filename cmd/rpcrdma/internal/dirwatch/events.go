@@ -216,7 +216,7 @@ func (w *Watcher) movedSelf(d *watched, n notice) {
 		}
 		return
 	}
-	// The file system's clock may be behind by a tick, at most 10 ms.
+	// The file system's clock may lag by a tick, which is at most 10 ms.
 	w.resync(d, n.since.Add(-10*time.Millisecond))
 }
 

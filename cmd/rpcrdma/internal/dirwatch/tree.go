@@ -247,7 +247,7 @@ func (w *Watcher) drop(d *watched) {
 	}
 }
 
-// endBelow ends the interests in a directory and below it, whose paths are gone.
+// endBelow ends the interests in a directory and below it, after their paths are gone.
 func (w *Watcher) endBelow(d *watched) {
 	for _, i := range d.interests {
 		w.ending = append(w.ending, ending{i, notify.StatusGone})

@@ -120,7 +120,7 @@ func (h *Histogram) Bars() []Bar {
 	return list
 }
 
-// Draw writes a line for each bar, whose longest has width columns.
+// Draw writes a line for each bar. The longest bar has width columns.
 func (h *Histogram) Draw(w io.Writer, width int) error {
 	list := h.Bars()
 	var most uint64

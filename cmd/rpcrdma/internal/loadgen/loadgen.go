@@ -53,8 +53,8 @@ type Config struct {
 // grant grow and the memory be registered.
 const warmup = 4
 
-// Run measures s on c, a connection or several, whose server has [Program]. The first error of a call
-// ends it, and so does the end of ctx; then the error is the context's cause.
+// Run measures s on c, a connection or several, to a server that has [Program]. The first error of a
+// call ends it, and so does the end of ctx; then the error is the context's cause.
 func Run(ctx context.Context, c transport.Caller, s Step, cfg Config) (*Result, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -181,8 +181,8 @@ func (r *runner) stalled() error {
 	return r.cfg.Stalled()
 }
 
-// A worker makes the calls of a step one after the other. It checks every answer: its
-// length always, its contents for Echo, the only op whose data both ends know.
+// A worker makes the calls of a step one after the other. It checks every answer: its length always,
+// its contents for Echo, the only op with data that both ends know.
 type worker struct {
 	step      Step
 	call      transport.Call

@@ -132,7 +132,7 @@ func addPoint(c *chart.Chart, name string, x, y float64) {
 	}
 }
 
-// quantiles are the parts of the calls whose latency is drawn. Immutable.
+// quantiles are those of the latency that are drawn. Immutable.
 var quantiles = []float64{0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999}
 
 // latencies returns the chart of the latencies. Its X axis counts nines, so that slow calls are as

@@ -57,7 +57,7 @@ func openView(in io.Reader, out io.Writer, quit func()) *view {
 	return v
 }
 
-// read does what is typed: q, and what Ctrl-C and Ctrl-D send, end the view. It ends with the
+// read handles the keyboard: q, and what Ctrl-C and Ctrl-D send, end the view. It ends with the
 // process, as nothing else ends a read from a terminal.
 func (v *view) read(quit func()) {
 	for key := make([]byte, 1); ; {
@@ -150,8 +150,9 @@ func (s *Sample) status(height int) []string {
 	return lines
 }
 
-// fit divides lines among tables, whose first line is there anyway: each gets as many as the others,
-// unless it needs fewer. A table that there is no room for gets -1.
+// fit divides lines among tables. The first line of a table is not counted, as it is always shown.
+// Each table gets as many as the others, unless it needs fewer. A table that there is no room for
+// gets -1.
 func fit(room int, tables [][]string) []int {
 	rows := make([]int, len(tables))
 	for i := len(tables) - 1; room < 0 && i >= 0; i-- {
@@ -170,7 +171,7 @@ func fit(room int, tables [][]string) []int {
 	return rows
 }
 
-// aligned returns the lines of a table, whose cells are separated by tabs.
+// aligned returns the lines of a table with tab-separated cells.
 func aligned(title string, rows []string) []string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

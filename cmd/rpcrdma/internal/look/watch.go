@@ -100,7 +100,7 @@ type watcher struct {
 	client      *transport.Client
 	sub         *notify.Client
 
-	// mu comes after the lock of sub, in whose callbacks it is taken.
+	// mu comes after the lock of sub: callbacks of sub lock it.
 	mu     sync.Mutex
 	ready  bool   // subscribed once
 	number uint64 // of the latest NOTIFY

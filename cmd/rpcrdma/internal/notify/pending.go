@@ -11,8 +11,8 @@ const (
 type pending struct {
 	events []Event
 	size   int // encoded, in bytes
-	// told has the later changes of a path that need no event of their own: one that
-	// waits makes the client look at the path, and it will find the later change, too.
+	// told has the later changes of a path that need no event of their own: the event that is queued
+	// makes the client look at the path, and it will find the later change, too.
 	told map[string]told
 }
 

@@ -97,8 +97,8 @@ func (e *Event) size() int {
 	return 2*xdr.Unit + xdr.SizeOpaque(len(e.Path))
 }
 
-// shorten replaces the event by an overflow of a directory above it whose encoding has at
-// most limit bytes.
+// shorten replaces the event by an overflow of the nearest directory above it that encodes in at most
+// limit bytes.
 func (e *Event) shorten(limit int) {
 	*e = Event{Kind: Overflow, IsDir: true, Path: e.Path}
 	for e.Path != "" && e.size() > limit {

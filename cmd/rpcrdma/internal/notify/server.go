@@ -120,7 +120,7 @@ func (s *Server) find(id token) *subscription {
 	return s.subs[id]
 }
 
-// subscribe finds or makes a subscription whose client is called over conn.
+// subscribe finds or makes a subscription, with callbacks over conn.
 func (s *Server) subscribe(a *subscribeArgs, conn *transport.Conn) (r subscribeRes) {
 	r.ok.grace = uint32(s.grace / time.Second)
 	if a.old.again {
@@ -225,7 +225,7 @@ func (s *subscription) wake() {
 	}
 }
 
-// tell takes an event from the source.
+// tell accepts an event from the source.
 func (s *subscription) tell(e Event) {
 	s.mu.Lock()
 	s.queue.add(e)

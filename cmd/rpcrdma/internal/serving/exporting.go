@@ -122,9 +122,8 @@ func (e *exportSpec) watches() bool {
 	return e.Allow == nil && (os.Geteuid() != 0 || e.Squash == nfsd.SquashNone)
 }
 
-// set exports what specs say instead of what is exported. If it fails, nothing has changed.
-// A directory that is exported and stays so is not opened again: calls in it go on, and handles
-// are as good as before.
+// set replaces the exports by specs. If it fails, nothing has changed. A directory that stays
+// exported is not opened again: calls in it go on, and handles stay valid.
 func (x *exporter) set(specs []exportSpec) (err error) {
 	if err := x.check(specs); err != nil {
 		return err
@@ -245,7 +244,7 @@ func (x *exporter) Close() error {
 	return nil
 }
 
-// String says what is exported.
+// String lists the exports.
 func (x *exporter) String() string {
 	var list []string
 	for i := range x.exports {

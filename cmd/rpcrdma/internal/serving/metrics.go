@@ -29,7 +29,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Bounds of the port for metrics: whatever comes there takes a small part of a processor.
+// Bounds of the port for metrics: load on it costs a small part of a processor.
 const (
 	metricsConns   = 64               // connections open
 	metricsAccepts = 300              // connections taken in a second, and at once
@@ -37,8 +37,8 @@ const (
 	metricsRate    = 50               // requests answered in a second, and at once
 	metricsHost    = 4                // connections and requests that each host has besides, in a second, and at once
 	metricsHeader  = 5 * time.Second  // to send a request
-	metricsWrite   = 10 * time.Second // to take an answer
-	metricsProfile = time.Minute      // to take a profile, its making included
+	metricsWrite   = 10 * time.Second // to write an answer
+	metricsProfile = time.Minute      // to write a profile, after collecting it
 	metricsIdle    = 30 * time.Second
 	metricsFresh   = time.Second // how long metrics are sent again as they were
 	profilesAtOnce = 2
@@ -211,8 +211,8 @@ func (m *metrics) profile(h http.HandlerFunc) http.Handler {
 	})
 }
 
-// known refuses requests for a host that is not this one. A web site whose name has been made to
-// lead here (DNS rebinding) would else read the page in the browser of its visitors.
+// known refuses requests for a host that is not this one. Otherwise a web site with a name that
+// resolves to this host (DNS rebinding) could read the page in the browsers of its visitors.
 func (m *metrics) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !m.ours(r.Host) {
@@ -264,7 +264,7 @@ func (t *turns) delay() time.Duration {
 	return max(0, t.next.Sub(now))
 }
 
-// take takes a turn if it is now.
+// take reports whether a turn is available now, and uses it.
 func (t *turns) take() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -312,7 +312,7 @@ func (s *shares) of(addr string) int {
 	return int(maphash.Comparable(s.seed, host) % shareCount)
 }
 
-// take takes a turn of a share, or of all.
+// take reports whether a turn of the share, or of all shares, is available now, and uses it.
 func (s *shares) take(share int) bool { return s.each[share].take() || s.all.take() }
 
 // A crowd is a listener with at most max connections. When there are as many, a new one takes

@@ -293,7 +293,7 @@ func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, 
 	return s.listen(ctx, open)
 }
 
-// openFiles opens what is exported, and registers the programs that serve it.
+// openFiles opens the exports, and registers the programs that serve them.
 func (s *service) openFiles(exports []exportSpec) (err error) {
 	x := newExporter(s.serveOptions, s.log)
 	if err := x.check(exports); err != nil { // before there is a key that clients could read

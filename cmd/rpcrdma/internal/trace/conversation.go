@@ -168,7 +168,7 @@ func (c *Conversation) anomaly(o *op, rule, format string, args ...any) {
 	}
 }
 
-// hole takes a gap, and what may have been one rather than an anomaly back.
+// hole counts a gap, and takes back anomalies that the gap may explain.
 func (c *Conversation) hole() {
 	c.Holes++
 	c.Anomalies = slices.DeleteFunc(c.Anomalies, func(a Anomaly) bool {
@@ -182,7 +182,7 @@ func (c *Conversation) hole() {
 	})
 }
 
-// take takes an operation.
+// take processes an operation.
 func (c *Conversation) take(o *op) {
 	if c.First == 0 {
 		c.First = o.time
@@ -235,7 +235,7 @@ func (c *Conversation) private(o *op) {
 	}
 }
 
-// wrote takes a part of an RDMA Write.
+// wrote processes a part of an RDMA Write.
 func (c *Conversation) wrote(o *op) {
 	if strings.Contains(o.comment, paddingComment) {
 		c.Padding++
@@ -258,7 +258,7 @@ func (c *Conversation) wrote(o *op) {
 	}
 }
 
-// fetched takes a part of what an RDMA Read has fetched from the end that sends it.
+// fetched processes a part of an RDMA Read Response, at the end that sends it.
 func (c *Conversation) fetched(o *op) {
 	for _, e := range c.ends[o.dir].exposed[o.key] {
 		if at := o.offset - e.seg.Offset; !e.write && at < uint64(e.seg.Length) {
@@ -296,7 +296,7 @@ func (c *Conversation) accessed(o *op, write bool) *exposure {
 	return nil
 }
 
-// send takes a message.
+// send processes a message.
 func (c *Conversation) send(o *op) {
 	c.Messages[o.dir]++
 	b := o.data
@@ -356,7 +356,7 @@ func (c *Conversation) send(o *op) {
 	}
 }
 
-// optional takes an operation of version 2, with the RPC message that may follow it.
+// optional processes an operation of version 2, with the RPC message that may follow it.
 func (c *Conversation) optional(o *op, msg []byte) {
 	switch xid, kind, ok := oncrpc.Peek(msg); {
 	case ok && kind == oncrpc.Call:
@@ -405,7 +405,7 @@ func (c *Conversation) inline(o *op, version uint32) {
 	}
 }
 
-// call takes a call. msg is its RPC message, or nil if that is in a chunk.
+// call processes a call. msg is its RPC message, or nil if that is in a chunk.
 func (c *Conversation) call(o *op, msg []byte, xid uint32) {
 	h, end := &c.hdr, &c.ends[o.dir]
 	if xid != h.XID {
@@ -538,7 +538,7 @@ func (c *Conversation) replyStatus(call *Call, msg []byte) {
 	}
 }
 
-// replied takes a reply. msg is its RPC message, or nil if that is in the reply chunk.
+// replied processes a reply. msg is its RPC message, or nil if that is in the reply chunk.
 func (c *Conversation) replied(o *op, msg []byte, xid uint32) {
 	h, end := &c.hdr, &c.ends[1-o.dir]
 	if xid != h.XID {

@@ -28,8 +28,8 @@ const (
 	etherIPv6 = 0x86dd
 )
 
-// dissect takes a packet apart. It returns false if it is neither TCP nor UDP, or a fragment, or
-// too short.
+// dissect parses a packet. It returns false if it is neither TCP nor UDP, or a fragment, or too
+// short.
 func dissect(p *Packet, s *segment) bool {
 	b, size := p.Data, p.Size
 	// cut drops n bytes in front.

@@ -122,7 +122,7 @@ func (s *iwarpSide) hole(n int, at stamp) {
 	case phaseStart:
 		s.phase = phaseLost
 	case phaseFrames:
-		// A hole within a frame whose length is known leaves the frames after it whole.
+		// A hole within a frame of known length leaves the frames after it whole.
 		left := s.want()
 		if s.size < mpa.LengthLen || s.markers || n > left {
 			s.phase = phaseLost
@@ -180,7 +180,7 @@ func (s *iwarpSide) frame() {
 	s.buf, s.size = s.buf[:0], 0
 }
 
-// startUp takes a start-up frame. RFC 5044 section 7.1.
+// startUp processes a start-up frame. RFC 5044 section 7.1.
 func (s *iwarpSide) startUp() {
 	var f mpa.Start
 	n, err := mpa.ConsumeStart(s.buf, &f)
@@ -203,7 +203,7 @@ func (s *iwarpSide) startUp() {
 	s.c.emit(o)
 }
 
-// fpdu takes an FPDU, of which s.buf may be the beginning only.
+// fpdu processes an FPDU. s.buf may hold only its beginning.
 func (s *iwarpSide) fpdu() {
 	ulpdu := int(binary.BigEndian.Uint16(s.buf))
 	// With markers the CRC may or may not cover them: it is not checked.
@@ -232,7 +232,7 @@ func (s *iwarpSide) fault(format string, args ...any) {
 	s.c.emit(o)
 }
 
-// tagged takes a segment of an RDMA Write or of a Read Response.
+// tagged processes a segment of an RDMA Write or of a Read Response.
 func (s *iwarpSide) tagged(b []byte, size int) {
 	var h ddp.Tagged
 	n, err := ddp.ConsumeTagged(b, &h)
@@ -265,7 +265,7 @@ func (s *iwarpSide) tagged(b []byte, size int) {
 	}
 }
 
-// untagged takes a segment of a Send, of a Read Request or of a Terminate message.
+// untagged processes a segment of a Send, of a Read Request or of a Terminate message.
 func (s *iwarpSide) untagged(b []byte, size int) {
 	var h ddp.Untagged
 	n, err := ddp.ConsumeUntagged(b, &h)
@@ -317,7 +317,7 @@ func (s *iwarpSide) incomplete(err error, short bool) {
 	s.msg.cut = true
 }
 
-// send takes a segment of a Send.
+// send processes a segment of a Send.
 func (s *iwarpSide) send(h *ddp.Untagged, opcode rdmap.Opcode, body []byte, size int) {
 	if h.MO == 0 {
 		s.msg.reset()

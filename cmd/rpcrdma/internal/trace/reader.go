@@ -251,7 +251,7 @@ func (d *Reader) options(b []byte, each func(code uint16, value []byte)) {
 	}
 }
 
-// addInterface takes an Interface Description Block.
+// addInterface parses an Interface Description Block.
 func (d *Reader) addInterface(b []byte) error {
 	if len(b) < 8 {
 		return fmt.Errorf("an interface behind packet %d is cut short", d.number)
@@ -298,7 +298,7 @@ func (i *iface) nanoseconds(t uint64) int64 {
 	return (int64(sec)+i.skew)*1e9 + int64(frac)
 }
 
-// packet takes an Enhanced Packet Block. It returns false if its interface is unknown.
+// packet parses an Enhanced Packet Block. It returns false if its interface is unknown.
 func (d *Reader) packet(b []byte, p *Packet) (bool, error) {
 	if len(b) < 20 {
 		return false, fmt.Errorf("packet %d is cut short", d.number+1)
@@ -323,7 +323,7 @@ func (d *Reader) packet(b []byte, p *Packet) (bool, error) {
 	return true, nil
 }
 
-// simplePacket takes a Simple Packet Block, which has no time.
+// simplePacket parses a Simple Packet Block, which has no time.
 func (d *Reader) simplePacket(b []byte, p *Packet) (bool, error) {
 	if len(b) < 4 {
 		return false, fmt.Errorf("packet %d is cut short", d.number+1)

@@ -60,7 +60,7 @@ type bth struct {
 	size int
 }
 
-// parse takes a datagram apart. It returns false if that is not possible.
+// parse parses a datagram. It returns false if that is not possible.
 func (h *bth) parse(b []byte, size int) bool {
 	if len(b) < bthLen || b[1]&15 != 0 {
 		return false
@@ -110,7 +110,7 @@ func (h *bth) parse(b []byte, size int) bool {
 // response reports whether the packet number is one of the peer's requests.
 func (h *bth) response() bool { return h.opcode >= rcReadFirst && h.opcode <= rcAck }
 
-// after is how far packet number a is behind b, modulo 2^24.
+// after returns how far packet number a comes after b, modulo 2^24.
 func after(a, b uint32) int { return int(int32((a-b)<<8) >> 8) }
 
 // A flowKey names one direction of a connection: a queue pair of the receiver.
@@ -122,12 +122,12 @@ type flowKey struct {
 // Bounds of what a flow keeps.
 const (
 	maxAhead   = 256     // packets after a missing one
-	maxWaiting = 4096    // operations of a flow whose other direction is not known
+	maxWaiting = 4096    // operations of a flow with an unknown other direction
 	maxBytes   = 1 << 20 // data of packets after a missing one
 	maxXIDs    = 256     // calls that replies are looked for
 	maxSingle  = 64      // flows between two hosts that are looked through
 	maxSetups  = 1 << 12 // connection requests without an answer
-	ackWindow  = 1024    // how far behind the last request an acknowledgement may be
+	ackWindow  = 1024    // how far an acknowledgement may lag the last request
 )
 
 // A roceFlow is one direction.
@@ -182,7 +182,7 @@ type hostPair struct{ from, to netip.Addr }
 type roceTable struct {
 	flows   map[flowKey]*roceFlow
 	order   []*roceFlow
-	single  map[hostPair][]*roceFlow           // whose other direction is not known, maxSingle at most
+	single  map[hostPair][]*roceFlow           // the other direction is not known; at most maxSingle
 	waiting int                                // bytes that wait, in the flows and in the streams of TCP
 	begin   func(a, b *roceFlow) *Conversation // b may be nil
 
@@ -319,7 +319,7 @@ func (t *roceTable) drain(f *roceFlow) {
 	}
 }
 
-// release takes a packet off those that wait.
+// release removes a packet from those that wait.
 func (f *roceFlow) release(i int) {
 	f.held -= len(f.ahead[i].h.data)
 	f.ahead = slices.Delete(f.ahead, i, i+1)
@@ -346,7 +346,7 @@ func (t *roceTable) hole(f *roceFlow, at stamp) {
 	t.emit(f, &op{stamp: at, kind: opHole})
 }
 
-// execute takes a request whose turn it is.
+// execute processes the request that is next in order.
 func (t *roceTable) execute(f *roceFlow, h *bth, at stamp) {
 	f.next, f.loose = (h.psn+1)&psnMask, false
 	o := &op{stamp: at, data: h.data, size: h.size}
@@ -393,7 +393,7 @@ func (f *roceFlow) addRead(h *bth) {
 	f.reads = append(f.reads, roceSpan{psn: h.psn, key: h.key, va: h.va, length: h.length})
 }
 
-// response takes an acknowledgement or a part of a Read Response.
+// response processes an acknowledgement or a part of a Read Response.
 func (t *roceTable) response(f *roceFlow, h *bth, at stamp) {
 	if h.nak {
 		f.naks++
@@ -556,8 +556,8 @@ const (
 	replyLen   = 36
 )
 
-// manage takes a management datagram: a connection request and its answer, which name the queue pairs
-// of a connection, and the request to end it.
+// manage processes a management datagram: a connection request and its answer, which name the queue
+// pairs of a connection, and the request to end it.
 func (t *roceTable) manage(seg *segment, b []byte, at stamp) {
 	if len(b) < madLen || b[1] != cmClass {
 		return

@@ -48,7 +48,7 @@ type taker interface {
 	doubt(at stamp)
 }
 
-// segment takes a segment with data.
+// segment processes a segment with data.
 func (s *stream) segment(seg *segment, at stamp) {
 	seq := seg.seq
 	if seg.flags&tcpSYN != 0 {

@@ -97,7 +97,7 @@ type table struct {
 	dropped int
 }
 
-// packet takes a packet. It returns false if nothing looks at it.
+// packet processes a packet. It returns false if nothing looks at it.
 func (t *table) packet(p *Packet) bool {
 	var s segment
 	if !dissect(p, &s) {

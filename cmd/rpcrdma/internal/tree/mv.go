@@ -98,7 +98,7 @@ func move(ctx context.Context, r *remote.Target, to string, mustBeDir bool) erro
 	}
 	err = r.RenamePath(ctx, from, to)
 	switch {
-	case remote.IsMissing(err): // what is moved was there
+	case remote.IsMissing(err): // the source existed
 		return fmt.Errorf("the directory above %s does not exist ('rpcrdma mkdir -p' makes it)", explain.Printable(to))
 	case errors.Is(err, fs.ErrExist):
 		return explain.Item(to, err)
