@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo/internal/cfake"
 )
 
-// queues are objects whose driver the test is.
+// queues are objects of a fake driver, which the test plays.
 type queues struct {
 	*cfake.Queues
 	qp      *QP
@@ -78,9 +78,8 @@ func TestPost(t *testing.T) {
 	}
 }
 
-// TestPollAndArm: a queue is armed only when it is empty, and polled once more
-// afterwards: what completed between the poll and the arming raises no event, and
-// nobody would look for it.
+// TestPollAndArm: a queue is armed only when it is empty, and polled once more afterwards: what
+// completed between the poll and the arming raises no event, so no goroutine would look for it.
 func TestPollAndArm(t *testing.T) {
 	const eio, ebadf = int32(syscall.EIO), int32(syscall.EBADF)
 	for _, tc := range []struct {
@@ -227,9 +226,8 @@ func TestProgressAllocs(t *testing.T) {
 	}
 }
 
-// BenchmarkProgress is a poll of an empty queue, whose driver does nothing: the call
-// into C by itself; after the choice of the Library, as on the data path; and
-// through an interface's method.
+// BenchmarkProgress polls an empty queue, with a driver that does nothing: the call into C by itself;
+// after the choice of the Library, as on the data path; and through an interface's method.
 func BenchmarkProgress(b *testing.B) {
 	q := newQueues(b)
 	var l Library = RDMACore{}

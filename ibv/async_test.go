@@ -90,7 +90,7 @@ func TestAsyncEventRDMA(t *testing.T) {
 			if err := p.a.qp.Modify(QPAttr{State: QPSSQD, EnSQDAsyncNotify: true}, AttrState|AttrEnSQDAsyncNotify); err != nil {
 				t.Fatal(err)
 			}
-			// Closing does not wait for somebody to have taken the event.
+			// Closing does not wait until the event is taken.
 			if err := p.a.qp.Close(); err != nil {
 				t.Fatal(err)
 			}

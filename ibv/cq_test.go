@@ -94,8 +94,8 @@ func TestGetEventEndsRDMA(t *testing.T) {
 	})
 }
 
-// TestGetEventRDMA: an event for each time the queue was armed, acknowledged in
-// bulk; and Close does not wait for events that nobody took.
+// TestGetEventRDMA: an event for each time the queue was armed, acknowledged in bulk. Close does not
+// wait for events that were not taken.
 func TestGetEventRDMA(t *testing.T) {
 	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
 		p := newPair(t, c, nil)
@@ -179,8 +179,8 @@ func TestAwaitRDMA(t *testing.T) {
 	})
 }
 
-// TestCloseDuringEventsRDMA: queues that share a channel come and go while somebody
-// waits for events of them.
+// TestCloseDuringEventsRDMA: queues that share a channel come and go while a goroutine waits for
+// their events.
 func TestCloseDuringEventsRDMA(t *testing.T) {
 	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
 		ch := must[*CompChannel](t)(c.CreateCompChannel())

@@ -293,8 +293,7 @@ func TestResourcesRDMA(t *testing.T) {
 	})
 }
 
-// TestCloseDuringUseRDMA: closing waits for those who are in the library, and turns
-// away those who come later.
+// TestCloseDuringUseRDMA: closing waits for calls that are in the library, and refuses later ones.
 func TestCloseDuringUseRDMA(t *testing.T) {
 	onDevices(t, nil, func(t *testing.T, c *Context) {
 		pd := must[*PD](t)(c.AllocPD())

@@ -59,8 +59,8 @@ func newSet(t testing.TB) *set {
 
 func (s *set) device() *cgotest.QP { return s.lib.QP(s.qp.Raw()) }
 
-// TestFakeLife: objects are closed children first, or not at all, and what is closed
-// is not passed to the library any more.
+// TestFakeLife: objects are closed children first, or not at all, and closed objects are not passed
+// to the library.
 func TestFakeLife(t *testing.T) {
 	c, _, _ := fake(t)
 	livesInOrder(t, c)
@@ -308,8 +308,8 @@ func TestFakeBinds(t *testing.T) {
 	}
 }
 
-// TestFakeElements: an empty buffer is left out of a list, since devices take a length
-// of zero for 2 GiB; the others stay with their requests.
+// TestFakeElements: an empty buffer is left out of a list, since for devices a length of zero means 2
+// GiB. The other buffers stay with their requests.
 func TestFakeElements(t *testing.T) {
 	s := newSet(t)
 	buf := s.mr.Bytes()
@@ -396,9 +396,9 @@ func TestFakeAcknowledged(t *testing.T) {
 	}
 }
 
-// TestFakeEventsOfClosed: queues may be closed while somebody takes their events.
-// Every event is acknowledged before its queue is destroyed, or goes with it, and
-// nobody is told of a queue that has gone.
+// TestFakeEventsOfClosed: queues may be closed while a goroutine takes their events. Every event is
+// acknowledged before its queue is destroyed, or goes with it, and no event of a closed queue is
+// reported.
 func TestFakeEventsOfClosed(t *testing.T) {
 	s := newSet(t)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -19,8 +19,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 )
 
-// TestMain looks for goroutines and descriptors that are left behind, and, where
-// there are devices, for objects that the kernel still has.
+// TestMain looks for leaked goroutines and descriptors, and, where there are devices, for objects
+// that the kernel still has.
 func TestMain(m *testing.M) {
 	before := resources()
 	code := leak.Main(m)
@@ -59,8 +59,8 @@ func soon(t *testing.T) context.Context {
 // kindOf is the sort of a device by its name, as in "rxe" for "rxe0".
 func kindOf(device string) string { return strings.TrimRight(device, "0123456789") }
 
-// deviceNames lists the devices of those kinds, of any if none is named. It skips
-// the test when there is none, unless RPCRDMA_REQUIRE says that there is.
+// deviceNames lists the devices of the given kinds, or all devices if no kind is given. It skips the
+// test when there is no device, unless RPCRDMA_REQUIRE says that there is.
 func deviceNames(t testing.TB, kinds ...string) []string {
 	t.Helper()
 	var names []string

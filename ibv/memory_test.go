@@ -115,7 +115,7 @@ func readOnly(t *testing.T) []byte {
 	return b
 }
 
-// TestMemlockRDMA: a process that may lock nothing is told so.
+// TestMemlockRDMA: the error of a process that may lock nothing says so.
 func TestMemlockRDMA(t *testing.T) {
 	onDevices(t, nil, func(t *testing.T, c *Context) {
 		pd := must[*PD](t)(c.AllocPD())
@@ -146,7 +146,7 @@ func TestMemlockRDMA(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// What is registered counts.
+		// Registered memory counts.
 		mr := must[*MR](t)(pd.RegMR(mmapped(t, 1<<20), AccessLocalWrite))
 		if m := lockedMemory(); m.locked < 1<<20 {
 			t.Errorf("%d bytes are locked, with a region of 1 MiB", m.locked)

@@ -112,7 +112,7 @@ func TestMWBoundTwiceRDMA(t *testing.T) {
 	})
 }
 
-// TestMWRightsRDMA: the peer gets what the window allows, and no more.
+// TestMWRightsRDMA: the peer gets only what the window allows.
 func TestMWRightsRDMA(t *testing.T) {
 	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
 		for _, tt := range []struct {
@@ -196,8 +196,7 @@ func TestMWSiwRDMA(t *testing.T) {
 	})
 }
 
-// TestMWClosedRDMA: closing a window or a region meets those who are posting binds,
-// and nobody gets hurt.
+// TestMWClosedRDMA: closing a window or a region is safe while binds of it are posted.
 func TestMWClosedRDMA(t *testing.T) {
 	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
 		p := newPair(t, c, nil)

@@ -417,7 +417,7 @@ func TestFlushRDMA(t *testing.T) {
 	})
 }
 
-// TestWrapQPRDMA: a queue pair that somebody else has made and will destroy.
+// TestWrapQPRDMA: a queue pair that other code has made and will destroy.
 func TestWrapQPRDMA(t *testing.T) {
 	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
 		p := newPair(t, c, nil)

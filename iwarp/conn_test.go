@@ -55,8 +55,8 @@ func TestFenceInSegment(t *testing.T) {
 	}
 }
 
-// fenceInWrite sends a Write in segments of the given payload, whose memory is revoked after
-// cut bytes of the stream.
+// fenceInWrite sends a Write in segments of the given payload, and revokes its memory after cut bytes
+// of the stream.
 func fenceInWrite(t *testing.T, how string, payload, cut int) {
 	const size = 60000
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
@@ -286,8 +286,8 @@ func TestLocalInvFencesPlacing(t *testing.T) {
 	}
 }
 
-// TestInvalidateWhatThePeerHas: this side cancels a call whose reply, with the invalidation,
-// has just arrived.
+// TestInvalidateWhatThePeerHas: this side cancels a call just after its reply, with the invalidation,
+// has arrived.
 func TestInvalidateWhatThePeerHas(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
 	mw, _ := c.AllocMW()

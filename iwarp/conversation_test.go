@@ -517,7 +517,7 @@ func (k *talk) bind(i int, b, n, odd byte) {
 	hi := min(lo+2*int(n), a.hi)
 	sge := fabric.SGE{Buf: k.slab[lo:hi:hi]}
 	if i == 0 {
-		// The writable region, whose last bytes the window exposes again.
+		// The writable region. The window exposes its last bytes again.
 		a = &k.areas[areaWrite]
 		lo, hi = a.hi-int(n), a.hi
 		sge = fabric.SGE{Buf: k.slab[lo:hi:hi], LKey: k.mrs[areaWrite].LKey()}
@@ -561,7 +561,7 @@ func (k *talk) gather(n, odd byte) (l []fabric.SGE) {
 
 var publicBytes = bytes.Repeat([]byte{public}, 1<<16)
 
-// room returns the size of the oldest receive, or -1 if there is none.
+// room returns the size of the oldest receive, or -1 without one.
 func (k *talk) room() int {
 	oldest, room := k.last+1, -1
 	for id, d := range k.due {

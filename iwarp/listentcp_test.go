@@ -51,7 +51,7 @@ func TestListenTCP(t *testing.T) {
 	conn.Close()
 }
 
-// The error of who was to give a socket is that of Listen.
+// Listen returns the error of the function that was to provide a socket.
 func TestListenTCPFails(t *testing.T) {
 	none := errors.New("none")
 	p := New(Config{ListenTCP: func(context.Context, string) (*net.TCPListener, error) { return nil, none }})

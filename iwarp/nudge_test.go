@@ -18,8 +18,8 @@ func (p *rawPeer) wantNudge(what string) {
 	}
 }
 
-// TestNudge: an initiator whose first message gets no answer sends empty Writes until
-// something arrives.
+// TestNudge: an initiator that gets no answer to its first message sends empty Writes until something
+// arrives.
 func TestNudge(t *testing.T) {
 	for _, crc := range []bool{false, true} {
 		p := New(Config{CRC: crc})

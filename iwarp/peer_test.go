@@ -24,8 +24,8 @@ import (
 // patience bounds every single expectation.
 const patience = 20 * time.Second
 
-// A rawPeer is a scripted peer that sends and receives raw bytes. Expectations take a
-// description for messages.
+// A rawPeer is a scripted peer that sends and receives raw bytes. Expectations have a description for
+// messages.
 type rawPeer struct {
 	t   testing.TB
 	c   net.Conn

@@ -373,8 +373,8 @@ func TestSilentPeers(t *testing.T) {
 	mustAccept(t, acceptNext(t, l), nil)
 	peer.wantFrame("a reply", mpa.Reply)
 
-	// One host has one pending handshake and another two: the older of these two is dropped,
-	// and the first host is still waited for.
+	// One host has one pending handshake and another two: the older of the two is dropped, and the
+	// first host keeps its own.
 	shared := listen(t, New(Config{MaxPending: 3}), fabric.ConnAttr{})
 	lone := dialRawFrom(t, "127.0.0.2", shared)
 	lone.write([]byte("MPA ID"))
@@ -521,8 +521,8 @@ func TestSegmentSize(t *testing.T) {
 	}
 }
 
-// TestSilentFailure: a responder whose own request fails sends nothing, not even a Terminate
-// message, before the peer's first FPDU.
+// TestSilentFailure: when a responder's own request fails, it sends nothing before the peer's first
+// FPDU, not even a Terminate message.
 func TestSilentFailure(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
 	post(t, c, fabric.SendWR{ID: 3, Op: fabric.OpBindMW})
@@ -533,8 +533,8 @@ func TestSilentFailure(t *testing.T) {
 	peer.wantEnd("without a word")
 }
 
-// fullListener listens at an address whose backlog is full: connection attempts wait until
-// empty is called.
+// fullListener listens at an address with a full backlog: connection attempts wait until empty is
+// called.
 func fullListener(t *testing.T) (addr string, empty func()) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

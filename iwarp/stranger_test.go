@@ -14,7 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 )
 
-// TestStrangers: what answers with something else than MPA is told, in bounded printable text.
+// TestStrangers: the error says what answered instead of MPA, in bounded printable text.
 func TestStrangers(t *testing.T) {
 	for answer, want := range map[string]string{
 		"SSH-2.0-OpenSSH_9.2p1\r\n":                  "SSH-2.0-OpenSSH_9.2p1",

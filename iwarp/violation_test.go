@@ -444,8 +444,8 @@ func TestReadResponses(t *testing.T) {
 	}
 }
 
-// TestReadFlood, V1-3.3-12: the peer can have as many outstanding Reads as negotiated, and no
-// more. It does not read the responses, so none of them completes.
+// TestReadFlood, V1-3.3-12: the peer can have as many outstanding Reads as negotiated, but not one
+// more. It does not read the responses, so none of the Reads completes.
 func TestReadFlood(t *testing.T) {
 	const reads, size = 2, 64 << 20 // more than sockets take
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: reads}, 0)

@@ -12,8 +12,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// TestRDMAChannelClosesLate: an event channel that the ID of a late connection request
-// still holds when the provider has no more use for it goes with that ID.
+// TestRDMAChannelClosesLate: an event channel that the provider no longer uses, and that the ID of a
+// late connection request still holds, goes with that ID.
 func TestRDMAChannelClosesLate(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{})

@@ -126,7 +126,7 @@ func TestRDMAManagerRejects(t *testing.T) {
 	})
 }
 
-// TestRDMARequestsAreSharedOut: with many waiters each request comes to one of them.
+// TestRDMARequestsAreSharedOut: with many waiters each request goes to one of them.
 func TestRDMARequestsAreSharedOut(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		const waiters, clients = 4, 24
@@ -231,7 +231,7 @@ func TestRDMAOptions(t *testing.T) {
 					case only && dst.Is4():
 						from = four
 					case dst.Is4() && kind == "siw":
-						continue // siw loses IPv4 requests that come to a socket of IPv6
+						continue // siw loses IPv4 requests that arrive at a socket of IPv6
 					}
 					requested(t, ch, from, netip.AddrPortFrom(dst, port))
 				}
@@ -281,7 +281,7 @@ func TestRDMAOptions(t *testing.T) {
 	})
 }
 
-// requested wants a request to dst to come to that listener.
+// requested wants a request to dst to arrive at that listener.
 func requested(t *testing.T, ch *rdmacm.EventChannel, l *rdmacm.ID, dst netip.AddrPort) {
 	t.Helper()
 	client, id, answer := asking(t, ch, l, dst, rdmacm.ConnParam{})
@@ -343,7 +343,7 @@ func TestRDMAMigrate(t *testing.T) {
 			if err := client.id.Disconnect(); err != nil && !errors.Is(err, syscall.EINVAL) {
 				t.Fatal(err)
 			}
-			// Nobody has taken the server's event, if it has come.
+			// The server's event has not been taken, if it has come.
 			if err := server.id.Migrate(to); err != nil {
 				t.Fatal(err)
 			}
@@ -427,7 +427,7 @@ func TestRDMAMigrate(t *testing.T) {
 	})
 }
 
-// silent is an address of the device's network at which nobody answers.
+// silent returns an address of the device's network at which nothing answers.
 func silent(addr string) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(addr[:strings.LastIndexByte(addr, '.')]+".77"), 4000)
 }
@@ -459,7 +459,7 @@ func TestRDMAWaitsEnd(t *testing.T) {
 				}
 			}},
 			{"Connect", func(t *testing.T) (*rdmacm.ID, func(context.Context) error) {
-				machine(t) // elsewhere somebody may have the address
+				machine(t) // elsewhere another host may have the address
 				if kind == "siw" {
 					t.Skip("siw connects inside rdma_connect, until TCP has given up")
 				}

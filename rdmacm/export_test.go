@@ -42,7 +42,7 @@ func Channel(p *Provider) (*EventChannel, <-chan struct{}) {
 	return h.channel, h.channel.done
 }
 
-// Left is closed when the connection manager has told of the peer's end of c.
+// Left is closed when the connection manager has reported the peer's end of c.
 func Left(c fabric.Conn) <-chan struct{} { return c.(*Conn).left.opened }
 
 // NewOn is New with another library than rdma-core.
@@ -54,18 +54,18 @@ func NewEventChannelOn(lib cgo.Library) (*EventChannel, error) { return newEvent
 // Retire closes the event channel of a provider that has no users, without the wait.
 func Retire(p *Provider) { p.retire() }
 
-// Handles are the objects of the libraries behind a connection that is not closed.
+// Handles returns the libraries' objects of a connection that is not closed.
 func Handles(c fabric.Conn) (*cgo.QP, *cgo.CQ, *cgo.CMID) {
 	conn := c.(*Conn)
 	defer conn.send.Unlock()
 	return conn.send.Lock().qp, conn.q.cq.Raw(), conn.id.raw
 }
 
-// Handle is the ID of the library behind a listener.
+// Handle returns the library's ID of a listener.
 func Handle(l fabric.Listener) *cgo.CMID { return l.(*Listener).id.raw }
 
-// Waiters says who waits on the completion queue of c: whether c leads, and how
-// many follow.
+// Waiters reports which goroutines wait on the completion queue of c: whether c leads, and how many
+// follow.
 func Waiters(c fabric.Conn) (leads bool, followers int) {
 	conn := c.(*Conn)
 	l := conn.q.polling.Lock()

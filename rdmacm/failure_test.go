@@ -95,8 +95,8 @@ func letGo() {
 	}
 }
 
-// waitRemoved waits for the end of "rdma link del". The kernel waits until nobody has
-// the device open, and the provider closes it with its last connection there.
+// waitRemoved waits for the end of "rdma link del". The kernel waits until the device is closed, and
+// the provider closes it with its last connection there.
 func waitRemoved(t *testing.T, removed <-chan error) {
 	t.Helper()
 	if err := arrives(t, "rdma link del", removed); err != nil {
@@ -322,8 +322,8 @@ func serveUntilKilled(t *testing.T) {
 	}
 }
 
-// TestRDMAManyConnections: a thousand connections, one after the other, leave nothing
-// behind: not in the kernel, not in this process.
+// TestRDMAManyConnections: a thousand connections, one after the other, leave nothing in the kernel
+// or in this process.
 func TestRDMAManyConnections(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, run := range []struct {
@@ -413,7 +413,7 @@ func connect(t testing.TB, p fabric.Provider, l fabric.Listener) (client, server
 	}
 }
 
-// TestRDMAAbandonedSetup: set-up that is given up at any step leaves nothing behind.
+// TestRDMAAbandonedSetup: set-up that is abandoned at any step leaves nothing open.
 func TestRDMAAbandonedSetup(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{})
@@ -431,7 +431,7 @@ func TestRDMAAbandonedSetup(t *testing.T) {
 			}
 			return c
 		}
-		// requested is a connection whose peer has asked and waits for the answer.
+		// requested returns a connection with a peer that has asked and waits for the answer.
 		requested := func(l fabric.Listener) (c, s fabric.Conn, connecting <-chan error) {
 			c = resolve(l)
 			connecting = later(func() error { return c.Connect(soon(t), nil) })
@@ -547,8 +547,8 @@ func TestRDMAAbandonedSetup(t *testing.T) {
 	})
 }
 
-// TestRDMALockedMemory: a process that may lock little memory is told so, by the call
-// that asks for too much.
+// TestRDMALockedMemory: a process that may lock little memory learns so from the call that asks for
+// too much.
 func TestRDMALockedMemory(t *testing.T) {
 	const name = "TestRDMALockedMemory"
 	if isChild(name) {
@@ -588,8 +588,8 @@ func TestRDMALockedMemory(t *testing.T) {
 	})
 }
 
-// TestRDMANoPermission: a process that may not open the connection manager's device is
-// told which one it is.
+// TestRDMANoPermission: the error of a process that may not open the connection manager's device
+// names the device.
 func TestRDMANoPermission(t *testing.T) {
 	const name, path = "TestRDMANoPermission", "/dev/infiniband/rdma_cm"
 	if isChild(name) {
@@ -616,8 +616,8 @@ func TestRDMANoPermission(t *testing.T) {
 	}
 }
 
-// TestRDMAUnservableRequest: a request that this side lacks the means for is turned
-// down and told of in the log; the listener goes on.
+// TestRDMAUnservableRequest: a request that this side lacks the means for is rejected and logged; the
+// listener goes on.
 func TestRDMAUnservableRequest(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		var log safeBuffer

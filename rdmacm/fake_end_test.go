@@ -22,11 +22,10 @@ const (
 	flushed = fabric.WCFlushErr
 )
 
-// TestFakeFlush: when the peer ends a connection, every outstanding request completes
-// once at most and in order, whatever the device does with its queues: the caller
-// gets its memory back with the completions and with nothing else. Devices flush all,
-// or only what is signaled, or nothing until the queue pair is destroyed, and some
-// drop the completions of a queue pair that is destroyed.
+// TestFakeFlush: when the peer ends a connection, every outstanding request completes once at most
+// and in order, whatever the device does with its queues: the caller gets its memory back with the
+// completions and with nothing else. Devices flush all requests, or only signaled ones, or nothing
+// until the queue pair is destroyed, and some drop the completions of a queue pair that is destroyed.
 func TestFakeFlush(t *testing.T) {
 	flushAll := func(qp *cgotest.QP) { qp.Flush() }
 	flushSignaled := func(qp *cgotest.QP) {
@@ -43,8 +42,8 @@ func TestFakeFlush(t *testing.T) {
 		{2, fabric.WCRecv, flushed}, {3, fabric.WCRecv, flushed},
 		{12, fabric.WCWrite, flushed}, {13, fabric.WCSend, flushed}, {14, fabric.WCSend, flushed}, {15, fabric.WCWrite, flushed},
 	}
-	// What is not signaled and lies before the first failure that is known may have
-	// succeeded, which nobody asked to hear of.
+	// A request that is not signaled, before the first known failure, may have succeeded, but nothing
+	// asks for its completion.
 	fromSignaled := slices.Concat(everything[:2], everything[4:])
 	for _, tc := range []struct {
 		name    string
@@ -104,9 +103,9 @@ func TestFakeCleanEnd(t *testing.T) {
 	}
 }
 
-// TestFakeCompletedBeforeTheEnd: what the device has completed before it says so is no
-// casualty of the end, if nobody polled in time: not even when the event of the end
-// comes first.
+// TestFakeCompletedBeforeTheEnd: requests that the device completed before the end do not fail with
+// the connection, even if they were not polled in time: not even when the event of the end comes
+// first.
 func TestFakeCompletedBeforeTheEnd(t *testing.T) {
 	l := newRig(t, rdmacm.Config{}).connect(fabric.ConnAttr{})
 	l.recv(1, 2)
@@ -141,9 +140,8 @@ func TestFakeLastCompletions(t *testing.T) {
 	l.wantEnd(want...)
 }
 
-// TestFakeFailedRequest: the first request that fails ends the connection with its
-// reason, and what succeeded behind it is reported as flushed: the peer's state is not
-// known from there on.
+// TestFakeFailedRequest: the first request that fails ends the connection with its reason. Requests
+// after it that succeeded are reported as flushed: the peer's state is not known from there on.
 func TestFakeFailedRequest(t *testing.T) {
 	for _, tc := range []struct {
 		status  int32
@@ -174,9 +172,9 @@ func TestFakeFailedRequest(t *testing.T) {
 	}
 }
 
-// TestFakeDeviceRemoved: the reason of an end is the removal of the device, however
-// the news arrive: by the event, by requests that fail before it, or by polling that
-// fails. It is nobody else's fault, and names the device and the errno.
+// TestFakeDeviceRemoved: the reason of an end is the removal of the device, however the news arrives:
+// by the event, by requests that fail before it, or by polling that fails. The error blames nothing
+// else, and names the device and the errno.
 func TestFakeDeviceRemoved(t *testing.T) {
 	const locQPOpErr = 2 // what siw says of its removal
 	removal := func(r *rig, l *link) { l.id.Raise(cgo.CMEvent{Type: cgotest.DeviceRemoval}) }
@@ -188,7 +186,7 @@ func TestFakeDeviceRemoved(t *testing.T) {
 	}{
 		{"event", nil, removal, syscall.ENODEV},
 		{"flushed, then event", nil, func(r *rig, l *link) {
-			r.lib.Manual = true // nobody answers rdma_disconnect any more
+			r.lib.Manual = true // nothing answers rdma_disconnect any more
 			l.qp.Flush()
 			l.polled()
 			removal(r, l)
@@ -293,8 +291,8 @@ func TestFakeDestruction(t *testing.T) {
 	}
 }
 
-// TestFakeSetUpFails: a call of set-up that fails is an error with its errno, and
-// leaves nothing behind of what was made before: the fake looks for that in the end.
+// TestFakeSetUpFails: a call of set-up that fails is an error with its errno, and nothing made before
+// remains: the fake checks that at the end.
 func TestFakeSetUpFails(t *testing.T) {
 	const errno = syscall.ENOSPC // which nothing has an explanation for
 	for _, call := range []string{

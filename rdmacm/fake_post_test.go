@@ -66,7 +66,7 @@ func TestFakeSilentByLater(t *testing.T) {
 	for l.Post([]fabric.SendWR{l.wr(9, fabric.OpSend, 8, 0)}) == nil {
 		room++
 	}
-	if room != 63 { // all but the one behind the completion
+	if room != 63 { // all but the one after the completion
 		t.Errorf("room for %d more requests of 64, with one outstanding", room)
 	}
 }
@@ -287,8 +287,8 @@ func TestFakeEarlyIWARP(t *testing.T) {
 	}
 }
 
-// TestFakeOvertaking: siw reports what is behind a Read before the Read. Callers get
-// completions in the order of the requests all the same.
+// TestFakeOvertaking: siw reports requests after a Read before the Read. Callers get completions in
+// the order of the requests all the same.
 func TestFakeOvertaking(t *testing.T) {
 	l := newRig(t, rdmacm.Config{}, asSIW).connect(fabric.ConnAttr{})
 	l.post(
@@ -305,17 +305,17 @@ func TestFakeOvertaking(t *testing.T) {
 	l.want(outcome{1, fabric.WCRead, ok}, outcome{2, fabric.WCSend, ok}, outcome{4, fabric.WCSend, ok})
 }
 
-// TestFakeReadLimit: siw's send queue stops at a Read beyond the limit and at a fence,
-// and answers none of the peer's Reads meanwhile, so two ends could wait for each other
-// for ever. What would stop the queue is held back, with everything behind it, until
-// Reads have completed. Other devices get everything at once.
+// TestFakeReadLimit: siw's send queue stops at a Read beyond the limit and at a fence, and answers
+// none of the peer's Reads meanwhile, so two ends could wait for each other forever. Requests that
+// would stop the queue are held back, with everything after them, until Reads have completed. Other
+// devices get everything at once.
 func TestFakeReadLimit(t *testing.T) {
 	const R, S, W = verbRead, verbSend, verbWrite
 	attr := fabric.ConnAttr{OutboundReads: 2}
 	read := func(l *link, id uint64) fabric.SendWR { return l.wr(id, fabric.OpRead, 8, fabric.Signaled) }
 	l := newRig(t, rdmacm.Config{}, asSIW).connect(attr)
 	l.post(read(l, 1), l.wr(2, fabric.OpSend, 8, 0), read(l, 3), read(l, 4), l.wr(5, fabric.OpWrite, 8, 0))
-	l.post(l.wr(6, fabric.OpSend, 8, fabric.Signaled|fabric.Fence)) // behind what is held back
+	l.post(l.wr(6, fabric.OpSend, 8, fabric.Signaled|fabric.Fence)) // after requests that are held back
 	steps := []struct {
 		complete int // which of those the device has
 		has      []uint32
@@ -428,9 +428,9 @@ func TestFakeSendRoom(t *testing.T) {
 	}
 }
 
-// TestFakeRoomUntilPolled: what others have polled from the device on a shared queue, or
-// what did not fit into the caller's list, keeps its place until its caller has it: the
-// memory for completions has a place for each request and no more.
+// TestFakeRoomUntilPolled: a completion that another goroutine has polled from a shared queue, or
+// that did not fit into the caller's list, keeps its place until its caller has it: the memory for
+// completions has exactly one place for each request.
 func TestFakeRoomUntilPolled(t *testing.T) {
 	r := newRig(t, rdmacm.Config{SharedCQ: 4096})
 	attr := fabric.ConnAttr{SendDepth: 4, RecvDepth: 4}
@@ -481,8 +481,8 @@ func TestFakeListTooLong(t *testing.T) {
 	}
 }
 
-// TestFakeStarved: after ErrQueueFull Wait returns also for completions that nobody is
-// told of: they have made the room that the caller waits for.
+// TestFakeStarved: after ErrQueueFull, Wait returns also for completions that are not reported to any
+// caller: they have made the room that the caller waits for.
 func TestFakeStarved(t *testing.T) {
 	for _, mode := range []rdmacm.WaitMode{rdmacm.WaitEvent, rdmacm.WaitAdaptive, rdmacm.WaitPoll} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -507,8 +507,8 @@ func TestFakeStarved(t *testing.T) {
 	}
 }
 
-// TestFakeRefusedByDevice: what the device refuses at once ends the connection, since
-// how much of a list it took is not reliably told: all complete as flushed.
+// TestFakeRefusedByDevice: a request that the device refuses at once ends the connection. Drivers do
+// not report reliably how much of a list was posted: all of it completes as flushed.
 func TestFakeRefusedByDevice(t *testing.T) {
 	for _, tc := range []struct {
 		call  string

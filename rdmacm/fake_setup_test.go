@@ -39,8 +39,8 @@ func answered(t *testing.T, options []option, e cgo.CMEvent) error {
 	return arrives(t, "Connect", connecting)
 }
 
-// TestFakeRefused: what comes instead of the connection is told from what the peer's
-// program has said, and keeps its errno.
+// TestFakeRefused: an event in place of the connection is an error that quotes the reason of the
+// peer's program, and keeps its errno.
 func TestFakeRefused(t *testing.T) {
 	refusal := func(status int32, data string) cgo.CMEvent {
 		e := cgo.CMEvent{Type: cgotest.Rejected, Status: status, PrivateDataLen: uint8(len(data))}
@@ -81,8 +81,8 @@ func TestFakeRefused(t *testing.T) {
 	}
 }
 
-// TestFakeGivenUp: a Connect that nobody answers ends with its context, with Close and
-// with the removal of the device.
+// TestFakeGivenUp: a Connect without an answer ends with its context, with Close and with the removal
+// of the device.
 func TestFakeGivenUp(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -153,8 +153,8 @@ func TestFakeReads(t *testing.T) {
 	}
 }
 
-// TestFakeBadEvents: events that librdmacm cannot make sense of fail, and those behind
-// them have to be taken all the same: the poller would not call again.
+// TestFakeBadEvents: events that librdmacm cannot make sense of fail, and those after them have to be
+// taken all the same: the poller would not call again.
 func TestFakeBadEvents(t *testing.T) {
 	l := newRig(t, rdmacm.Config{}).connect(fabric.ConnAttr{})
 	l.r.lib.Fail("rdma_get_cm_event", syscall.EINTR, syscall.ENODATA, syscall.ENODATA)
@@ -252,8 +252,8 @@ func TestFakeUnservable(t *testing.T) {
 	}
 }
 
-// TestFakeListenerClosed: requests that nobody has taken are rejected by Close, and so is
-// one that comes while the listener is going.
+// TestFakeListenerClosed: Close rejects requests that were not accepted, and one that comes while the
+// listener is closing.
 func TestFakeListenerClosed(t *testing.T) {
 	r := newRig(t, rdmacm.Config{})
 	d := r.listen()
@@ -330,7 +330,7 @@ func TestFakeListenerRemoved(t *testing.T) {
 	comes(t, "nothing is left", func() bool { return d.r.p.OpenObjects() == (rdmacm.OpenObjects{}) })
 }
 
-// TestFakeListenFails: errors of Listen have their errno and leave nothing behind.
+// TestFakeListenFails: errors of Listen have their errno and leave nothing open.
 func TestFakeListenFails(t *testing.T) {
 	for _, call := range []string{"rdma_create_id", "rdma_bind_addr", "rdma_listen"} {
 		r := newRig(t, rdmacm.Config{})
@@ -381,8 +381,8 @@ func TestFakeDisconnect(t *testing.T) {
 	}
 }
 
-// TestFakeDisconnectShared: Disconnect over a shared queue parks until all has left, leading
-// or not, whatever has come that nobody polls now, and gives up with its context.
+// TestFakeDisconnectShared: Disconnect over a shared queue parks until every message has left,
+// leading or not, whatever has arrived that is not polled, and ends with its context.
 func TestFakeDisconnectShared(t *testing.T) {
 	for _, follows := range []bool{false, true} {
 		t.Run(fmt.Sprintf("follows=%v", follows), func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// Addresses of the fake device and of a peer that nobody plays.
+// Addresses of the fake device and of a peer that does not exist.
 var (
 	fakeAddr = netip.MustParseAddr("192.0.2.1") // immutable
 	fakePeer = "192.0.2.2:20049"                // immutable
@@ -62,7 +62,7 @@ func newRig(t testing.TB, cfg rdmacm.Config, options ...option) *rig {
 	return r
 }
 
-// A link is a connection whose other end is the test.
+// A link is a connection with the test as its other end.
 type link struct {
 	fabric.Conn
 	t  testing.TB

@@ -18,8 +18,7 @@ import (
 // arrive completes the oldest receive with success.
 func (l *link) arrive() { l.qp.Recvs()[0].Complete(cgotest.Success, []byte("x")) }
 
-// armed waits until the next completion raises an event. Whoever waits is parked then,
-// or about to be.
+// armed waits until the next completion raises an event. Every waiter is parked then, or about to be.
 func (l *link) armed() {
 	l.t.Helper()
 	for late := time.Now().Add(limit); !l.cq.Armed(); runtime.Gosched() {
@@ -128,8 +127,8 @@ func TestFakeAcknowledged(t *testing.T) {
 	}
 }
 
-// TestFakeEventLeft: an event may be left of a completion that was polled without
-// waiting. It wakes nobody for nothing but once, and is acknowledged.
+// TestFakeEventLeft: an event may be left of a completion that was polled without waiting. It wakes
+// at most one waiter for nothing, and is acknowledged.
 func TestFakeEventLeft(t *testing.T) {
 	l := newRig(t, rdmacm.Config{Wait: rdmacm.WaitEvent}).connect(fabric.ConnAttr{})
 	l.recv(1, 2)
@@ -153,9 +152,9 @@ func TestFakeEventLeft(t *testing.T) {
 	l.want(outcome{2, fabric.WCRecv, ok})
 }
 
-// TestFakeSharedWaiting: of those who wait on a shared queue one leads and is parked on
-// its channel. Whoever polls hands completions to their connections and wakes those that
-// wait for them, and nobody else. When the leader leaves, one of the others leads.
+// TestFakeSharedWaiting: of the goroutines that wait on a shared queue, one leads and is parked on
+// its channel. A goroutine that polls hands completions to their connections and wakes only
+// goroutines that wait for them. When the leader leaves, another goroutine leads.
 func TestFakeSharedWaiting(t *testing.T) {
 	r := newRig(t, rdmacm.Config{Wait: rdmacm.WaitEvent, SharedCQ: 8192})
 	var links [3]*link
@@ -259,15 +258,15 @@ func TestFakeSharedPolling(t *testing.T) {
 	a.want(outcome{2, fabric.WCRecv, ok})
 }
 
-// TestFakeSharedNumber: the device may give the next queue pair the number of one that
-// has gone. What was left in a shared queue of the old one is nobody's.
+// TestFakeSharedNumber: the device may give the next queue pair the number of one that has gone.
+// Completions of the old one that are left in a shared queue belong to neither.
 func TestFakeSharedNumber(t *testing.T) {
 	r := newRig(t, rdmacm.Config{SharedCQ: 8192})
 	stays := r.connect(fabric.ConnAttr{}) // keeps the queue
 	old := r.connect(fabric.ConnAttr{})
 	old.recv(1, 2)
 	old.post(old.wr(3, fabric.OpSend, 8, fabric.Signaled))
-	old.qp.Flush() // and nobody polls
+	old.qp.Flush() // and nothing polls
 	old.qp.ReuseNum()
 	old.Close()
 	next := r.connect(fabric.ConnAttr{})
@@ -280,7 +279,7 @@ func TestFakeSharedNumber(t *testing.T) {
 	next.arrive()
 	next.qp.Sends()[0].Complete(cgotest.Success)
 	next.want(outcome{11, fabric.WCRecv, ok}, outcome{12, fabric.WCSend, ok})
-	// A completion of nobody is passed over.
+	// A completion without a connection is passed over.
 	next.cq.Add(cgo.WC{ID: 1, QPNum: 9999})
 	next.want()
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// limit bounds every single wait of these tests.
+// limit bounds every single wait of the tests.
 const limit = 30 * time.Second
 
 // soon is a context that ends with the test, or when it is late.
@@ -39,7 +39,7 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// briefly is a context that ends while whoever takes it is waiting.
+// briefly returns a context that ends while its user is waiting.
 func briefly(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	t.Cleanup(cancel)
@@ -187,8 +187,8 @@ func (n tally) exceeds(before tally) (what []string) {
 	return what
 }
 
-// leavesNothing runs f and looks for what it has left behind. Something may have
-// been opened for good by its first run: so there is one before.
+// leavesNothing runs f and looks for leaks. A first run may open something for good, so f runs once
+// before.
 func leavesNothing(t *testing.T, p *rdmacm.Provider, first, f func()) {
 	t.Helper()
 	first()
@@ -322,7 +322,7 @@ func (p *party) close() {
 	})
 }
 
-// partyOn is newParty for a test, which closes it, the ID behind it.
+// partyOn is newParty for a test, which closes the party and then its ID.
 func partyOn(t testing.TB, id *rdmacm.ID) *party {
 	t.Helper()
 	p, err := newParty(id, 0)

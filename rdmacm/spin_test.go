@@ -17,7 +17,7 @@ type world struct {
 	woken  time.Duration // to one that is parked
 	beside time.Duration // more than that, when the other end polls meanwhile
 
-	// Somebody else has the processor: how often, and for how long on average.
+	// Another program has the processor: how often, and for how long on average.
 	lateSeen, lateWoken float64
 	lateFor             time.Duration
 
@@ -26,7 +26,7 @@ type world struct {
 
 	worst float64 // how many times as long calls may take as with the better way
 	vain  float64 // share of the time, of both ends together, that may be polled in vain
-	parks bool    // what both come to, where that is all the same to the time
+	parks bool    // both ends end up parking, where either way costs the same time
 }
 
 // A way is how an end waits.

@@ -61,10 +61,10 @@ func TestRDMATrapWindowKey(t *testing.T) {
 	}
 }
 
-// TestRDMATrapInvalidateRegion: a peer that invalidates what is a region and no window.
-// rxe takes regions only from the kernel's own users: the connection ends. siw may carry
-// it out, and as nothing makes a region valid again for programs, it is dead then:
-// whoever accesses it is refused. Either way nothing is written, and it can be closed.
+// TestRDMATrapInvalidateRegion: a peer that invalidates what is a region and no window. rxe takes
+// regions only from the kernel's own users: the connection ends. siw may carry it out, and as nothing
+// makes a region valid again for programs, it is dead then: every access is refused. Either way
+// nothing is written, and it can be closed.
 func TestRDMATrapInvalidateRegion(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{})
@@ -121,11 +121,10 @@ const (
 	chunks = 8 // between two completions that are waited for
 )
 
-// TestRDMATrapEarlyCompletion: siw completes what has been handed to TCP, and an
-// unsignaled request of a page or more lies there by reference: when TCP sends it a
-// second time, it sends what is in the buffer then. The provider asks for signals
-// of its own, which make siw copy, so that a buffer is free when something behind it has
-// completed. With packets lost on the way TCP does send twice.
+// TestRDMATrapEarlyCompletion: siw completes what has been handed to TCP, and an unsignaled request
+// of a page or more lies there by reference: when TCP sends it a second time, it sends what is in the
+// buffer then. The provider asks for signals of its own, which make siw copy, so that a buffer is
+// free when a later request has completed. With packets lost on the way TCP does send twice.
 func TestRDMATrapEarlyCompletion(t *testing.T) {
 	addr := rdmatest.Device(t, "siw")
 	// Packets are lost only once there is a connection: its set-up has timers of the
@@ -280,8 +279,8 @@ func TestRDMATrapReadList(t *testing.T) {
 	})
 }
 
-// TestRDMATrapOvertaking: on siw a Send that was posted behind a Read completes first,
-// since it need not wait for an answer. The provider reports both in the order posted.
+// TestRDMATrapOvertaking: on siw a Send that was posted after a Read completes first, since it need
+// not wait for an answer. The provider reports both in the order posted.
 func TestRDMATrapOvertaking(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		const size = 512 << 10
@@ -370,8 +369,8 @@ func TestRDMATrapInvalidatedFlag(t *testing.T) {
 	}
 }
 
-// TestRDMASilentRoom: requests that are not signaled make room without a word, and Wait
-// returns for whoever has found none.
+// TestRDMASilentRoom: requests that are not signaled make room without a completion, and Wait returns
+// for a caller that has found no room.
 func TestRDMASilentRoom(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, shared := range []int{0, 1024} {

@@ -19,8 +19,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// waitModes are the ways to wait, and each with a shared completion queue. Poll is
-// last: it takes a processor from the others. Immutable.
+// waitModes are the ways to wait, and each with a shared completion queue. Poll is last: it keeps a
+// processor from the others. Immutable.
 var waitModes = []rdmacm.Config{
 	{Wait: rdmacm.WaitEvent}, {Wait: rdmacm.WaitAdaptive},
 	{Wait: rdmacm.WaitEvent, SharedCQ: 8192}, {Wait: rdmacm.WaitAdaptive, SharedCQ: 8192},
@@ -241,9 +241,9 @@ func (b *ball) last(n uint64) error {
 	}
 }
 
-// TestRDMASharedQueue: many connections on one completion queue, each with a waiter of
-// its own, all of them at work while others are closed and made anew. Whoever waits on
-// one gets what is for it, whoever else polls the queue.
+// TestRDMASharedQueue: many connections on one completion queue, each with a waiter of its own, all
+// of them at work while others are closed and made anew. A waiter gets the completions of its
+// connection, whichever goroutine polls the queue.
 func TestRDMASharedQueue(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, mode := range []rdmacm.WaitMode{rdmacm.WaitEvent, rdmacm.WaitAdaptive} {
@@ -304,8 +304,8 @@ func TestRDMASharedQueue(t *testing.T) {
 	})
 }
 
-// TestRDMASharedQueueLead: whoever leads the waiting on a shared queue may stop for
-// good; another has to take over.
+// TestRDMASharedQueueLead: the goroutine that leads the waiting on a shared queue may stop for good;
+// another has to take over.
 func TestRDMASharedQueueLead(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{Wait: rdmacm.WaitEvent, SharedCQ: 4096})
@@ -316,8 +316,8 @@ func TestRDMASharedQueueLead(t *testing.T) {
 			ends[i] = [2]*ball{newBall(t, c), newBall(t, s)}
 		}
 		for round := range times(100) {
-			// All wait for a message; they come one by one and in any order, and who
-			// has one waits no more.
+			// All wait for a message; they come one by one and in any order, and a waiter that has one
+			// stops waiting.
 			var waiting [pairs]<-chan error
 			for i := range ends {
 				b := ends[i][1]
@@ -363,7 +363,7 @@ func TestRDMASharedQueueChurn(t *testing.T) {
 		p := provider(t, rdmacm.Config{SharedCQ: 600})
 		stay := func() (c, s *fabrictest.Endpoint) { return pair(t, p, addr, attr) }
 		c, s := stay()
-		c.Stop() // nobody polls
+		c.Stop() // nothing polls
 		s.Stop()
 		for i := range times(30) {
 			a, b := fabrictest.Pair(t, p, fabrictest.Setup{Addr: addr + ":0", Client: attr, Server: attr, Timeout: limit})

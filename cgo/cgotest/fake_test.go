@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
-// A spy is a test whose errors are looked at instead of reported.
+// A spy is a test with errors that are looked at instead of reported.
 type spy struct {
 	testing.TB
 	errs     []string

@@ -225,7 +225,7 @@ func TestCaptureFlags(t *testing.T) {
 	mustFail(t, 1, "no such file or directory", "ping", "127.0.0.1:1", "--capture", filepath.Join(file, "x"))
 }
 
-// TestCaptureRing: the newest files are kept, decode reads each, and a size takes a unit.
+// TestCaptureRing: the newest files are kept, decode reads each, and a size needs a unit.
 func TestCaptureRing(t *testing.T) {
 	dir, captures := t.TempDir(), t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{"data": strings.Repeat("12345678", 100_000)})

@@ -31,7 +31,7 @@ func complete(t *testing.T, args ...string) (list []string, directive string) {
 const (
 	directiveFile   = "0"
 	directiveNoFile = "4"
-	directiveMore   = "6"  // no file, no space behind it
+	directiveMore   = "6"  // no file, no space after it
 	directiveDirs   = "16" // a directory
 )
 
@@ -72,7 +72,7 @@ func TestCompletion(t *testing.T) {
 		{"put ", "", directiveFile},
 		{"get nfs://a/b ", "", directiveFile},
 		{"get nfs://a/b c ", "", directiveNoFile},
-		{"ls nfs://127.0.0.1:1/", "", directiveMore},  // nobody is there
+		{"ls nfs://127.0.0.1:1/", "", directiveMore},  // no server is there
 		{"ls nfs://127.0.0.1:1/%", "", directiveMore}, // not a name
 		{"ls nfs://[::1/", "", directiveMore},         // not a URL
 		{"ser", "serve", directiveNoFile},
@@ -88,7 +88,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// Whatever takes a word says which: a shell offers files for every other flag.
+// Every flag with a word as its value says which words: a shell offers files for every other flag.
 func TestCompletionOfEveryFlag(t *testing.T) {
 	offersFiles := map[string]bool{"access-log": true, "capture": true, "exports": true}
 	root := newRoot()
@@ -145,7 +145,7 @@ func TestCompletionOfURL(t *testing.T) {
 	}
 }
 
-// A server that takes connections and says nothing keeps nobody waiting.
+// A server that accepts connections and says nothing keeps no shell waiting.
 func TestCompletionOfSilentServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testutil.Must(t, err)

@@ -50,8 +50,8 @@ func TestDecodeStdin(t *testing.T) {
 	}
 }
 
-// TestDecodeCapture: a capture is recognized, from a file and from standard input, and what is wrong with
-// it is told by the exit status.
+// TestDecodeCapture: a capture is recognized, from a file and from standard input, and the exit
+// status says what is wrong with it.
 func TestDecodeCapture(t *testing.T) {
 	whole, err := os.ReadFile("internal/trace/testdata/iwarp.pcapng")
 	if err != nil {

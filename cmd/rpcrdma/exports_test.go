@@ -70,7 +70,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// What a client may not see it is not told of either.
+// A client is not notified of what it may not see.
 func TestWatchNeedsNoRights(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--export", dir+"=/all,allow=127.0.0.0/8", "--export", dir+"=/root,squash=root", "--export", dir+"=/open,squash=none")

@@ -121,14 +121,14 @@ func keepBusy(t *testing.T, n int) {
 const (
 	// getSlow is after how long the state of a get is recorded.
 	getSlow = 15 * time.Second
-	// getPatience is how long a get may take. It takes a second on an idle machine. It is
-	// longer than every timeout of the command.
+	// getPatience is how long a get may take. On an idle machine it takes one second. It is longer
+	// than every timeout of the command.
 	getPatience = 2 * time.Minute
 )
 
 // A getRun is the result of a get.
 type getRun struct {
-	out   string // what it has printed, at its end all goroutines' stacks if it was told to end
+	out   string // its output; after a signal it ends with the stacks of all goroutines
 	state string // of the system, when it took long
 	took  time.Duration
 	ended bool // by itself

@@ -36,7 +36,7 @@ func hostileTree() *hostile {
 	}
 }
 
-// rm ends, whatever the server says, and sends back no name that is none.
+// rm ends, whatever the server says, and sends back no invalid name.
 func TestHostileRm(t *testing.T) {
 	h := hostileTree()
 	url := "nfs://" + h.start(t)

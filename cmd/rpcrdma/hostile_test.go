@@ -20,7 +20,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A hostile is an NFS server whose directories hold what it is told.
+// A hostile is an NFS server with directories that hold what it is given.
 type hostile struct {
 	entries map[string][]nfs.DirEntry // by the handle of the directory
 	data    string

@@ -353,7 +353,7 @@ func killServer(t *testing.T, l link, user int) {
 			for from, end := w.ops.Load(), time.Now().Add(2*time.Minute); w.ops.Load() < from+n; time.Sleep(10 * time.Millisecond) {
 				select {
 				case <-w.ended:
-					return // why is told in the end
+					return // the reason is printed at the end
 				default:
 				}
 				if time.Now().After(end) {

@@ -104,7 +104,7 @@ func mountServer(t *testing.T, l link, dir string, user int, args ...string) *mo
 	return s
 }
 
-// waiting is a process that becomes the server when it is told to.
+// waiting is a process that becomes the server on a signal.
 type waiting struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser

@@ -35,7 +35,7 @@ func twoMounts(t *testing.T, source, options string) (mounts [2]string) {
 type views struct {
 	looked  int
 	stale   int // what was wrong
-	oneTick int // of these, as both changes of the directory have one time: no server can tell them apart
+	oneTick int // stale after both changes of a directory got one time: no server can distinguish them
 }
 
 func (v views) String() string {

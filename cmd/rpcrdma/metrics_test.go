@@ -73,8 +73,8 @@ func TestMetricsAddrTaken(t *testing.T) {
 	mustFail(t, 1, "listening on "+l.Addr().String(), "serve", "--addr", "127.0.0.1:0", "--dir", t.TempDir(), "--metrics-addr", l.Addr().String())
 }
 
-// A peer that calls programs that there are not, and others that there are, makes no more series
-// than there are names.
+// A peer that calls programs that do not exist, and others that do, makes at most as many series as
+// there are names.
 func TestMetricsCardinality(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir(), "--metrics-addr", "127.0.0.1:0")
 	c, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), s.addr, nil)
@@ -124,10 +124,10 @@ func nullRate(t *testing.T, c *nfs.Client, spells int) float64 {
 	return best
 }
 
-// A thousand connections to the port that send garbage, or requests whose answers they do not
-// read, or nothing, take no call its time: for a moment at least, calls come at more than a third of
-// the rate that they had, although this process, which makes them, is also who attacks. In the end the
-// port answers.
+// A thousand connections to the port that send garbage, or requests without reading the answers, or
+// nothing, do not slow down calls: for a moment at least, calls come at more than a third of their
+// former rate, although this process makes both the calls and the attack. In the end the port
+// answers.
 func TestMetricsPortUnderAttack(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir(), "--metrics-addr", "127.0.0.1:0")
 	c := s.dialNFS(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// smallDisk mounts a file system of 1 MiB. Whoever may not mount skips the test.
+// smallDisk mounts a file system of 1 MiB. It skips the test if it may not mount.
 func smallDisk(t *testing.T, flags uintptr) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,8 +26,8 @@ func smallDisk(t *testing.T, flags uintptr) string {
 	return dir
 }
 
-// A disk that is full, or may only be read, is told as that, here and there, and nothing is left on
-// it.
+// An error of a disk that is full, or read-only, says so at both ends, and nothing is left on the
+// disk.
 func TestMistakesOfDisks(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	full, fixed := smallDisk(t, 0), smallDisk(t, syscall.MS_RDONLY)
@@ -49,8 +49,8 @@ func TestMistakesOfDisks(t *testing.T) {
 	}
 }
 
-// As root, a file that root alone may read is not for a server that takes root for nobody: that is
-// what most people find first.
+// A server that maps root to nobody refuses root a file that only root may read: most users meet this
+// first.
 func TestMistakesOfRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a server that is not root's takes nobody for anybody else")

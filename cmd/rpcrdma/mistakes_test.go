@@ -34,7 +34,7 @@ import (
 type mistake struct {
 	status int
 	line   string // arguments, parted by spaces
-	says   string // behind "rpcrdma: "
+	says   string // after "rpcrdma: "
 }
 
 // A place is where mistakes are made: servers, ports and files.
@@ -102,7 +102,7 @@ func TestMistakesOfUse(t *testing.T) {
 	testutil.WriteFiles(t, dir, map[string]string{"a/": "", "b/": ""})
 	p.tellAll(t, []mistake{
 		{2, "lss", `unknown command "lss", did you mean "ls"?`},
-		{2, "--verbose ls nfs://host/", "flags belong behind the command: 'rpcrdma ls FLAGS'"},
+		{2, "--verbose ls nfs://host/", "flags belong after the command: 'rpcrdma ls FLAGS'"},
 		{2, "lss -l nfs://host/", `unknown command "lss", did you mean "ls"?`},
 		{2, "delete nfs://host/x", `unknown command "delete", did you mean "rm"?`},
 		{2, "frobnicate", `unknown command "frobnicate"`},
@@ -224,7 +224,7 @@ func strangers(t *testing.T) map[string]string {
 	return words
 }
 
-// Who answers, or does not, is said, and what may be meant.
+// Errors say which server answers, or that none does, and what may be meant.
 func TestMistakesOfPlaces(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
@@ -281,7 +281,7 @@ func TestMistakesOfPlaces(t *testing.T) {
 	})
 }
 
-// A provider that is not there is told as that.
+// The error for a provider that does not exist says so.
 func TestMistakesOfProviders(t *testing.T) {
 	_, err := provider.Devices()
 	says := "this build has provider iwarp alone: provider rdma needs a build with cgo and rdma-core"

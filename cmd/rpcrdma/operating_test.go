@@ -142,8 +142,8 @@ var slowOnPage = map[string]func(out string) bool{
 	},
 }
 
-// numberIn returns the number that a regular expression finds first, -1 if there is none. That of a
-// duration is its seconds.
+// numberIn returns the first number that a regular expression finds, -1 without a match. The number
+// of a duration is its seconds.
 func numberIn(out, pattern string) float64 {
 	if m := regexp.MustCompile(pattern).FindStringSubmatch(out); m != nil {
 		if n, err := strconv.ParseFloat(m[1], 64); err == nil {

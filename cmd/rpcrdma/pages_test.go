@@ -69,7 +69,7 @@ func runPage(t *testing.T, page, doc string) (ran int) {
 			continue
 		}
 		if watching || strings.Contains(c.text, "--retry") || strings.Contains(c.text, "devices") {
-			continue // what the page shows is of the watch, or takes a server that goes away, or a device
+			continue // the page shows a watch, or needs a server that goes away, or a device
 		}
 		for _, want := range c.want {
 			words := strings.Fields(figure.ReplaceAllString(want, " "))

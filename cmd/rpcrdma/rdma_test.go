@@ -268,7 +268,7 @@ func TestRDMABadInput(t *testing.T) {
 	})
 }
 
-// nobodysCommand is an executable that user nobody may execute.
+// nobodysCommand returns an executable that user nobody may execute.
 func nobodysCommand(t *testing.T) (path string) {
 	t.Helper()
 	if os.Geteuid() != 0 {

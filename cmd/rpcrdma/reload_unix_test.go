@@ -69,8 +69,8 @@ func (c *changing) names() string {
 	return strings.Join(names, " ")
 }
 
-// The exports file is read again at SIGHUP. Clients of what stays notice nothing, those of what
-// goes are told, and a file with an error changes nothing.
+// The exports file is read again at SIGHUP. Clients of remaining exports notice nothing, those of
+// removed exports are notified, and a file with an error changes nothing.
 func TestReload(t *testing.T) {
 	a, b, other := t.TempDir(), t.TempDir(), t.TempDir()
 	testutil.WriteFiles(t, a, map[string]string{"file": "a", "dir/file": "x"})
@@ -185,7 +185,7 @@ func mntOf(t *testing.T, c *nfs.Client, name string) nfs.FileHandle {
 	return fh
 }
 
-// Who watches an export that vanishes is told, and who watches another goes on.
+// Watches of a removed export end with an event, and watches of other exports go on.
 func TestReloadEndsWatches(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	s := startChanging(t, []string{a + "=/a", b + "=/b"})

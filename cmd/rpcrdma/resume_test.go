@@ -41,7 +41,7 @@ func TestResume(t *testing.T) {
 				}
 				return []string{"cp", "--resume", "--json", "nfs://" + addr + "/large", "nfs://" + addr + "/to/copy"}
 			}
-			// One address for all: it is part of what is copied.
+			// One address for all: it is part of the copy's record.
 			var addr string
 			cut := func() (part string) {
 				t.Helper()

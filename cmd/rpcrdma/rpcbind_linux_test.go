@@ -107,7 +107,7 @@ func TestRPCBind(t *testing.T) {
 	})
 }
 
-// TestShowmount: the showmount of Linux finds the exports, and for whom they are.
+// TestShowmount: the showmount of Linux finds the exports and their clients.
 func TestShowmount(t *testing.T) {
 	showmount, err := exec.LookPath("showmount")
 	if err != nil {

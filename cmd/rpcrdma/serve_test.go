@@ -225,7 +225,7 @@ func TestMessages(t *testing.T) {
 	})
 	testutil.WriteFiles(t, local, map[string]string{"file": "x", "dir/file": "x"})
 	s := startServer(t, "--dir", dir)
-	lost := startProxy(t, "127.0.0.1:1", 0, true) // nobody listens behind it
+	lost := startProxy(t, "127.0.0.1:1", 0, true) // no server listens there
 	in := func(name string) string { return filepath.Join(local, name) }
 	for _, tt := range []struct {
 		status int
@@ -737,7 +737,7 @@ func fhOf(t *testing.T, c *nfs.Client, dir nfs.FileHandle, name string) nfs.File
 	return fh
 }
 
-// A get whose connection is cut leaves no file at all.
+// A get that loses its connection leaves no file at all.
 func TestFailedGetLeavesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20), "tree/large": randomText(2, 8<<20)})
@@ -808,8 +808,8 @@ func TestFailedPutCleansUp(t *testing.T) {
 	}
 }
 
-// A put whose connection is cut changes nothing under the name, and removes what it has made
-// over a new connection.
+// A put that loses its connection changes nothing under the name, and removes its temporary file over
+// a new connection.
 func TestFailedPutChangesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{"large": "what was there before"})

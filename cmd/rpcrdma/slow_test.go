@@ -108,7 +108,7 @@ func (d *slowDisk) hang(t *testing.T, s *testServer) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _, _ = c.Read(ctx, file, hangsAt, make([]byte, 4096)) // nobody waits for it
+		_, _, _ = c.Read(ctx, file, hangsAt, make([]byte, 4096)) // the result does not matter
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	testutil.Eventually(t, "a READ hangs", func() bool { return d.hanging.Load() == 1 })

@@ -150,7 +150,7 @@ func (m *terminal) look() (text string, draws int) {
 	return text, m.draws
 }
 
-// start runs the command on the terminal, whose settings it returns.
+// start runs the command on the terminal, and returns the settings of the terminal.
 func (m *terminal) start(args ...string) (*exec.Cmd, unix.Termios) {
 	m.t.Helper()
 	before, err := unix.IoctlGetTermios(int(m.slave.Fd()), unix.TCGETS)

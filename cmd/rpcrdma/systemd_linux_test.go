@@ -101,8 +101,8 @@ func socketFile(t *testing.T, network, addr string) (*os.File, string) {
 	return f, l.Addr().String()
 }
 
-// The server uses the sockets that it was started with, whatever it is told to listen on. They stay
-// open when it ends: who connects meanwhile is served by the next one.
+// The server uses the sockets that it was started with, whatever its flags say. They stay open when
+// it ends: the next server serves clients that connect meanwhile.
 func TestSocketActivation(t *testing.T) {
 	dir := t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{"file": "text"})
@@ -133,7 +133,7 @@ func TestSocketActivation(t *testing.T) {
 	}
 }
 
-// Sockets that are for somebody else are left alone.
+// Sockets for another process are left alone.
 func TestSocketsOfOthers(t *testing.T) {
 	t.Setenv("LISTEN_PID", "1")
 	t.Setenv("LISTEN_FDS", "1000")

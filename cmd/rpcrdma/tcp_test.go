@@ -42,7 +42,7 @@ func (c *rpcConn) message(prog, vers, proc uint32, args []byte) []byte {
 	}), args...)
 }
 
-// processCred is who this process is.
+// processCred returns the credential of this process.
 func processCred() oncrpc.Auth {
 	return (&oncrpc.AuthSys{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}).Auth()
 }

@@ -94,7 +94,7 @@ func TestStalls(t *testing.T) {
 	var running sync.WaitGroup
 	for _, tt := range []struct {
 		prog, proc uint32
-		want       string // behind the limit
+		want       string // the text after the limit
 		args       []string
 	}{
 		{none, 0, "connecting to ADDR over iwarp", []string{"ls", "nfs://ADDR/"}},

@@ -85,8 +85,8 @@ func (w *testWatch) wantError(text string) {
 	}
 }
 
-// until returns the lines up to one that ends in text, without changes of contents, which
-// may be told once more than they happen.
+// until returns the lines up to one that ends in text, without changes of contents, which may be
+// reported once more than they happen.
 func (w *testWatch) until(text string) (got []string) {
 	w.t.Helper()
 	timeout := time.After(testTimeout)
@@ -116,7 +116,7 @@ type relay struct {
 	addr string
 	mu   sync.Mutex
 	open map[net.Conn]bool
-	held bool         // nobody new is let through
+	held bool         // no new connection is let through
 	mute *atomic.Bool // what comes by the connections that there are goes nowhere
 }
 
@@ -169,7 +169,7 @@ func startRelay(t *testing.T, to string) *relay {
 			for _, c := range [][2]net.Conn{{client, server}, {server, client}} {
 				running.Go(func() {
 					io.Copy(muteConn{c[0], mute}, c[1])
-					if !mute.Load() { // otherwise nobody hears of that either
+					if !mute.Load() { // otherwise the other end does not learn of that either
 						c[0].Close()
 					}
 				})
@@ -376,7 +376,7 @@ func TestWatchRestart(t *testing.T) {
 	}
 }
 
-// A watch ends even if nobody reads its output.
+// A watch ends even if its output is not read.
 func TestWatchUnread(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)

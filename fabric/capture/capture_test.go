@@ -26,7 +26,7 @@ type block struct {
 	data       []byte // of a packet
 }
 
-// blocks takes a file apart, which must consist of whole blocks.
+// blocks splits a file, which must consist of whole blocks.
 func blocks(t *testing.T, b []byte) (all []block) {
 	t.Helper()
 	for len(b) > 0 {
@@ -86,7 +86,7 @@ func (g *gate) Write(b []byte) (int, error) {
 	return g.b.Write(b)
 }
 
-// TestSlowDisk: what does not fit the queue is dropped and counted, nobody waits, and the file is
+// TestSlowDisk: what does not fit the queue is dropped and counted, no call waits, and the file is
 // whole.
 func TestSlowDisk(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
@@ -123,7 +123,7 @@ func TestSlowDisk(t *testing.T) {
 	}
 }
 
-// TestSnapLen: of each packet the first bytes of data are kept, and no more are copied.
+// TestSnapLen: of each packet only the first bytes of data are kept, and only these are copied.
 func TestSnapLen(t *testing.T) {
 	var b bytes.Buffer
 	w := New(&b, &Config{SnapLen: 100})
@@ -245,7 +245,7 @@ func TestFailingDisk(t *testing.T) {
 			t.Errorf("Close returned %v", err)
 		}
 	}
-	w.add(s.sends(1, 10)...) // and nobody minds
+	w.add(s.sends(1, 10)...)
 }
 
 // TestCreateRefuses: nothing but a file is replaced.
@@ -299,7 +299,7 @@ func TestChunkMemory(t *testing.T) {
 	}
 }
 
-// FuzzReceived: no message makes the recorder fail or copy more than what is exposed.
+// FuzzReceived: no message makes the recorder fail or copy more than the exposed memory.
 func FuzzReceived(f *testing.F) {
 	reply := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 1, Vers: 1, Credit: 1, Proc: rpcrdma.ProcMsg,
 		Writes: []rpcrdma.WriteChunk{{{Handle: 7, Length: 6, Offset: 10}}}})

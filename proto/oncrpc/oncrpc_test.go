@@ -430,7 +430,7 @@ func TestStrings(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		v    func(v uint32) fmt.Stringer
-		want []string // by number, "" where there is none
+		want []string // by number, "" for a gap
 	}{
 		{"flavor", func(v uint32) fmt.Stringer { return Flavor(v) },
 			[]string{"AUTH_NONE", "AUTH_SYS", "AUTH_SHORT", "AUTH_DH", "AUTH(4)", "AUTH(5)", "RPCSEC_GSS", "AUTH_TLS", "AUTH(8)"}},

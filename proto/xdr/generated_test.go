@@ -86,7 +86,7 @@ func (v *both) Decode(d *Decoder) {
 	}
 }
 
-// Behind an error, whose numbers are 0, nothing is entered.
+// After an error, numbers are 0, and nothing is entered.
 func TestEnterAfterError(t *testing.T) {
 	for _, tt := range []struct{ input, want int }{{0, 1}, {4 * 10, 11}, {4 * MaxDepth, MaxDepth}} {
 		values := 0
@@ -113,7 +113,7 @@ func TestResize(t *testing.T) {
 	if s = Resize(&d, s, 7); len(s) != 0 || d.Err() == nil {
 		t.Errorf("beyond the limit: %v and error %v", s, d.Err())
 	}
-	// A count whose product with the size overflows, and elements that have no size.
+	// A count that overflows when multiplied with the size, and elements that have no size.
 	for _, n := range []int{1 << 12, math.MaxInt32} { // 2^32 bytes, and 2^51
 		d = NewDecoder(nil)
 		if s := Resize(&d, [][1 << 20]byte(nil), n); len(s) != 0 || d.Err() == nil {
@@ -271,7 +271,7 @@ func TestKeep(t *testing.T) {
 			t.Errorf("%s: dropped after %d values, want %d", name, kept, want)
 		}
 	}
-	// What is used again counts once.
+	// Memory that is used again counts once.
 	var list []byte
 	total := uint64(0)
 	for range 1000 {

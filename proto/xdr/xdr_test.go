@@ -438,7 +438,7 @@ func TestStrict(t *testing.T) {
 	for _, tt := range []struct {
 		name, in, want string
 		read           func(d *Decoder) string
-		refused        string // the item that the error of a strict decoder names; "" if there is none
+		refused        string // the item that the error of a strict decoder names; "" without an error
 	}{
 		{"opaque", "00000001 61000000", "a", opaque, ""},
 		{"no padding", "00000004 616263ff", "abc\xff", opaque, ""},

@@ -66,9 +66,9 @@ func TestChainAllocs(t *testing.T) {
 	}
 }
 
-// TestLimiterParallel: whatever callers do, no more of their calls are executed than they may have,
-// and in the end nobody is counted any more. Where there are fewer places than callers, one may
-// have calls under its own limit, its host's and that of all.
+// TestLimiterParallel: whatever callers do, never more of their calls are executed than they may
+// have, and in the end no caller is counted. Where there are fewer places than callers, one may have
+// calls under its own limit, its host's and that of all.
 func TestLimiterParallel(t *testing.T) {
 	t.Run("a place for each", func(t *testing.T) { limiterParallel(t, 8*40, 3) })
 	t.Run("too few places", func(t *testing.T) { limiterParallel(t, 32, 3*3) })

@@ -167,7 +167,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// TestCallersApart: who shares a limit with whom.
+// TestCallersApart: which callers share a limit.
 func TestCallersApart(t *testing.T) {
 	for _, tt := range []struct {
 		by   By
@@ -227,8 +227,8 @@ func TestHostBits(t *testing.T) {
 	}
 }
 
-// TestForgottenCallers: a host whose part is full gets a place for a new caller if another has nothing
-// that has to be remembered, and only then.
+// TestForgottenCallers: a host that has used up its part gets a place for a new caller if another has
+// nothing that has to be remembered, and only then.
 func TestForgottenCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const part = looks + 2
@@ -333,7 +333,7 @@ func TestHostileCallers(t *testing.T) {
 	})
 }
 
-// TestRefuse: a program can answer what is refused in its own way.
+// TestRefuse: a program can answer refused calls in its own way.
 func TestRefuse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Limits{Rate: 1, Refuse: func(_ context.Context, _ *transport.Request, res *transport.Response) {

@@ -89,7 +89,7 @@ func call(cl *transport.Client, proc uint32, cred oncrpc.Auth) error {
 	return refused.AcceptStat
 }
 
-// program is one that f executes, whose replies are not remembered.
+// program returns a program that f executes, without a reply cache.
 func program(f transport.HandlerFunc) transport.Program {
 	return transport.Program{Number: prog, Low: 1, High: 1, Handler: f, Idempotent: transport.Every}
 }

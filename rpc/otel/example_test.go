@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A client and a server whose calls are measured and traced. Both ends have agreed on a flavor of
+// The calls of a client and a server are measured and traced. Both ends have agreed on a flavor of
 // verifier for the context of a trace.
 func Example() {
 	table, err := names.New(names.Program{Number: 0x20000055, Vers: 1, Name: "MOVE", Procedures: []string{"NULL", "PUT", "GET"}})
@@ -40,6 +40,6 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	caller := tracing.Caller(client) // for everything that takes a transport.Caller
+	caller := tracing.Caller(client) // for everything that accepts a transport.Caller
 	_ = caller
 }

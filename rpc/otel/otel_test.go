@@ -50,7 +50,7 @@ func table(t testing.TB) *names.Table {
 	return names
 }
 
-// A bed is a server and a client whose metrics are read by readers and whose spans are recorded.
+// A bed is a server and a client. Readers read its metrics, and its spans are recorded.
 type bed struct {
 	made, executed *sdk.ManualReader
 	spans          *tracetest.SpanRecorder
@@ -223,7 +223,7 @@ func TestCardinality(t *testing.T) {
 	}
 }
 
-// What is noticed is counted by kind; of a kind that this package does not know, nothing is.
+// Notices are counted by kind; those of a kind that this package does not know are not.
 func TestNotices(t *testing.T) {
 	reader := sdk.NewManualReader()
 	m, err := NewMetrics(Config{MeterProvider: sdk.NewMeterProvider(sdk.WithReader(reader))})
@@ -407,7 +407,7 @@ func TestVerifier(t *testing.T) {
 	}
 }
 
-// What a hostile peer puts into a verifier is taken or not, and no more.
+// The fields that a hostile peer puts into a verifier are accepted or not, and nothing worse happens.
 func FuzzVerifier(f *testing.F) {
 	var call transport.Call
 	Verifier(flavor).Inject(&call, map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b"})

@@ -153,7 +153,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// What is noticed is counted by kind; of a kind that this package does not know, nothing is.
+// Notices are counted by kind; those of a kind that this package does not know are not.
 func TestNotices(t *testing.T) {
 	c := New(Config{})
 	for kind := range transport.NoticeKind(20) {

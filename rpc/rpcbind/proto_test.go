@@ -125,8 +125,8 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// A recorded is a connection whose peer sends recorded bytes. A recorded xid of zero is
-// replaced by that of the call.
+// A recorded is a connection to a peer that sends recorded bytes. A recorded xid of zero is replaced
+// by that of the call.
 type recorded struct {
 	net.Conn
 	say  []byte

@@ -95,7 +95,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 			continue
 		}
 		if cmd.Name() == name { // after a flag
-			return fmt.Errorf("flags belong behind the command: 'rpcrdma %s FLAGS'", name)
+			return fmt.Errorf("flags belong after the command: 'rpcrdma %s FLAGS'", name)
 		}
 		names = append(names, cmd.Name())
 		for _, synonym := range cmd.SuggestFor {

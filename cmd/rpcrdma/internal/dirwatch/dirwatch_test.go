@@ -21,8 +21,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// watchDir returns a Watcher of a new directory, which must leave nothing behind at the end
-// of the test.
+// watchDir returns a Watcher of a new directory, which must leave nothing open at the end of the
+// test.
 func watchDir(t *testing.T) (c *Watcher, dir string) {
 	t.Helper()
 	leak.Check(t)
@@ -57,8 +57,8 @@ func (w *Watcher) mustWatch(t *testing.T, path string, recursive bool) (*interes
 	return i, l
 }
 
-// wantLines compares events. A change of contents may be told once more than it happened,
-// when a directory has just been read.
+// wantLines compares events. A change of contents may be reported once more than it happened, when a
+// directory has just been read.
 func wantLines(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	modified := func(s string) bool { return strings.HasPrefix(s, "modified ") }
@@ -68,7 +68,7 @@ func wantLines(t *testing.T, got []string, want ...string) {
 	testutil.WantLines(t, got, want...)
 }
 
-// Everything that can happen to a name is told, once.
+// Everything that can happen to a name is reported, once.
 func TestChanges(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
@@ -125,7 +125,7 @@ func TestChanges(t *testing.T) {
 	wantLines(t, flat.All())
 }
 
-// Trees that are made faster than they can be watched are told completely, each name once.
+// Trees that are made faster than they can be watched are reported completely, each name once.
 func TestChangesTrees(t *testing.T) {
 	c, dir := watchDir(t)
 	_, l := c.mustWatch(t, "", true)
@@ -466,7 +466,7 @@ func TestChangesLimits(t *testing.T) {
 	}
 }
 
-// A loss of events is told, and the state of the tree is found again.
+// A loss of events is reported, and the state of the tree is found again.
 func TestChangesLost(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -498,7 +498,7 @@ func TestChangesLost(t *testing.T) {
 	}
 }
 
-// fsnotify stops watching a renamed directory. Changes before it is watched again are told.
+// fsnotify stops watching a renamed directory. Changes before it is watched again are reported.
 func TestChangesGap(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }

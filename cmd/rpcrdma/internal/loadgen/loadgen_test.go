@@ -199,8 +199,8 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// The error of a step whose context has ended is the cause, not that of a call that was
-// given up for it.
+// When the context of a step has ended, the step's error is the cause, not that of a call that was
+// abandoned for it.
 func TestBenchSaysWhy(t *testing.T) {
 	c := dial(t, Program())
 	why := errors.New("the reason")

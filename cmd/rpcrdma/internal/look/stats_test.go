@@ -19,7 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// kernelOf takes a sample of a directory of testdata, at a time in seconds.
+// kernelOf returns the sample of a directory of testdata, at a time in seconds.
 func kernelOf(t *testing.T, dir string, at int64) *Sample {
 	t.Helper()
 	s, err := kernelSample(os.DirFS(filepath.Join("testdata/stats", dir)), time.Unix(at, 0).UTC())
@@ -29,8 +29,8 @@ func kernelOf(t *testing.T, dir string, at int64) *Sample {
 	return s
 }
 
-// TestKernelStatsGolden compares what is printed of files like the kernel's, made by hand after
-// their formats: nfsd(7), nfsstat(8), mountstats(8) and the kernel's
+// TestKernelStatsGolden compares the output for files like the kernel's, made by hand after their
+// formats: nfsd(7), nfsstat(8), mountstats(8) and the kernel's
 // Documentation/ABI/stable/sysfs-class-infiniband.
 func TestKernelStatsGolden(t *testing.T) {
 	before, after := kernelOf(t, "before", 1_800_000_000), kernelOf(t, "after", 1_800_000_004)

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// newClient returns a client that adds what it is told to lines.
+// newClient returns a client that adds its notifications to lines.
 func newClient(lines *testutil.Lines) *Client {
 	return NewClient(ClientConfig{
 		Recursive:  true,
@@ -79,8 +79,8 @@ func TestClientRefused(t *testing.T) {
 	}
 }
 
-// What a server sends again is told once, a gap is told of, and events of another
-// subscription are refused.
+// What a server sends again is reported once, a gap is reported, and events of another subscription
+// are refused.
 func TestWatchNumbers(t *testing.T) {
 	var lines testutil.Lines
 	c := newClient(&lines)

@@ -87,7 +87,7 @@ type bed struct {
 	addr   string
 }
 
-// newBed runs a server until the test ends, which must leave nothing behind.
+// newBed runs a server until the test ends, which must leave nothing running.
 func newBed(t testing.TB, grace, answer time.Duration) *bed {
 	t.Helper()
 	leak.Check(t)
@@ -131,8 +131,8 @@ func (b *bed) idle(t testing.TB) {
 	testutil.Eventually(t, "the server keeps nothing", func() bool { return b.state() == state{} })
 }
 
-// A notified is a client that speaks the protocol by hand. What it is told must come in
-// order and without gaps.
+// A notified is a client that speaks the protocol by hand. Its events must come in order and without
+// gaps.
 type notified struct {
 	t  *testing.T
 	cl *transport.Client
@@ -403,7 +403,7 @@ func TestSubscriptionsOfANetwork(t *testing.T) {
 	}
 }
 
-// A client that is gone, does not answer, or refuses to be told is not kept.
+// A client that is gone, does not answer, or refuses notifications is not kept.
 func TestSubscriptionEnds(t *testing.T) {
 	const short = 200 * time.Millisecond
 	for _, tt := range []struct {
@@ -422,7 +422,7 @@ func TestSubscriptionEnds(t *testing.T) {
 			c.hold.Lock()
 			c.t.Cleanup(c.hold.Unlock)
 			b.source.emit(Event{Kind: Created, Path: "x"})
-			// It learns that it is not told any more.
+			// It learns that its subscription has ended.
 			select {
 			case <-c.cl.Done():
 			case <-time.After(testutil.Patience):
@@ -478,8 +478,8 @@ func TestSubscriptionEnds(t *testing.T) {
 	})
 }
 
-// A storm of changes costs a bounded amount of memory for a client that is slow, which
-// learns that it has to look for itself and is told on.
+// A storm of changes costs a bounded amount of memory for a slow client. The client learns that it
+// has to rescan, and gets later events.
 func TestNotifyStorm(t *testing.T) {
 	b := newBed(t, time.Minute, time.Minute)
 	slow, quick := b.dial(t, transport.ClientConfig{}), b.dial(t, transport.ClientConfig{})

@@ -4,7 +4,7 @@ package provider
 
 import "testing"
 
-// A device without an address, or on a network device that is down, serves nobody.
+// A device without an address, or on a network device that is down, serves no client.
 func TestRDMADevicesLack(t *testing.T) {
 	d := Device{Name: "x0", Ports: []Port{{Port: 1, State: "down"}, {Port: 2, State: "active"}}, Addresses: []Address{{"192.0.2.1", 1, "eth0"}}}
 	if err := d.lacks(); err == nil || err.Error() != "no IP address leads to it: 'ip addr add ADDRESS/LENGTH dev eth0'" {

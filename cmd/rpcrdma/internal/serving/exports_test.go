@@ -117,7 +117,7 @@ func TestStateStore(t *testing.T) {
 	}
 }
 
-// A fakeSource notes what is watched.
+// A fakeSource notes the watched directories.
 type fakeSource struct{ seen *[]string }
 
 func (f fakeSource) Watch(dir string, _ bool, _ func(notify.Event)) (func(), error) {

@@ -17,14 +17,14 @@ func TestExportsFile(t *testing.T) {
 	const want = "want DIR[=/NAME][,OPTION...]"
 	for _, tt := range []struct {
 		text string
-		want string // exports, or the error behind "FILE"
+		want string // exports, or the error after "FILE"
 	}{
 		{"/a\n", "/a as /a"},
 		{"/a", "/a as /a"},
 		{"# all\n\n \t# that there is\r\n/a=/x,ro,squash=all\r\n  /b \t # and this\n", "/a as /x ro all | /b as /b"},
 		{`/with\ space=/with\ space,ro` + "\n" + `/with#number`, "/with space as /with space ro | /with#number as /with#number"},
 		{`/comma\,equals\=back\\slash\#`, `/comma,equals=back\slash# as /comma,equals=back\slash#`},
-		{"/Ã\u00a0\u0085/à", "/Ã\u00a0\u0085/à as /Ã\u00a0\u0085/à"}, // none of these bytes is a space
+		{"/Ã\u00a0\u0085/à", "/Ã\u00a0\u0085/à as /Ã\u00a0\u0085/à"}, // no byte is a space here
 		{"/a,allow=192.0.2.0/24,allow=2001:db8::1", "/a as /a [192.0.2.0/24 2001:db8::1/128]"},
 		{"", ": no exports: " + want},
 		{"#\n\n", ": no exports: " + want},
@@ -60,7 +60,7 @@ func TestExportsFile(t *testing.T) {
 	}
 }
 
-// exportsOf says what is exported with arguments.
+// exportsOf returns the exports that arguments ask for.
 func exportsOf(args ...string) (string, error) {
 	var o exportFlags
 	cmd := &cobra.Command{}

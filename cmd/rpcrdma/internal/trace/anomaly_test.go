@@ -81,8 +81,8 @@ func two(a, b uint32) []rpcrdma.WriteChunk {
 	return []rpcrdma.WriteChunk{{{Handle: 7, Length: a, Offset: 100}, {Handle: 8, Length: b}}}
 }
 
-// TestAnomalies: what breaks a rule is told with its id, and what does not is not. The ids are in a file:
-// this test does not show that the rules are kept.
+// TestAnomalies: a violation of a rule is reported with the rule's id, and nothing else is. The ids
+// are in a file: this test does not show that the rules are kept.
 func TestAnomalies(t *testing.T) {
 	read := rpcrdma.Header{Writes: two(50, 50)}
 	var got []byte
@@ -212,7 +212,7 @@ func TestAnomalies(t *testing.T) {
 	testutil.Golden(t, "testdata/anomalies.golden", got)
 }
 
-// TestRulesExist: every id that may be told is in the catalogue.
+// TestRulesExist: every id that may be reported is in the catalogue.
 func TestRulesExist(t *testing.T) {
 	catalogue, err := os.ReadFile("../../../../internal/conformance/rules.tsv")
 	testutil.Must(t, err)
@@ -290,7 +290,7 @@ func TestMarkers(t *testing.T) {
 	}
 }
 
-// TestResync: behind a gap, frames are found again where a segment begins with one.
+// TestResync: after a gap, frames are found again where a segment begins with one.
 func TestResync(t *testing.T) {
 	frame := func(n int) []byte {
 		head := ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpSend), MSN: 1})

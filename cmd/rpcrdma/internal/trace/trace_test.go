@@ -27,7 +27,7 @@ func load(t testing.TB, name string) []byte {
 	return b
 }
 
-// TestGolden compares what is printed of a capture, as text and as JSON.
+// TestGolden compares the output for a capture, as text and as JSON.
 func TestGolden(t *testing.T) {
 	for _, name := range captures {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// shape is what the captures have in common, whoever has made them.
+// shape is what all captures of the test have in common.
 func shape(f *File) (s string) {
 	for _, c := range f.Conversations {
 		s += fmt.Sprintf("version %d, unanswered %d, holes %d, anomalies %v\n", c.Version, c.Unanswered, c.Holes, c.Rules)
@@ -233,7 +233,7 @@ func TestDisorder(t *testing.T) {
 	for _, name := range captures {
 		p := packetsOf(t, load(t, name))
 		want := shape(readAll(t, pcapng(binary.LittleEndian, linkEthernet, 9, p)))
-		start := 7 // behind the set-up
+		start := 7 // after the set-up
 		swapped := slices.Clone(p)
 		for i := start; i+1 < len(p); i += 2 {
 			x, y := &swapped[i], &swapped[i+1]
