@@ -13,8 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// A program that hangs, one that prints without end and one that complains: what is said
-// of each, and that it comes to an end.
+// A program that hangs, one that prints without end and one that complains: each ends, with an error
+// that says which.
 func TestPrograms(t *testing.T) {
 	dir := t.TempDir()
 	for name, tt := range map[string]struct {

@@ -509,7 +509,7 @@ type Idle struct {
 // MeasureIdle opens connections between two processes, makes some calls on each, and measures
 // the memory of both processes, and then their CPU time.
 func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error) {
-	const warm = 2 // connections whose cost includes what all share
+	const warm = 2 // connections that bear the cost of what all share
 	var ends Ends
 	if conns > 1000 { // the default depends on the descriptors that a process may have
 		ends.Conns = conns + warm

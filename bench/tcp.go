@@ -129,7 +129,7 @@ func TCPCopy(size, read int) Workload {
 	}
 }
 
-// receive is the other side. Data whose first byte is 1 is confirmed.
+// receive is the other side. It confirms data that begin with a byte of 1.
 func receive(c *net.TCPConn, size, read int) error {
 	dst := make([]byte, size)
 	at := 0

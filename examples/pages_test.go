@@ -96,9 +96,8 @@ func newShell(t *testing.T, dir string, env ...string) *shell {
 	return s
 }
 
-// run types a command. It returns what is printed until the command has ended and there are as
-// many bytes as wanted, and the exit status. Commands of a page compile, which takes long on a busy
-// machine.
+// run types a command. It returns the output until the command has ended and there are as many bytes
+// as wanted, and the exit status. Commands of a page compile, which takes long on a busy machine.
 func (s *shell) run(command, want string) (got, status string) {
 	s.t.Helper()
 	const end = "-- end of command, status "

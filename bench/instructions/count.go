@@ -236,7 +236,7 @@ func parse(r io.Reader, name func(pc uint64, repeats bool) string) (tallies, err
 const outside = "C"
 
 // functions finds the functions of a program that has not been moved from where it was linked.
-// What is inlined belongs to the function around it.
+// Inlined code belongs to the function around it.
 func functions(program string) (at func(pc uint64) string, err error) {
 	f, err := elf.Open(program)
 	if err != nil {

@@ -105,8 +105,8 @@ func childDevices(dir string, out io.Writer) error {
 	return json.NewEncoder(out).Encode(t)
 }
 
-// inC returns the time of the C program, in ns for an operation, in a machine whose clock counts
-// instructions: each is a nanosecond. 0: no instructions.
+// inC returns the time of the C program, in ns for an operation, in a machine with a clock that
+// counts instructions: each is a nanosecond. 0: no instructions.
 func (k *deviceKind) inC(host string) (float64, error) {
 	name, options, _ := strings.Cut(k.c, " ")
 	if name == "" {

@@ -113,7 +113,7 @@ func TestDeviceRows(t *testing.T) {
 	}
 }
 
-// What is recorded has a row for each kind of call on each device.
+// The record has a row for each kind of call on each device.
 func TestDevicesRecorded(t *testing.T) {
 	r, err := load(filepath.Join(root, devicesFile))
 	if err != nil {

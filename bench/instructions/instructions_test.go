@@ -172,7 +172,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// What is recorded has a row for each kind of call.
+// The record has a row for each kind of call.
 func TestRecorded(t *testing.T) {
 	want := recorded(t)
 	for _, p := range pairs() {

@@ -7,10 +7,9 @@
 //	go run ./bench/instructions -devices           print the part of the page that is about RDMA devices
 //	go run ./bench/instructions -devices -record   and write testdata/devices.json and docs/reports/bench/instructions.md
 //
-// The program runs itself in QEMU's user-mode emulation, with a plugin that counts. Of each kind
-// of call there is a run of n and one of 2n calls; the difference is n calls, without what is
-// done once. TestInstructions compares with what is recorded, so that no change makes calls
-// more expensive unnoticed.
+// The program runs itself in QEMU's user-mode emulation, with a plugin that counts. Of each kind of
+// call there is a run of n and one of 2n calls; the difference is n calls, without what is done once.
+// TestInstructions compares with the record, so that no change makes calls more expensive unnoticed.
 //
 // Calls on RDMA devices are counted in the same way in the virtual machine of scripts/vm, with
 // the kernel's instructions. To compare two trees, build this program in both, and pass each as

@@ -1,4 +1,4 @@
 package main
 
-// mark is a border of what is measured: a nop that the plugin knows, see plugin/count.c.
+// mark is a border of the measured code: a nop that the plugin knows, see plugin/count.c.
 func mark()

@@ -176,7 +176,7 @@ func top(functions map[string]float64) []Function {
 // round keeps hundredths: what happens less often is not of a call.
 func round(v float64) float64 { return math.Round(v*100) / 100 }
 
-// load reads what is recorded.
+// load reads the record.
 func load(name string) (*record, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench"
 )
 
-// A workload is what is measured.
+// A workload is code to be measured.
 type workload struct {
 	what  string
 	conns int

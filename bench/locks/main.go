@@ -4,9 +4,9 @@
 //	go run ./bench/locks            print the page
 //	go run ./bench/locks -o FILE    write it
 //
-// The program builds itself anew with a package sync whose mutexes measure: go build -overlay adds
-// a file to the standard library's, and changes one line of it. No lock is left out, and nothing in
-// the measured packages differs.
+// The program builds itself anew with a package sync that measures its mutexes: go build -overlay
+// adds a file to the standard library's, and changes one line of it. No lock is left out, and nothing
+// in the measured packages differs.
 package main
 
 import (

@@ -22,7 +22,7 @@ func page(p *result.Provenance, list []workload, samples []sample) (string, erro
 	fmt.Fprintf(&b, `# Locks
 
 Written by `+"`make locks`"+`; do not edit. Every mutex of both ends, on the software adapter: how often a call takes it, how long it
-is held, how often somebody waits for it, and what follows for %d processors. A build of the program with another package `+"`sync`"+`
+is held, how often a goroutine waits for it, and what follows for %d processors. A build of the program with another package `+"`sync`"+`
 measures all locks, those of the standard library included.
 
 - date: %s
@@ -77,9 +77,9 @@ lets work at the same time is the processor time of a call over "held" of its bu
 const conclusions = `
 ## What is held across a system call
 
-Two locks of the software adapter, on purpose, since nobody waits for either, and one of the standard library:
+Two locks of the software adapter, on purpose, since neither is waited for, and one of the standard library:
 
-- ` + "`iwarp.(*Conn).drive`" + `, which writes to the socket, has the sending side of the connection. It takes the lock with TryLock: who finds it
+- ` + "`iwarp.(*Conn).drive`" + `, which writes to the socket, has the sending side of the connection. It takes the lock with TryLock: a goroutine that finds it
   taken leaves what is to be sent, and the holder sends that, too. Posting never waits for it.
 - ` + "`iwarp.(*Conn).waitStep`" + `, ` + "`progress`" + `: the receiving side, read by the one goroutine that is in Poll or Wait of the connection.
 - ` + "`syscall.(*mmapper)`" + `, of the whole process: it is taken where slabs of buffers are mapped and given back, and Munmap calls the kernel

@@ -13,7 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// unsteady returns a workload whose second run in a round takes longer the first few times that
+// unsteady returns a workload that takes longer in the second run of a round the first few times that
 // it is set up, and not after that. Its times are made up, so that the machine's load does not
 // matter.
 func unsteady(name string, times int, setups *[]string) bench.Workload {

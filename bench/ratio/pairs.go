@@ -42,9 +42,9 @@ func split(pairs []measure.Pair, limits map[string][2]float64) []measure.Pair {
 	return all
 }
 
-// softwarePlan is the plan for the software adapter over loopback, which runs anywhere. Rows
-// of this module have floors and goals; rows whose ID begins with "ref" compare other
-// implementations, as a reference for the machine.
+// softwarePlan is the plan for the software adapter over loopback, which runs anywhere. Rows of this
+// module have floors and goals; rows with an ID that begins with "ref" compare other implementations,
+// as a reference for the machine.
 func softwarePlan() plan {
 	const rate = result.Rate
 	echo := bench.TCPEcho(64)
@@ -113,11 +113,11 @@ func softwarePlan() plan {
 	apart := func(w bench.Workload) bench.Workload { w, _ = w.Split(); return w }
 	pairs = append(pairs, []measure.Pair{
 		{ID: "group 1", What: "1 MiB read through a write chunk, 8 outstanding, over a group of two connections, over one connection, the server in a process of its own", Kind: rate, A: apart(bench.PushWith(sw, group, mib, 8)), B: list(apart(bench.Push(sw, mib, 8))), Want: 1.6},
-		{ID: "group 2", What: "1 MiB written through a read chunk, likewise", Kind: rate, A: apart(bench.PullWith(sw, group, mib, 8)), B: list(apart(bench.Pull(sw, mib, 8))), Want: 1.6},
-		{ID: "group 3", What: "RPC NULL, one at a time, likewise", A: apart(bench.NullWith(sw, group, 1)), B: list(apart(null)), Floor: 1.1, Want: 1},
-		{ID: "group 4", What: "RPC NULL, 32 outstanding, likewise", Kind: rate, A: apart(bench.NullWith(sw, group, 32)), B: list(apart(bench.Null(sw, 32))), Floor: 0.9, Want: 1},
-		{ID: "group 5", What: "RPC NULL, 256 outstanding with 128 credits on a connection, likewise", Kind: rate, A: apart(bench.NullWith(sw, group, 256)), B: list(apart(bench.Null(sw, 256))), Floor: 0.9, Want: 1},
-		{ID: "group 6", What: "RPC NULL, 32 outstanding, spread over two connections, over one, likewise", Kind: rate, A: apart(bench.NullConns(sw, 2, 32)), B: list(apart(bench.Null(sw, 32)))},
+		{ID: "group 2", What: "1 MiB written through a read chunk, as in group 1", Kind: rate, A: apart(bench.PullWith(sw, group, mib, 8)), B: list(apart(bench.Pull(sw, mib, 8))), Want: 1.6},
+		{ID: "group 3", What: "RPC NULL, one at a time, as in group 1", A: apart(bench.NullWith(sw, group, 1)), B: list(apart(null)), Floor: 1.1, Want: 1},
+		{ID: "group 4", What: "RPC NULL, 32 outstanding, as in group 1", Kind: rate, A: apart(bench.NullWith(sw, group, 32)), B: list(apart(bench.Null(sw, 32))), Floor: 0.9, Want: 1},
+		{ID: "group 5", What: "RPC NULL, 256 outstanding with 128 credits on a connection, as in group 1", Kind: rate, A: apart(bench.NullWith(sw, group, 256)), B: list(apart(bench.Null(sw, 256))), Floor: 0.9, Want: 1},
+		{ID: "group 6", What: "RPC NULL, 32 outstanding, spread over two connections, over one, as in group 1", Kind: rate, A: apart(bench.NullConns(sw, 2, 32)), B: list(apart(bench.Null(sw, 32)))},
 	}...)
 
 	return plan{

@@ -58,7 +58,7 @@ func (p *plan) tasks(t *testing.T) map[string][]int {
 	return all
 }
 
-// Every goal has a row in each of the two plans, or a reason why there is none.
+// Every goal has a row in each of the two plans, or a reason for its absence.
 func TestEveryGoalIsPlanned(t *testing.T) {
 	t.Setenv("RPCRDMA_RXE_ADDR", "192.0.2.1")
 	t.Setenv("RPCRDMA_SIW_ADDR", "192.0.2.2")

@@ -15,7 +15,7 @@ import (
 // machine, where connecting takes some milliseconds.
 const deviceConns = 100
 
-// kinds are the kinds of devices whose address may be in the environment: RPCRDMA_RXE_ADDR,
+// kinds are the kinds of devices that may have an address in the environment: RPCRDMA_RXE_ADDR,
 // RPCRDMA_SIW_ADDR, and RPCRDMA_HW_ADDR for hardware. Immutable.
 var kinds = []string{"rxe", "siw", hardware}
 
@@ -138,7 +138,7 @@ func (d *device) pairs() []measure.Pair {
 	case "rxe":
 		small := d.c(fmt.Sprintf("stream -o write -d 4 -s %d", 64*kib), 64*kib)
 		pairs = append(pairs,
-			measure.Pair{ID: row("8a"), Goal: 8, What: "1 MiB read through a write chunk behind a memory window, 4 outstanding, over Writes in C", Kind: rate, A: bench.PushWith(d.windowed, kept, mib, 4), B: writes[:2], Floor: 0.85, Want: 0.95, Longer: 2},
+			measure.Pair{ID: row("8a"), Goal: 8, What: "1 MiB read through a write chunk through a memory window, 4 outstanding, over Writes in C", Kind: rate, A: bench.PushWith(d.windowed, kept, mib, 4), B: writes[:2], Floor: 0.85, Want: 0.95, Longer: 2},
 			measure.Pair{ID: row("8b"), Goal: 8, What: "the same with 64 KiB", Kind: rate, A: bench.PushWith(d.windowed, kept, 64*kib, 4), B: small, Floor: 0.6, Want: 0.75},
 		)
 	case "siw":

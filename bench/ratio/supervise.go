@@ -264,7 +264,7 @@ func (s *supervisor) heard(e event) {
 	}
 }
 
-// lost records the failure of a row whose worker has exited.
+// lost records the failure of a row when its worker has exited.
 func (s *supervisor) lost(err error, keep string) {
 	e := *s.now
 	s.now = nil

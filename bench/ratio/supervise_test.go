@@ -48,8 +48,8 @@ func testRows(keep string) error {
 
 func hangHere() { time.Sleep(time.Hour) }
 
-// A row that hangs, one that fails and one whose process dies: each is named, what it has
-// printed is kept, and all others are measured.
+// A row that hangs, one that fails and one with a process that dies: each is named, its output is
+// kept, and all others are measured.
 func TestSupervisor(t *testing.T) {
 	dir := t.TempDir()
 	keep := filepath.Join(dir, "results.json")

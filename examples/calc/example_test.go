@@ -31,8 +31,8 @@ func as(user oncrpc.Auth, next transport.Caller) transport.Caller {
 	})
 }
 
-// A generated server is a transport.Program, whose Auth and Handler can be set. A generated client
-// takes any transport.Caller.
+// A generated server is a transport.Program; its Auth and Handler can be set. A generated client
+// accepts any transport.Caller.
 func ExampleCalcV1Program() {
 	limiter, err := middleware.NewLimiter(middleware.Limits{By: middleware.ByConn, InFlight: 4})
 	check(err)

@@ -326,10 +326,10 @@ func (r *recorder) Cleanup(f func()) {
 func TestEveryCheckCanFail(t *testing.T) {
 	excused := map[string]string{
 		"Setup/AnswerCanceled":       "allows both ways of answering",
-		"Message/PostersAtOnce":      "looks for races, which a model behind one lock has not",
-		"Progress/WritesBothWays":    "looks for a lock-up of both drivers, which a model behind one lock has not",
-		"Progress/ReadsBothWays":     "likewise",
-		"Progress/BurstsBothWays":    "likewise",
+		"Message/PostersAtOnce":      "looks for races, which a model with one lock cannot have",
+		"Progress/WritesBothWays":    "looks for a lock-up of both drivers, which a model with one lock cannot have",
+		"Progress/ReadsBothWays":     "looks for a lock-up of both drivers, which a model with one lock cannot have",
+		"Progress/BurstsBothWays":    "looks for a lock-up of both drivers, which a model with one lock cannot have",
 		"Progress/WaitForCompletion": "has nothing to wait for where requests are carried out by Post",
 	}
 	shown := map[string]bool{}

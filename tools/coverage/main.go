@@ -70,11 +70,11 @@ var groups = []group{
 		regexp.MustCompile(`^ibv_reg_mr_iova2?$|^ibv_rereg_mr$`),
 	},
 	{
-		"Extended completion queues", "they take a call for each field of a completion; here one call of C takes a batch",
+		"Extended completion queues", "they need a call for each field of a completion; here one call of C polls a batch",
 		regexp.MustCompile(`_poll$|^ibv_wc_read_|^ibv_cq_ex_to_cq$|^ibv_create_cq_ex$|^ibv_modify_cq$`),
 	},
 	{
-		"Extended posting", "it takes a call for each part of a work request; here one call of C posts a list",
+		"Extended posting", "it needs a call for each part of a work request; here one call of C posts a list",
 		regexp.MustCompile(`^ibv_wr_|^ibv_qp_to_qp_ex$|_create_qp_ex$`),
 	},
 	{

@@ -96,7 +96,7 @@ var peers = []row{
 	}},
 	{"Wireshark's dissectors", [4]string{"internal/testing/interop.TestTshark cmd/rpcrdma.TestCaptureTshark", "(not tested)", "(not tested)", ""}},
 	{"C programs of rpcgen and libtirpc, as client and as server", [4]string{"", "", "", "internal/testing/interop/rpcgen.TestGenerated/TestClientInC internal/testing/interop/rpcgen.TestGenerated/TestServerInC"}},
-	{"go-nfs, unchanged, behind the bridge", [4]string{"tools/bridge.TestBridgeOfAnotherServer", "", "", ""}},
+	{"go-nfs, unchanged, through the bridge", [4]string{"tools/bridge.TestBridgeOfAnotherServer", "", "", ""}},
 	{"rpcbind", [4]string{"cmd/rpcrdma.TestRPCBind", "", "", "rpc/rpcbind.TestDaemon cmd/rpcrdma.TestShowmount"}},
 }
 

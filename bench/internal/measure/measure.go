@@ -31,8 +31,8 @@ type Pair struct {
 	A    bench.Workload
 	B    []bench.Workload // if several, the best one counts
 
-	// Of selects what is compared instead of the mean time: result.P99, the 99th percentile of
-	// a run, or result.SelfP99, that over the median of the same run, without a B.
+	// Of selects a quantity to compare instead of the mean time: result.P99, the 99th percentile of a
+	// run, or result.SelfP99, that over the median of the same run, without a B.
 	Of string
 
 	// Floor and Want are the ratios that must and should be reached; 0 means none.

@@ -38,7 +38,7 @@ func (f *File) Markdown() string {
 			b.WriteString(repeated(p.Again))
 			b.WriteByte('\n')
 		}
-		b.WriteString("\nA/A is the second run of A in a round over the first: a ratio whose control is more than 8 % from 1 is disturbed, and\n" +
+		b.WriteString("\nA/A is the second run of A in a round over the first: a ratio with a control more than 8 % from 1 is disturbed, and\n" +
 			"so is one while others used the processors. A disturbed row reaches no goal and breaks no floor. It is measured again, with\n" +
 			"more rounds, while there is time.\n" +
 			"CPU is the processor time of both ends, A over B.\n")

@@ -51,7 +51,7 @@ type Provenance struct {
 // Tolerance is the permitted deviation of a control from 1.
 const Tolerance = 0.08
 
-// Kind is what is compared.
+// Kind is the quantity that is compared.
 type Kind string
 
 const (
@@ -272,7 +272,7 @@ type Missing struct {
 	Why  string `json:"why"`
 }
 
-// A Failed is a row whose measurement failed.
+// A Failed is a row that could not be measured.
 type Failed struct {
 	ID     string `json:"id"`
 	What   string `json:"what"`

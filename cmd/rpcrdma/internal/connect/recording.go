@@ -111,7 +111,7 @@ func (v *sizeValue) Set(s string) error {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 1 || n > math.MaxInt64/unit {
-		return errors.New("want a number of bytes, maybe with K, M or G behind it")
+		return errors.New("want a number of bytes, optionally followed by K, M or G")
 	}
 	*v = sizeValue(n * unit)
 	return nil

@@ -159,7 +159,7 @@ func parseExport(s string) (exportSpec, error) {
 		return e, errors.New("want DIR[=/NAME][,OPTION...]")
 	}
 	if (len(s)-len(strings.TrimRight(s, `\`)))%2 == 1 {
-		return e, errors.New("want something behind the backslash at the end")
+		return e, errors.New("a backslash at the end escapes nothing")
 	}
 	e.dir, e.Name = unescape(dir), unescape(name)
 	for more {

@@ -38,7 +38,7 @@ func TestExportFlags(t *testing.T) {
 		{"--export x,rw", "error: want ro, squash="}, {"--export x,squash=some", "error: want none, root or all"},
 		{"--export x,anonuid=me", "error: is not a number"}, {"--export x,anongid=-1", "error: is not a number"},
 		{`--export a\,b\=c\\=/n\,m,ro`, `a,b=c\ as /n,m ro squash root 65534 65534 []`},
-		{`--export x\\\`, "error: behind the backslash"}, {"--export x,ro=no", "error: ro takes no value"},
+		{`--export x\\\`, "error: a backslash at the end"}, {"--export x,ro=no", "error: ro takes no value"},
 		{"--dir x --allow 192.0.2.7/24 --allow ::ffff:10.1.2.3/112", "x as / squash root 65534 65534 [192.0.2.0/24 10.1.0.0/16]"},
 		{"--dir x --allow ::ffff:10.1.2.3 --allow fe80::1%eth0", "x as / squash root 65534 65534 [10.1.2.3/32 fe80::1/128]"},
 		{"--dir x --allow ::ffff:0:0/95", "error: not of both"},

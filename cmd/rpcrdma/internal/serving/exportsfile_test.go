@@ -40,7 +40,7 @@ func TestExportsFile(t *testing.T) {
 		{"/a,allow=host.example", ":1: allow: want a network such as"},
 		{"/a,anonuid=4294967296", `:1: anonuid: "4294967296" is not a number`},
 		{"/a,anonuid=0", ":1: the anonymous user cannot be root"},
-		{"/a\\", ":1: want something behind the backslash"},
+		{"/a\\", ":1: a backslash at the end escapes nothing"},
 		{"/a=/x\n/b\n/c=/x", `:3: two exports have the name "/x": the other is in FILE:1`},
 		{"/a\n" + strings.Repeat("x", 1<<16), ": a line is longer than 65536 bytes"},
 		{strings.Repeat("#"+strings.Repeat("x", 1000)+"\n", 1100), ": the file is larger than 1048576 bytes"},

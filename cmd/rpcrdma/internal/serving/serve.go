@@ -65,30 +65,30 @@ With --dir clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. --export ha
 its own for each directory, which is the directory's path if it has none, and options:
 
   ro                    refuse all changes
-  squash=none|root|all  as --squash; anonuid=UID, anongid=GID and allow=CIDR likewise
+  squash=none|root|all  as the flag; so are anonuid=UID, anongid=GID and allow=CIDR
 
---exports has the same in a file, one export to a line, with comments behind "#". At SIGHUP
-it is read again. What stays in it goes on as if nothing had happened; handles of what is
-gone are stale. A file with an error is reported, and changes nothing. In a name, a
-backslash stands before each comma, space, "=", "#" and backslash.
+--exports names a file with one export to a line; "#" begins a comment. The file is read
+again at SIGHUP: exports that stay in it go on undisturbed, handles of those removed become
+stale. A file with an error is reported, and changes nothing. In a name, a backslash goes
+before each comma, space, "=", "#" and backslash.
 
 Nothing outside of the directories can be reached, whatever the name and through whatever
 symbolic link, and nothing that is mounted below them.
 
-As root, every operation is done with the user and groups that the client says, and the
-kernel decides what they may do. Root of a client is taken for the anonymous user, unless
---squash says otherwise. As any other user, whoever reaches the port can do what that user
-can do, and files that clients make belong to that user. Users are not authenticated:
---allow says which machines are believed.
+Run as root, the server does every operation as the user and groups that the client names,
+and the kernel decides what they may do. A client's root is mapped to the anonymous user,
+unless --squash says otherwise. Run as any other user, the server lets every client that
+reaches the port do what that user can do, and files that clients make belong to that user.
+Users are not authenticated: --allow says which machines are trusted.
 
-Files keep their handles as long as the server runs, and with --state also when it is
-started again. As root they do so on most file systems without looking for files.
+Handles of files are valid as long as the server runs, and with --state also after a restart.
+As root, most file systems find a file by its handle without a search.
 
 --access-log has a line for each call: time, client, procedure, status and duration in
-seconds, then user, export, name and the like. "object", "to" and "found" are short forms of
+seconds, then user, export, name and so on. "object", "to" and "found" are short forms of
 handles: what LOOKUP has found is what READ names. Names are quoted, and control characters
-in them escaped. At SIGHUP the file is opened again, so that it can be moved before. If the disk
-cannot keep up, lines are dropped, and counted.
+in them escaped. At SIGHUP the file is opened again, for log rotation. If the disk cannot keep
+up, lines are dropped, and counted.
 
 Data is on disk when the server says so, unless --async is given.
 
@@ -96,10 +96,10 @@ With --rpcbind clients need not know the port: NFS and MOUNT are registered unde
 rdma or rdma6, and with --tcp-addr also tcp or tcp6, until the server ends.
 
 The server also has a benchmark program, 0x20524442 version 1, for 'rpcrdma bench', and a
-notification program, 0x2052444e version 1, for 'rpcrdma watch', which has no permissions:
-it tells nothing of exports with --allow, and as root of those with --squash none alone. A
-watching client is forgotten when it is away for more than a minute. At most 128 clients
-watch at a time, at most 32 of them from one address.
+notification program, 0x2052444e version 1, for 'rpcrdma watch', which checks no permissions:
+it does not report on exports with --allow and, as root, only on those with --squash none. A
+subscription ends when its client is away for more than a minute. At most 128 clients watch
+at a time, at most 32 of them from one address.
 
 --metrics-addr serves HTTP: /metrics for Prometheus, /healthz, /debug/rpcrdma, a page with
 connections, calls and latencies that 'rpcrdma stats' reads, too, and /debug/pprof. Anyone who
@@ -111,7 +111,7 @@ the sockets that systemd has opened, which are named for an option, addr, tcp-ad
 metrics-addr, and stand for its value.
 
 When it is ready, the command prints a line that contains "listening on HOST:PORT". At
-SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
+SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`,
 		Example: `  rpcrdma serve --dir /srv/data --read-only
   rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049
   rpcrdma serve --export /srv/data --export /home=/users,squash=all,allow=192.0.2.0/24 --addr 192.0.2.1:20049

@@ -226,14 +226,14 @@ func (d *Reader) block() (kind uint32, body []byte, err error) {
 	}
 	n := d.order.Uint32(head[4:])
 	if n < uint32(left)+4 || n > maxBlock || n%4 != 0 {
-		return 0, nil, fmt.Errorf("a block behind packet %d has %d bytes", d.number, n)
+		return 0, nil, fmt.Errorf("a block after packet %d has %d bytes", d.number, n)
 	}
 	if err := d.fill(int(n) - left); err != nil {
 		return 0, nil, err
 	}
 	body = d.buf[:len(d.buf)-4]
 	if d.order.Uint32(d.buf[len(body):]) != n {
-		return 0, nil, fmt.Errorf("a block behind packet %d has two lengths", d.number)
+		return 0, nil, fmt.Errorf("a block after packet %d has two lengths", d.number)
 	}
 	return kind, body, nil
 }
@@ -254,7 +254,7 @@ func (d *Reader) options(b []byte, each func(code uint16, value []byte)) {
 // addInterface parses an Interface Description Block.
 func (d *Reader) addInterface(b []byte) error {
 	if len(b) < 8 {
-		return fmt.Errorf("an interface behind packet %d is cut short", d.number)
+		return fmt.Errorf("an interface after packet %d is cut short", d.number)
 	}
 	if len(d.interfaces) == maxInterfaces {
 		return fmt.Errorf("there are more than %d interfaces", maxInterfaces)
