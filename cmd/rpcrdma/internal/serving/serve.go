@@ -65,7 +65,7 @@ With --dir clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. --export ha
 its own for each directory, which is the directory's path if it has none, and options:
 
   ro                    refuse all changes
-  squash=none|root|all  as the flag; so are anonuid=UID, anongid=GID and allow=CIDR
+  squash=none|root|all  as --squash; also anonuid=UID, anongid=GID and allow=CIDR
 
 --exports names a file with one export to a line; "#" begins a comment. The file is read
 again at SIGHUP: exports that stay in it go on undisturbed, handles of those removed become
