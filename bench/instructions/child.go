@@ -87,7 +87,7 @@ const childVariable = "RPCRDMA_INSTRUCTIONS_CHILD"
 
 func isChild() bool { return os.Getenv(childVariable) != "" }
 
-// A told is the report that the child makes at its end.
+// told is the report of the child at its end.
 type told struct {
 	Allocs []float64 // by row, of a call
 	C      []float64 // by row, on devices: instructions with repetitions of the C program

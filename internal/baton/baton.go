@@ -61,7 +61,7 @@ func (b *Baton[T, W]) Leave(w *Waiter[W]) bool { return b.line.Remove(w) }
 // Waiting reports whether anybody is in the line.
 func (b *Baton[T, W]) Waiting() bool { return !b.line.Empty() }
 
-// Disband takes a follower off the line whether or not the baton is free, for the end of all
+// Disband removes a follower from the line whether or not the baton is free, for the end of all
 // waiting. Nil: the line is empty.
 func (b *Baton[T, W]) Disband() *Waiter[W] { return b.line.Pop() }
 
@@ -72,10 +72,10 @@ type Waiter[W any] struct {
 	prev, next *Waiter[W]
 }
 
-// Init makes w the Waiter of who.
+// Init makes w a Waiter of its owner.
 func (w *Waiter[W]) Init(who *W) { w.who, w.bell = who, make(chan bool, 1) }
 
-// Who is what w was made for.
+// Who returns the owner that w was made for.
 func (w *Waiter[W]) Who() *W { return w.who }
 
 // Queued reports whether w is in a line.

@@ -17,9 +17,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
-// A source has events for its members, who take turns at waiting for them.
+// A source has events for its members, which take turns at waiting for them.
 type source struct {
-	events chan *member // whom the next event serves
+	events chan *member // the members that the next events serve
 
 	mu      sync.Mutex // guards what follows, and the members
 	b       baton.Baton[source, member]
@@ -137,8 +137,8 @@ func (w *wait) ended(t *testing.T) bool {
 	}
 }
 
-// TestNobodyWaits: whoever gives up, is served or leads, and in whatever order: once all is quiet
-// somebody leads, unless nobody waits, and nobody waits who has been served.
+// TestNobodyWaits: members give up, are served or lead, in any order. Once all is quiet, a member
+// leads unless none waits, and no member waits that has been served.
 func TestNobodyWaits(t *testing.T) {
 	const members, steps = 6, 200
 	for seed := range uint64(100) {
@@ -295,10 +295,10 @@ func TestWakeBeforeSleep(t *testing.T) {
 	if _, woken := baton.SleepOn(ended, bell); woken {
 		t.Error("woken twice")
 	}
-	(*baton.Waiter[member])(nil).Wake(true) // nobody
+	(*baton.Waiter[member])(nil).Wake(true) // without a waiter
 }
 
-// TestLine: a Line is a queue, out of whose middle Waiters may go.
+// TestLine: a Line is a queue, and Waiters may leave from the middle.
 func TestLine(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	var line baton.Line[member]

@@ -24,12 +24,12 @@ type Sources struct {
 	// Named has a position in test files for each id, whether in a test or not.
 	Named map[string]string
 
-	// Places has the files, other than tests, whose comments name a rule's id, or a section as
-	// in "RFC 5666 3.6".
+	// Places has the files, other than tests, with comments that name a rule's id, or a section as in
+	// "RFC 5666 3.6".
 	Places map[string][]string
 }
 
-// Scan reads the Go files of a tree, except for those in testdata, in directories whose name
+// Scan reads the Go files of a tree, except for those in testdata, in directories with a name that
 // begins with a dot or an underscore, and those that are not built on Linux.
 func Scan(fsys fs.FS, c *Catalogue) (*Sources, error) {
 	s := &Sources{Tests: make(map[string][]string), Named: make(map[string]string), Places: make(map[string][]string)}

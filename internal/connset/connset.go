@@ -50,7 +50,7 @@ func (s *Set) Began(e transport.ConnEvent) {
 
 // Ended is for ConnEnded.
 func (s *Set) Ended(e transport.ConnEvent) Entry {
-	stats := e.Conn.Stats() // takes locks whose holders may wait for s.mu: not under it
+	stats := e.Conn.Stats() // locks mutexes that goroutines hold while they wait for s.mu: not under it
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.open[e.Conn]

@@ -56,8 +56,8 @@ type Tree struct {
 	fset  *token.FileSet
 }
 
-// Load reads the text files of fsys, except directories whose name begins with a dot, other than
-// .github, and the file .git of a worktree. Go files in testdata directories are text, not code.
+// Load reads the text files of fsys, except directories with a name that begins with a dot, other
+// than .github, and the file .git of a worktree. Go files in testdata directories are text, not code.
 func Load(fsys fs.FS) (*Tree, error) {
 	t := &Tree{names: make(map[string]bool), fset: token.NewFileSet()}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// scope resolves the names of types within the module, by syntax: what is imported
-// from elsewhere is known by its path alone.
+// scope resolves the names of types within the module, by syntax: imports from elsewhere are known
+// only by their paths.
 type scope struct {
 	tree  *Tree
 	types map[string]map[string]declared // by directory and name
@@ -90,7 +90,7 @@ func (s *scope) named(f *File, e ast.Expr) (declared, bool) {
 	return declared{}, false
 }
 
-// mutator returns a method among those called whose receiver is a pointer to the type.
+// mutator returns a method among those called that has a pointer to the type as its receiver.
 func (s *scope) mutator(f *File, e ast.Expr, called map[string]bool) string {
 	d, ok := s.named(f, e)
 	if !ok {

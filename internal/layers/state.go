@@ -20,7 +20,7 @@ var stateExceptions = map[string]string{
 // layers. These variables pass:
 //   - assertions (var _ I = ...), embedded files, sentinel errors;
 //   - unexported tables of literals;
-//   - variables whose comment says "immutable": exported tables and computed values;
+//   - variables with a comment that says "immutable": exported tables and computed values;
 //   - those in stateExceptions.
 //
 // None but the last may be written by any package of the module, or have a type that
@@ -176,7 +176,7 @@ func sentinel(name string, value ast.Expr) bool {
 	return false
 }
 
-// makers are functions whose results cannot be changed. Immutable.
+// makers are functions that return values that cannot be changed. Immutable.
 var makers = map[string]bool{
 	"crc32.MakeTable":     true,
 	"errors.New":          true,
@@ -255,7 +255,7 @@ func (s *scope) writes() map[string]map[string]writes {
 	return all
 }
 
-// note adds a call of method, or an assignment if that is "", to what is listed.
+// note adds a call of method, or an assignment if that is "", to the list.
 func note(all map[string]map[string]writes, dir, name, method string) {
 	if all[dir] == nil {
 		all[dir] = make(map[string]writes)

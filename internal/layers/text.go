@@ -77,14 +77,14 @@ func ExportedDocumented(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// specification is in the comment of a type whose fields are what a specification or a man page says.
+// specification is in the comment of a type with fields that a specification or a man page defines.
 var specification = regexp.MustCompile(`RFC \d|section \d|\w\(3\)`)
 
 // membersDocumented returns the methods of an interface and the fields of a struct that no comment
-// covers. A comment there covers the lines that follow it without an empty one between them. That
-// of the type covers what it names, and the fields of what a specification defines. No comment is
-// needed by fields that are called like their type, by those whose tag has a help text, and by those of
-// errors, which their text tells.
+// covers. A comment there covers the lines that follow it without an empty one between them. That of
+// the type covers what it names, and the fields of what a specification defines. No comment is needed
+// by fields that are called like their type, by those with a help text in their tag, and by those of
+// errors, which their text shows.
 func (t *Tree) membersDocumented(f *File, spec *ast.TypeSpec, doc string) (list []Finding) {
 	var members *ast.FieldList
 	switch typ := spec.Type.(type) {
@@ -191,8 +191,8 @@ func Formatted(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// The words are concatenated so that this file does not contain them. The one that generated
-// names of servers begin with, in their spelling, is none.
+// The words are concatenated so that this file does not contain them. The prefix that xdrgen gives to
+// unimplemented servers is allowed in its own spelling.
 var (
 	leftover    = regexp.MustCompile("(?i)TO" + "DO|FIX" + "ME|X" + "XX|not " + "implemented|(?-i:\\bun" + "implemented)|\\bst" + "ub\\b")
 	machinePath = regexp.MustCompile("(^|[^[:alnum:]_.])/(wo" + "rk|fa" + "rm|ro" + "ot)/|\\.lib" + "rary\\b|\\bfa" + "rm-[a-z]+")

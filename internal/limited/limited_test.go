@@ -92,7 +92,7 @@ func (h *heard) Write(b []byte) (int, error) {
 	return h.b.Write(b)
 }
 
-// runUntilHeard runs a program whose time limit ends with its first output.
+// runUntilHeard runs a program until its first output, which ends its time limit.
 func runUntilHeard(t *testing.T, p *Program) (string, Result, error) {
 	t.Helper()
 	h := &heard{c: make(chan time.Time, 100)}

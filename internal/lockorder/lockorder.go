@@ -1,12 +1,12 @@
 // Package lockorder has locks that know their place in the order in which locks are taken.
 //
-// A [Value] is a lock together with what it guards: the value cannot be reached without
-// the lock. A [Part] is guarded by the lock of a Value elsewhere. A [Mutex] is a lock alone,
-// for what is guarded by discipline.
+// A [Value] is a lock together with what it guards: the value cannot be reached without the lock. A
+// [Part] is guarded by the lock of a Value elsewhere. A [Mutex] is a lock alone, for data that
+// discipline guards.
 //
-// In builds with the race detector a goroutine that takes a lock while it holds one of the
-// same or a later [Rank] panics, whether or not two goroutines meet in that moment. In
-// other builds the locks cost what a sync.Mutex costs.
+// In builds with the race detector a goroutine that acquires a lock while it holds one of the same or
+// a later [Rank] panics, whether or not two goroutines meet in that moment. In other builds the locks
+// cost what a sync.Mutex costs.
 package lockorder
 
 import "sync"

@@ -22,8 +22,8 @@ func taken(locks ...*Mutex) (panicked any) {
 	return nil
 }
 
-// A goroutine that takes locks against the order panics in builds with the race detector,
-// though nobody else is there to be in its way.
+// A goroutine that takes locks against the order panics in builds with the race detector, even
+// without another goroutine in its way.
 func TestOrder(t *testing.T) {
 	if !Checked {
 		t.Skip("the order is checked in builds with the race detector")

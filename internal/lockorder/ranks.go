@@ -22,7 +22,7 @@ const (
 	IwarpProvider // iwarp: listeners
 	IwarpListener // iwarp: handshakes
 	IwarpTx       // iwarp: what is sent
-	IwarpRx       // iwarp: what is received
+	IwarpRx       // iwarp: the receiving side
 	IwarpTable    // iwarp: a connection's STags
 	IwarpConn     // iwarp: its state
 

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestTurn: with one processor, who polls and takes a turn now and then lets those run
+// TestTurn: with one processor, a goroutine that polls and yields now and then lets goroutines run
 // that are parked on descriptors.
 func TestTurn(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

@@ -46,9 +46,9 @@ var notGo = map[string]string{
 	"proto/rpcrdma/doc.go: read list    1 PHLOO  1 PHLOO ... 0":                                 "the XDR of lists, in words of RFC 8166",
 }
 
-// built lists documents whose blocks are files of one program that a test builds and runs, by
-// the name of that test: a block alone lacks the other files. A single block of this kind, which
-// needs another module, is listed with its first line.
+// built lists documents with blocks that are files of one program, by the name of the test that
+// builds and runs it: a block alone lacks the other files. A single block of this kind, which needs
+// another module, is listed with its first line.
 var built = map[string]string{
 	"docs/getting-started.md":         "examples.TestGettingStarted",
 	"docs/migration.md: package main": "tools/bridge.TestMigrationPage",

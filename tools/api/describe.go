@@ -64,7 +64,7 @@ func nameless(t types.Type) types.Type {
 	switch t := t.(type) {
 	case *types.Signature:
 		if t.TypeParams().Len() > 0 {
-			return t // whose type parameters cannot be those of another signature, too
+			return t // its type parameters cannot be those of another signature, too
 		}
 		return types.NewSignatureType(nil, nil, nil, namelessTuple(t.Params()), namelessTuple(t.Results()), t.Variadic())
 	case *types.Pointer:

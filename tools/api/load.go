@@ -16,11 +16,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/golist"
 )
 
-// main module, whose directory is the top of the repository.
+// main module; its directory is the top of the repository
 const mainModule = "github.com/rpcrdma/rpcrdma"
 
-// unpromised lists directories whose packages are importable, and for the repository's own use:
-// docs/install.md names them. Immutable.
+// unpromised lists directories with packages that are importable, but only for the repository's own
+// use: docs/install.md names them. Immutable.
 var unpromised = []string{"bench", "cgo", "cmd", "examples", "rpc/rpcbind/rpcbindtest", "tools"}
 
 // promised reports whether a package has a listing.
@@ -95,7 +95,8 @@ func load(root string) (*checker, []*types.Package, error) {
 	return c, listed, nil
 }
 
-// A checker type-checks packages whose imports it has checked before, or has as export data.
+// A checker type-checks packages when it has checked their imports before, or has them as export
+// data.
 type checker struct {
 	fset    *token.FileSet
 	checked map[string]*types.Package

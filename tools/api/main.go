@@ -1,5 +1,5 @@
 // Api writes what the packages of this repository offer to programs, one declaration a line, into
-// docs/api: a change of the API shows in review as a change of these files.
+// docs/api: a change of the API shows in review as a change of those files.
 //
 //	api [-w]
 //

@@ -88,8 +88,8 @@ func (e *engine) makeDebian(ctx context.Context) error {
 	return nil
 }
 
-// makeGo adds this machine's Go, and the certificates of whom this machine trusts:
-// modules are fetched from them.
+// makeGo adds this machine's Go, and the certificates that this machine trusts: modules are
+// downloaded with them.
 func (e *engine) makeGo(ctx context.Context) error {
 	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {

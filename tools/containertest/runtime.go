@@ -186,8 +186,8 @@ func failsAlone(s *step) error {
 	return says(r.all, "refused")
 }
 
-// benchmarksRun runs those that need no device, and wants the others to say that there
-// is none.
+// benchmarksRun runs those that need no device, and wants the others to say that they found no
+// device.
 func benchmarksRun(s *step) error {
 	if _, err := s.confined("--rm", "--network", "none", "rpcrdma-bench", "-rounds", "1", "-time", "1ms"); err != nil {
 		return err

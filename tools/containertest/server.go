@@ -69,7 +69,7 @@ func copiesWhole(s *step) error {
 	return err
 }
 
-// sumsAgree compares what was sent with what is stored.
+// sumsAgree compares the data sent with the data stored.
 func (s *step) sumsAgree() (bool, error) {
 	sent, err := s.sent()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// client is an engine whose client says that it sent abc, and whose server has stored $1.
+// client is an engine with a client that says that it sent abc, and a server that has stored $1.
 func client(stored string) string {
 	return `case "$*" in
 *mark-client*) echo "SHA-256 of their sums is abc" ;;

@@ -1,10 +1,10 @@
 // Coverage lists which functions of libibverbs and librdmacm the module offers, and
 // why not the others.
 //
-// What there is it reads from the installed headers, what is offered from the
-// comments of packages ibv and rdmacm: a line that begins with "Implements:" is
-// followed by the prototype of the C function. Why a function is left out stands in
-// this program; it fails for one that it knows nothing about.
+// It reads the functions that exist from the installed headers, and those that are offered from the
+// comments of packages ibv and rdmacm: a line that begins with "Implements:" is followed by the
+// prototype of the C function. The program itself has the reason for each function that is left out,
+// and fails for one that it knows nothing about.
 //
 //	coverage [-o FILE] ROOT
 package main

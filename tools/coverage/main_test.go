@@ -21,7 +21,7 @@ func TestDocument(t *testing.T) {
 	}
 	have := string(b)
 
-	// What is covered can be told without headers.
+	// Covered functions are known without headers.
 	offered, err := implemented(root)
 	if err != nil {
 		t.Fatal(err)

@@ -143,8 +143,7 @@ func TestDemoCanFail(t *testing.T) {
 	}
 }
 
-// The demo notices a file that watch has not told of, one that does not exist, and an
-// overflow.
+// The demo notices a file that watch has not reported, one that does not exist, and an overflow.
 func TestDemoWatch(t *testing.T) {
 	dir := t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{"a": "", "b/c": ""})

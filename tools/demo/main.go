@@ -356,7 +356,7 @@ type demoTold struct {
 	files  map[string]bool // that exist according to it
 }
 
-// add takes a line of its output.
+// add processes a line of the output.
 func (told *demoTold) add(line []byte) error {
 	var e struct {
 		Event     string `json:"event"`

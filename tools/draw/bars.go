@@ -122,7 +122,8 @@ func readResults(file string) (*results, error) {
 	return r, nil
 }
 
-// bar returns a row of the results. What is disturbed is said in docs/reports/bench/README.md, under Method.
+// bar returns a row of the results. docs/reports/bench/README.md, under Method, says when a row is
+// disturbed.
 func (r *results) bar(id string) (bar, error) {
 	for _, p := range r.Pairs {
 		if p.ID != id {

@@ -96,7 +96,7 @@ func TestSequence(t *testing.T) {
 	}
 }
 
-// TestBars: rows about time are turned round; what is disturbed is not drawn.
+// TestBars: rows about time are turned round; disturbed rows are not drawn.
 func TestBars(t *testing.T) {
 	dir := t.TempDir()
 	const data = `{"provenance":{"date":"2026-11-22T08:19:00Z","commit":"abc, with changes","machine":"M"},"pairs":[

@@ -1,7 +1,7 @@
-// Command licenses prints the licences of what a Go binary is linked from, as everyone who
-// distributes the binary has to hand them on: the standard library and every module in its
-// build information, except those of its own repository. It fails for a module without a
-// licence, and for one that is not among those that go with Apache-2.0 without further duties.
+// Command licenses prints the licences of the modules in a Go binary, which everyone who distributes
+// the binary has to pass on: the standard library and every module in its build information, except
+// those of its own repository. It fails for a module without a licence, and for one that is not among
+// those that go with Apache-2.0 without further duties.
 //
 //	licenses [-quiet] BINARY...
 //
@@ -26,7 +26,7 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// own is the beginning of the paths of modules whose licence is the binary's own.
+// own is the beginning of the paths of modules with the binary's own licence.
 const own = "github.com/rpcrdma/rpcrdma"
 
 func main() {

@@ -17,8 +17,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/conformance"
 )
 
-// checkAll checks all that needs no test run: that the rules and tests exist, and that each
-// defect applies and leaves Go files that parse and packages whose types are right.
+// checkAll checks everything that needs no test run: that the rules and tests exist, and that each
+// defect applies and leaves Go files that parse and packages that type-check.
 func checkAll(ctx context.Context, root string, defects []*defect, rules *rules, w io.Writer) (bool, error) {
 	tree := os.DirFS(root)
 	ok := true
@@ -71,7 +71,7 @@ type testNames struct {
 	of   map[string][]string // by directory
 }
 
-// check reports tests of a defect whose function does not exist.
+// check reports tests of a defect that name a function that does not exist.
 func (n *testNames) check(d *defect) error {
 	for _, t := range d.tests {
 		names, err := n.in(strings.TrimPrefix(t.pkg, "./"))

@@ -107,7 +107,7 @@ func parse(name, text string) (*defect, error) {
 	return d, nil
 }
 
-// header takes a line of the header.
+// header parses a line of the header.
 func (d *defect) header(key, value string) error {
 	switch {
 	case key == "Defect" && d.says == "" && value != "":

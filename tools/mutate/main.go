@@ -48,7 +48,7 @@
 // test that bears the rule's id.
 //
 //	go run ./tools/mutate                        all defects
-//	go run ./tools/mutate -run iwarp             those whose name matches
+// 	go run ./tools/mutate -run iwarp             those with a matching name
 //	go run ./tools/mutate -sample 8 -budget 3m   some, chosen by a seed that is printed
 //	go run ./tools/mutate -check                 run no test: check rules, test names, changes and types
 package main
@@ -287,7 +287,7 @@ func (wk *worker) baseline(ctx context.Context, t test) (bad, output string) {
 // does must bear the id of each rule.
 func (wk *worker) kill(ctx context.Context, out *outcome) {
 	var survived []string
-	born := make(map[string]bool) // rules whose id the killers bear
+	born := make(map[string]bool) // rules with ids that the killers bear
 	for _, t := range out.d.tests {
 		v := goTest(ctx, wk.tree, t, wk.limit)
 		switch {

@@ -16,9 +16,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// TestDefects checks that every defect of this project applies and leaves packages whose
-// types are right, and that its tests exist and bear the ids of its rules. Only make mutate shows
-// that they kill it.
+// TestDefects checks that every defect of this project applies and leaves packages that type-check,
+// and that its tests exist and bear the ids of its rules. Only make mutate shows that they kill it.
 func TestDefects(t *testing.T) {
 	var said bytes.Buffer
 	ok, err := run(t.Context(), options{root: "../..", check: true}, &said)

@@ -16,7 +16,7 @@ const most, least = 1 << 4, 2
 type table[K comparable] struct{ n int }
 
 func (t *table[K]) add(n int, ready bool) (int, error) {
-	defer t.mu.Unlock() // This is not what is looked for: t.grow(1).
+	defer t.mu.Unlock() // This is not the operation looked for: t.grow(1).
 	sum := max(t.n+n,
 		most)
 	if ready && (sum < most || n == 0) {

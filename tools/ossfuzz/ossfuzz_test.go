@@ -107,7 +107,7 @@ command -v zip >/dev/null || zip() { :; }
 	}
 	apart := exec.Command("git", "grep", "-lE", "^package [a-z0-9]+_test$", "--", "*_test.go")
 	apart.Dir = tree
-	if left, err := apart.Output(); err == nil { // it fails when there is none
+	if left, err := apart.Output(); err == nil { // it fails when nothing is left
 		t.Errorf("packages have tests of another package beside them: %s", left)
 	}
 	text, err := os.ReadFile(filepath.Join(out, "targets"))

@@ -41,8 +41,8 @@ func (t *tree) newUser(dir string, w io.Writer) (*user, error) {
 	}
 	u := &user{dir: home, out: w}
 	u.env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOPRIVATE=", "GONOPROXY=",
-		// Without -trimpath the directory would be part of what is compiled, and nothing that
-		// others publish would be found in the build cache.
+		// Without -trimpath the directory would be part of the compiled code, and nothing that others
+		// publish would be found in the build cache.
 		"GOFLAGS=-mod=mod -modcacherw -trimpath",
 		"GOPROXY=file://"+proxy+",file://"+has[0]+"/cache/download,"+has[1],
 		"GONOSUMDB="+strings.TrimPrefix(has[2]+","+t.published()[0].path, ","),

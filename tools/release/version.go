@@ -35,7 +35,7 @@ func join(list []string) error {
 	return problems(list)
 }
 
-// clean wants the tree to be what is committed.
+// clean wants the tree to match its commit.
 func (t *tree) clean() []string {
 	switch out, err := t.git("status", "--porcelain"); {
 	case err != nil:
@@ -112,7 +112,7 @@ func (t *tree) required(version string) (findings []string) {
 			}
 		}
 		if len(findings) > 0 {
-			continue // whose hashes would be wrong, too
+			continue // their hashes would be wrong, too
 		}
 		got, want, err := t.sumLines(m, version)
 		if err != nil {
@@ -190,7 +190,8 @@ func (t *tree) prepare(version string) error {
 		}
 	}
 	// The module at the top has go.work among its files, so that comes before its hash. And each
-	// module has its go.sum among its files, whose hash later ones know.
+	// module has its go.sum among its files, so that comes before the module's hash, which later
+	// modules need.
 	if err := t.rejoin(); err != nil {
 		return err
 	}
@@ -229,8 +230,8 @@ func (t *tree) untagged(version string) (findings []string) {
 	return findings
 }
 
-// tag prints or creates the tags of a version, in order, and prints how to publish them: all at
-// once, so that no module is visible whose requirements are not there yet.
+// tag prints or creates the tags of a version, in order, and prints how to publish them: all at once,
+// so that no module is visible before its requirements.
 func (t *tree) tag(version string, create bool, w io.Writer) error {
 	if err := t.check(version, false); err != nil {
 		return err
@@ -267,8 +268,8 @@ func (t *tree) tag(version string, create bool, w io.Writer) error {
 	return err
 }
 
-// released returns the newest version with a tag that is older than another one, "" if there is
-// none. Of the tags of modules, that of the one at the top counts.
+// released returns the newest version with a tag that is older than another one, "" without one. Of
+// the tags of modules, that of the one at the top counts.
 func (t *tree) released(before string) (string, error) {
 	out, err := t.git("tag", "--list", "v*")
 	if err != nil {

@@ -130,7 +130,7 @@ func (p *pass) finds(ctx context.Context, program, want string, limit time.Durat
 	return nil
 }
 
-// stream runs a program whose output is for people.
+// stream runs a program with output for people.
 func stream(ctx context.Context, limit time.Duration, env []string, name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -173,8 +173,8 @@ func programs(ctx context.Context, rdma bool, limit time.Duration) error {
 	return errors.Join(failed...)
 }
 
-// onDevices runs the programs on the devices whose addresses the environment has, or those
-// of a virtual machine. Each has a minute.
+// onDevices runs the programs on the devices that have an address in the environment, or those of a
+// virtual machine. Each has a minute.
 func onDevices(ctx context.Context, dir string, limit time.Duration) error {
 	var script strings.Builder
 	script.WriteString("status=0\nulimit -l unlimited\nfor addr in $RPCRDMA_RXE_ADDR $RPCRDMA_SIW_ADDR; do\n")

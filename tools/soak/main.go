@@ -1,15 +1,14 @@
 // Soak keeps clients and servers busy for a long time while others come and go, and wants
 // every reply right and memory, descriptors, goroutines and verbs objects flat.
 //
-// Four processes of this program call each other. Two stay to the end: a server and a
-// client, which are measured. The two others are their peers: they are killed and started
-// again, and stopped for a while. They speak RPC-over-RDMA and RPC over TCP, and make calls of
-// every kind: nothing, inline, read chunks, write chunks, long replies, many at once, calls back
-// under which the client calls again, calls that are given up, calls that must not be executed
-// twice and whose connection is cut meanwhile, and handlers that panic or end their goroutine.
-// Clients and Groups come and go all the time, each closed by four goroutines at once, with
-// middleware and with Observers that ask their connections. What comes back is compared with
-// what had to.
+// Four processes of this program call each other. Two stay to the end: a server and a client, which
+// are measured. The two others are their peers: they are killed and started again, and stopped for a
+// while. They speak RPC-over-RDMA and RPC over TCP, and make calls of every kind: nothing, inline,
+// read chunks, write chunks, long replies, many at once, calls back under which the client calls
+// again, calls that are given up, calls that must not be executed twice although their connection is
+// cut meanwhile, and handlers that panic or end their goroutine. Clients and Groups come and go all
+// the time, each closed by four goroutines at once, with middleware and with Observers that ask their
+// connections. What comes back is compared with what had to.
 //
 //	go run ./tools/soak -time 30m                 on the software adapter
 //	go run ./tools/soak -time 10m -vm             on rxe and siw of a virtual machine

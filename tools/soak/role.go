@@ -48,7 +48,7 @@ type sample struct {
 	Descriptors, Goroutines int64
 
 	Right    map[string]int64 // replies that were as they had to be, by kind
-	GivenUp  int64            // calls whose context ended, as it was to
+	GivenUp  int64            // calls that ended with their context, as they were to
 	Lost     int64            // calls and connections that ended because of what happens to peers
 	Wrong    []string         `json:",omitempty"` // since the last sample; at most a few
 	NumWrong int64

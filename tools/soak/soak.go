@@ -245,7 +245,7 @@ func (s *soak) start(ctx context.Context, name string, r role, memlock int) ([]s
 // maxWrong is how many replies that are wrong are reported.
 const maxWrong = 20
 
-// take takes a sample.
+// take processes a sample.
 func (s *soak) take(p *process, x sample) {
 	if x.Addrs != nil {
 		p.addrs <- x.Addrs
@@ -449,8 +449,8 @@ func (s *soak) examine(hung *hungError) {
 	}
 }
 
-// holders lists the processes that have RDMA devices open, of the folder proc: "soak (12): uverbs0 uverbs1
-// (deleted)". A device whose file is deleted is one that is being removed.
+// holders lists the processes that have RDMA devices open, of the folder proc: "soak (12): uverbs0
+// uverbs1 (deleted)". A device with a deleted file is being removed.
 func holders(proc string) []string {
 	var list []string
 	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
@@ -510,7 +510,7 @@ func (s *soak) kind() string {
 
 func (s *soak) netdev() string { return "rdma-" + s.kind() }
 
-// remove takes a device away, under all that use it, and makes it again.
+// remove removes a device, under all that use it, and makes it again.
 func (s *soak) remove(ctx context.Context) error {
 	// Devices of rxe and siw are not taken away from processes that have them open: the kernel
 	// waits until all have closed them, which a stopped process does not. stop has let

@@ -66,7 +66,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestHolders: who has a device open is told from files of the kernel's.
+// TestHolders: the kernel's files show which processes have a device open.
 func TestHolders(t *testing.T) {
 	proc := t.TempDir()
 	for path, to := range map[string]string{

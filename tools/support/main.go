@@ -28,7 +28,7 @@ const (
 	recordsDir = "docs/reports/support"
 )
 
-// A run is a command whose results make a record.
+// A run is a command with results that make a record.
 type run struct {
 	name    string
 	what    string

@@ -159,9 +159,9 @@ func (c *rec) read(in io.Reader, out io.Writer) error {
 
 // end settles what is known only at the end.
 //
-// A test whose subtests were all skipped has passed, as Go sees it: it counts as skipped here. Of
-// subtests only those stay that a table names. build-matrix names each build before it begins and
-// stops at the first error, so the last one of a run that failed is dropped.
+// Go lets a test pass when all of its subtests were skipped: here it counts as skipped. Of subtests
+// only those stay that a table names. build-matrix names each build before it begins and stops at the
+// first error, so the last one of a run that failed is dropped.
 func (c *rec) end() {
 	ran, leaves := make(map[string]bool), make(map[string]bool) // by the tests above them
 	parents := func(test string) func(yield func(string) bool) {

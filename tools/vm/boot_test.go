@@ -35,7 +35,7 @@ for arg; do
 done
 `
 
-// fakeGuest is a guest whose QEMU is a script, with the files of its output.
+// fakeGuest is a guest with a script as its QEMU, with the files of its output.
 func fakeGuest(t *testing.T, opts *options, script string) (g *guest, calls string) {
 	t.Helper()
 	h, k := fakeHost(t)

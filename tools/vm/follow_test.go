@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// growing is a file in memory that somebody appends to.
+// growing is a file in memory that grows while it is read.
 type growing struct {
 	mu   sync.Mutex
 	rest []byte

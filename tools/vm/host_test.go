@@ -24,7 +24,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// realTemp is a temporary directory whose path has no symbolic links.
+// realTemp is a temporary directory with a path without symbolic links.
 func realTemp(t *testing.T) string {
 	t.Helper()
 	dir, err := resolved(t.TempDir())

@@ -57,8 +57,8 @@ func readProgram(name string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// initrdName names an initial RAM disk by a hash of all that decides its content, the
-// kernel aside, in whose directory it is.
+// initrdName names an initial RAM disk by a hash of all that decides its content, except the kernel,
+// which has a directory of its own.
 func initrdName(init, busybox []byte, modules []string) string {
 	h := sha256.New()
 	for _, part := range [][]byte{init, busybox, fmt.Appendf(nil, "%q", modules)} {
@@ -111,8 +111,8 @@ func readModule(ctx context.Context, file string) ([]byte, error) {
 	return output(ctx, unpack[0], append(unpack[1:len(unpack):len(unpack)], file)...)
 }
 
-// packInitrd makes the initial RAM disk: guest/init with busybox, and the modules,
-// whose order it finds in a file beside them.
+// packInitrd makes the initial RAM disk: guest/init with busybox, and the modules, with their order
+// in a file beside them.
 func packInitrd(init, busybox []byte, modules []module) []byte {
 	var packed, order bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed) // it fails only for a wrong level

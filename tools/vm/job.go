@@ -46,7 +46,7 @@ func yes(is bool) string {
 	return ""
 }
 
-// quote makes bash take a string for itself.
+// quote quotes a string for bash.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 func quoteAll(list []string) string {

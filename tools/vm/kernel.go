@@ -331,8 +331,8 @@ func (b *builder) extractSiw(ctx context.Context, pkg, dir string) error {
 	return xz.Wait()
 }
 
-// tarEntry returns the content of the first file of an archive whose name matches
-// pattern, as in [path.Match].
+// tarEntry returns the content of the first file of an archive with a name that matches pattern, as
+// in [path.Match].
 func tarEntry(archive io.Reader, pattern string) (io.Reader, error) {
 	r := tar.NewReader(archive)
 	for {

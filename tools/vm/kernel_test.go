@@ -32,7 +32,7 @@ func TestRelocated(t *testing.T) {
 	}
 }
 
-// archive is a tar file with the given names, whose content is the name.
+// archive is a tar file with the given names; each file contains its name.
 func archive(t *testing.T, names ...string) io.Reader {
 	t.Helper()
 	var b bytes.Buffer

@@ -65,7 +65,7 @@ func (h *host) probe(ctx context.Context, m *machine, answer string) error {
 	return os.WriteFile(answer, fmt.Appendln(nil, accel), 0o666)
 }
 
-// kvmWorks boots a guest whose init prints a word and ends.
+// kvmWorks boots a guest with an init that prints a word and ends.
 func (h *host) kvmWorks(ctx context.Context, m *machine) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()

@@ -45,7 +45,7 @@ func eachLine(r io.Reader, do func(string)) error {
 	return lines.Err()
 }
 
-// addModule takes a line of modules.dep: "path: path of what it needs ...".
+// addModule parses a line of modules.dep: "path: path of what it needs ...".
 func (t *moduleTree) addModule(line string) {
 	file, needs, ok := strings.Cut(line, ":")
 	if !ok {
@@ -58,7 +58,7 @@ func (t *moduleTree) addModule(line string) {
 	}
 }
 
-// addBuiltin takes a line of modules.builtin: the path that the module would have.
+// addBuiltin parses a line of modules.builtin: the path that the module would have.
 func (t *moduleTree) addBuiltin(line string) { t.builtins[moduleName(line)] = true }
 
 // moduleName is the name of a module by its file. The kernel takes dashes in names for

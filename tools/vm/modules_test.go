@@ -27,8 +27,8 @@ kernel/sound/soundcore.ko:
 	return dir
 }
 
-// TestClosure: each module is behind what it needs, and there once. What a module needs comes
-// in the order of modprobe, from the end of the list.
+// TestClosure: each module comes once, after the modules it needs. What a module needs comes in the
+// order of modprobe, from the end of the list.
 func TestClosure(t *testing.T) {
 	tree, err := readModules(modulesDir(t))
 	if err != nil {

@@ -43,6 +43,6 @@ func (m *machine) args(more []string, words ...string) []string {
 
 // share returns the argument that lets the guest mount a directory of the host.
 func share(tag, dir string) string {
-	// QEMU takes a comma for the end of the path, and two for a comma.
+	// QEMU ends the path at a comma; two commas stand for one.
 	return "local,path=" + strings.ReplaceAll(dir, ",", ",,") + ",mount_tag=" + tag + ",security_model=none,multidevs=remap"
 }

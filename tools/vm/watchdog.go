@@ -18,8 +18,8 @@ const patience = 100 * time.Second
 // watchInterval is how often the guest is looked at.
 const watchInterval = 200 * time.Millisecond
 
-// watch returns errHangs when a guest has used its share of processor time, nil as soon as it
-// has started the command or ended. A guest whose time cannot be read is ending.
+// watch returns errHangs when a guest has used its share of processor time, nil as soon as it has
+// started the command or ended. If the guest's time cannot be read, the guest is ending.
 func watch(ended <-chan struct{}, patience time.Duration, started func() bool, used func() (time.Duration, error)) error {
 	look := time.NewTicker(watchInterval)
 	defer look.Stop()

@@ -24,9 +24,9 @@ import (
 
 var keep = flag.String("keep", "", "leave the generated code in a directory, and run no test of it")
 
-// Run builds the tests of the package in the current directory together with files, whose names are
-// relative to it, and runs each of the tests as a subtest, benchmarks once. The race detector checks them
-// if it checks t.
+// Run builds the tests of the package in the current directory together with files, named relative to
+// it, and runs each of the tests as a subtest, benchmarks once. The race detector checks them if it
+// checks t.
 func Run(t *testing.T, files map[string][]byte) {
 	t.Helper()
 	if *keep != "" {

@@ -33,7 +33,7 @@ const patience = 60 * time.Second
 type provider struct {
 	name string
 
-	// peer is the kind of device that rping uses, and whose address both use.
+	// peer is the kind of device that rping uses; both use its address.
 	peer string
 
 	// deaf: a server may miss a client's first message. Linux's siw does not check whether
@@ -78,7 +78,7 @@ var pings = []struct {
 	{size: rping.DefaultSize, count: 10},
 	{size: rping.MinSize, count: 10},
 	{size: 4096, count: 10},
-	{size: 65535, count: 10}, // rping takes no more
+	{size: 65535, count: 10}, // the limit of rping
 	{size: 999, count: 200},
 	{ipv6: true, size: rping.DefaultSize, count: 10},
 	{ipv6: true, size: 65535, count: 3},
@@ -155,7 +155,7 @@ func testSeveral(t *testing.T, p provider) {
 		}
 	}
 	if missed > 0 {
-		// It is unknown whose connections these were, but all others have been served.
+		// Which clients they were is unknown, but all others have been served.
 		t.Logf("siw has missed the first message of %d clients", missed)
 		return
 	}

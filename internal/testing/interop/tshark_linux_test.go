@@ -83,7 +83,7 @@ func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() }) // without the right to capture nobody serves it
+	t.Cleanup(func() { l.Close() }) // without the right to capture no test serves it
 	c := startCapture(t, l.Addr().(*net.TCPAddr).Port, path)
 	defer c.close()
 	served := make(chan error, 1)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Bed is where two file systems are compared: empty directories, whose paths any user can
-// walk. Checks leave them empty.
+// A Bed is where two file systems are compared: empty directories, with paths that any user can walk.
+// Checks leave them empty.
 type Bed struct {
 	Oracle string // of a local file system
 	Export string // of another, or the same
@@ -200,7 +200,7 @@ func (b Bed) tick() error {
 		if err := unix.Fstat(int(f.Fd()), &first); err != nil {
 			return err
 		}
-		// It is the file system's clock, whose ticks are long.
+		// It is the file system's clock, which has long ticks.
 		for end := time.Now().Add(10 * time.Second); ; {
 			if err := unix.Fchmod(int(f.Fd()), 0o600); err != nil {
 				return err

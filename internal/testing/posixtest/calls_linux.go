@@ -55,7 +55,7 @@ func opening(name string, flags int, mode uint32) call {
 	}}
 }
 
-// simple is a call that takes a path.
+// simple is a call with a path as its argument.
 func simple(name string, f func(path string) error) call {
 	return call{name: name, do: func(p *program, path string) { p.did(name, f(path)) }}
 }
@@ -83,11 +83,11 @@ func otherFile(m *maker) { m.file("other", ownerID, 0o644) }
 func otherDir(m *maker)  { m.mkdir("other", ownerID, 0o755) }
 func otherFull(m *maker) { m.full("other", ownerID, 0o755) }
 
-// Some second that can be told from now.
+// Some second that differs from now.
 const someTime = 1234567890
 
-// spec returns a time whose parts have the processor's types. Some values of nsec are no
-// nanoseconds, see utimensat(2).
+// spec returns a time with parts of the processor's types. Some values of nsec are no nanoseconds,
+// see utimensat(2).
 func spec(sec, nsec int64) (ts unix.Timespec) {
 	set(&ts.Sec, sec)
 	set(&ts.Nsec, nsec)

@@ -100,7 +100,7 @@ func (b Bed) Listing(n int) (count int, list []Difference, err error) {
 	}
 	differs("different positions", n+2, len(positions))
 
-	// behind returns the names that follow a position.
+	// behind returns the names after a position.
 	behind := func(position int64) (string, error) {
 		if _, err := unix.Seek(fd, position, unix.SEEK_SET); err != nil {
 			return "", err

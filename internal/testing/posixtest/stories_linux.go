@@ -64,7 +64,7 @@ func newModes(p *people, add adder) {
 	}
 }
 
-// ownership: who may give what to whom, and which bits of the mode that takes.
+// ownership: who may give what to whom, and which mode bits that clears.
 func ownership(p *people, add adder) {
 	file := func(mode uint32) func(m *maker) { return func(m *maker) { m.file("x", ownerID, mode) } }
 	everybody := []*user{p.root, p.owner, p.member, p.other}

@@ -23,7 +23,7 @@ func (u *user) do(f func()) {
 	<-u.done
 }
 
-// people are the users of the checks. Whoever has no rights of root has to be all of them.
+// people are the users of the checks. A process without rights of root has to be all of them.
 type people struct {
 	root   *user
 	owner  *user // of the files that checks find

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A spy is a test whose end is looked at.
+// A spy is a test with an end that is looked at.
 type spy struct {
 	testing.TB
 	skipped, failed string
@@ -23,7 +23,7 @@ func (s *spy) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// end is what becomes of a test.
+// end returns the outcome of a test.
 func end(t *testing.T, f func(t testing.TB) string) (addr string, s *spy) {
 	s = &spy{TB: t}
 	done := make(chan struct{})

@@ -140,7 +140,7 @@ func newRelay(target string) (*relay, error) {
 	return r, nil
 }
 
-// note keeps the first error. The end of a connection is none.
+// note keeps the first error. The end of a connection does not count.
 func (r *relay) note(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

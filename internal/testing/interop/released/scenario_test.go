@@ -16,13 +16,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// The programs of server and client, and their procedures. What is recorded calls them by these
-// numbers: they stay as they are.
+// The programs of server and client, and their procedures. Recordings have these numbers: they stay
+// as they are.
 const (
 	program  = 0x20000077 // of the server
 	echo     = 1          // returns its argument, an opaque
-	sum      = 2          // takes an opaque, which may be a read chunk, and returns the sum of its bytes
-	fill     = 3          // takes a length and returns so many bytes, which may be a write chunk
+	sum      = 2          // the argument is an opaque, which may be a read chunk; returns the sum of its bytes
+	fill     = 3          // the argument is a length; returns so many bytes, which may be a write chunk
 	long     = 4          // the same, never as a write chunk
 	fail     = 5          // does not understand its arguments
 	ask      = 6          // asks the client, and returns its answer
@@ -50,7 +50,7 @@ func total(data []byte) (n uint32) {
 	return n
 }
 
-// opaque takes an opaque from arguments or results.
+// opaque decodes an opaque from arguments or results.
 func opaque(b []byte) []byte {
 	d := xdr.NewDecoder(b)
 	data := d.Opaque(2 * size)
@@ -127,7 +127,7 @@ type scenario struct {
 	run  func(ctx context.Context, c *transport.Client) error // makes the call and looks at what comes of it
 }
 
-// scenarios are what is recorded. A version adds some and takes none away.
+// scenarios are the recorded scenarios. A version adds some and removes none.
 var scenarios = []scenario{
 	{"null", func(ctx context.Context, c *transport.Client) error { return c.Null(ctx, program, 1) }},
 	{"inline", func(ctx context.Context, c *transport.Client) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// dial starts the server in C, and connects to it. When the test ends, the server is told to.
+// dial starts the server in C, and connects to it. The end of the test stops the server.
 func dial(t *testing.T, path, buffer string) (*transport.Client, *program) {
 	t.Helper()
 	server := start(t, path, buffer)
@@ -164,7 +164,7 @@ func callWrongly(t *testing.T, path, buffer string) {
 	testutil.WantLines(t, server.out.Wait(t, "color 77"), "color 77")
 }
 
-// An oddColor is a client whose calls have 77 for their arguments.
+// An oddColor is a client that sends 77 as the arguments of every call.
 type oddColor struct{ transport.Caller }
 
 func (o oddColor) Call(ctx context.Context, call *transport.Call) error {

@@ -172,7 +172,7 @@ func samples() []sample {
 	)
 }
 
-// several has the arguments of ECHO_SEVERAL, and what is returned of them.
+// several has the arguments of ECHO_SEVERAL, and the results for them.
 type several struct {
 	Number int32
 	Text   Label

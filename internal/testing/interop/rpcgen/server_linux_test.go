@@ -25,7 +25,7 @@ type echo struct {
 
 	mu     sync.Mutex
 	counts []int    // how often each sample has come
-	others []string // what has come and is none
+	others []string // arguments that match no sample
 	ends   int      // calls of ECHO_END
 }
 
