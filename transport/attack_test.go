@@ -196,7 +196,7 @@ func (in *intruder) old(rng *rand.Rand) (handle, bool) {
 	if len(in.kept) == 0 {
 		return handle{}, false
 	}
-	if rng.IntN(2) == 0 { // one of the latest, whose place may have been taken
+	if rng.IntN(2) == 0 { // one of the latest; its place may have been taken
 		return in.kept[len(in.kept)-1-rng.IntN(min(8, len(in.kept)))], true
 	}
 	return in.kept[rng.IntN(len(in.kept))], true
@@ -393,10 +393,9 @@ func (e *rawEnd) strike(s strike) error {
 // margin is what lies on either side of a haven's mem.
 const margin = 5000
 
-// race sends a message that ends the exposure of h, and uses it as often as it can right
-// behind, in one list. then is called when the connection has been told all that; it
-// waits for the victim to have its memory back. What the last use has brought is returned,
-// when the connection has ended.
+// race sends a message that ends the exposure of h, and uses it as often as it can right after that,
+// in one list. It calls then when the connection has all of that; then waits until the victim has its
+// memory back. It returns what the last use has brought, when the connection has ended.
 func (e *rawEnd) race(msg []byte, h handle, then func()) ([]byte, error) {
 	const uses, size = 8, 4096
 	sge := e.part(rawRecvs*rawMessage, len(msg))
@@ -431,11 +430,10 @@ func (e *rawEnd) race(msg []byte, h handle, then func()) ([]byte, error) {
 	}
 }
 
-// A haven is memory that calls expose parts of, in the midst of memory that nobody may
-// reach.
+// A haven is memory that calls expose parts of, in the midst of memory that is never exposed.
 type haven struct {
 	all, want []byte
-	mem       []byte // what is registered for good, if anything is
+	mem       []byte // the memory that is registered for good, if any
 	src, dst  []byte // of mem, exposed to be read, and to be written
 	srcAt     int    // of src in mem
 	dstAt     int    // of dst in mem
@@ -473,7 +471,7 @@ func (g *haven) check() error {
 	return nil
 }
 
-// exact checks that no more is exposed than parts of the haven, as far as it is.
+// exact checks that only parts of the haven are exposed, as far as it is.
 func (g *haven) exact(given []handle) error {
 	for _, h := range given {
 		if int(h.Length) != len(g.src) && !h.arena {
@@ -802,7 +800,7 @@ func (l *lair) dial(ctx context.Context) (*rawEnd, error) {
 	return e, err
 }
 
-// lent makes a call whose reply has read chunks.
+// lent makes a call that gets a reply with read chunks.
 func (l *lair) lent(e *rawEnd, xid uint32) (h rpcrdma.Header, err error) {
 	if err = e.call(xid, prog, procLend, l.no); err != nil {
 		return h, err
@@ -846,7 +844,7 @@ func (l *lair) onServer(ctx context.Context, m moment, other *bystander) error {
 	callCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	back := l.rng.IntN(2) == 0 || m == givenUp
-	lent := 0 // replies whose memory is to come back
+	lent := 0 // replies that are to return their memory
 	var h rpcrdma.Header
 	begin := func(xid uint32) error {
 		if !back {
@@ -971,7 +969,7 @@ func (l *lair) waitingServer(ctx context.Context) (*bystander, error) {
 	}}, err
 }
 
-// fetch reads what is exposed of a haven, as it may.
+// fetch reads the exposed memory of a haven, as it may.
 func (l *lair) fetch(e *rawEnd, reads []rpcrdma.ReadSegment, g *haven) error {
 	for _, s := range reads {
 		if s.Position == 0 {
@@ -1113,10 +1111,10 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 	t.Logf("%d attempts in %v, none hit: %s", n, time.Since(start).Round(time.Millisecond), strings.Join(parts, ", "))
 }
 
-// mostLost is how many attempts on a device may come to nothing.
+// mostLost is how many attempts on a device may fail without a result.
 const mostLost = 8
 
-// recover gives the lair a haven that nobody has anything to do with any more.
+// recover gives the lair a new haven that no call uses yet.
 func (l *lair) recover() {
 	l.haven = newHaven(l.rng)
 	l.svc.lairs[l.no].Store(&exposure{g: l.haven, done: make(chan error, 1), released: make(chan struct{}, 2)})

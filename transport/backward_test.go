@@ -1017,7 +1017,7 @@ func TestBackwardChunks(t *testing.T) {
 	})
 }
 
-// inlineCaller is a program whose handlers are Inline and make calls with what callers returns.
+// inlineCaller is a program with Inline handlers that make calls with what callers returns.
 func inlineCaller(t *testing.T, callers func(cn *Conn) []Caller) Program {
 	return Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
 		Handler: HandlerFunc(func(ctx context.Context, req *Request, _ *Response) {

@@ -320,8 +320,7 @@ func (o *observedConn) Poll(wcs []fabric.WC) (int, error) {
 	return n, err
 }
 
-// message takes a message into account that is a call of a direction's, or a reply of the
-// other's.
+// message accounts for a message that is a call of one direction, or a reply of the other.
 func (o *observedConn) message(b []byte, calls, replies *direction) {
 	h := &o.hdr
 	n, err := rpcrdma.ConsumeHeader(b, h, &bothVersions)

@@ -64,7 +64,7 @@ func TestBounce(t *testing.T) {
 				if !bytes.Equal(mem, want) || call.WriteItems[0].N != len(text) || !call.WriteItems[0].Chunked {
 					t.Errorf("the result is %.20q, %d bytes", res.of(mem), call.WriteItems[0].N)
 				}
-				// What the peer writes after its reply reaches nobody.
+				// What the peer writes after its reply has no effect.
 				p.write(h.Writes[0][0], "late")
 				if !bytes.Equal(mem, want) {
 					t.Error("the peer has written to the program's memory")

@@ -55,7 +55,7 @@ func (s *stranger) serve(t testing.TB, l net.Listener) {
 	}
 }
 
-// startStranger has s behind a bridge of a new server, and returns a client.
+// startStranger bridges s to a new server, and returns a client.
 func startStranger(t *testing.T, s *stranger, cfg transport.Config) *transport.Client {
 	t.Helper()
 	leak.Check(t)
@@ -245,7 +245,8 @@ func TestBridgeRewrites(t *testing.T) {
 	}
 }
 
-// TestBridgeWithoutHandler: a Middleware that returns no handler leaves nobody to accept from.
+// TestBridgeWithoutHandler: with a Middleware that returns no handler there is nothing to accept
+// from.
 func TestBridgeWithoutHandler(t *testing.T) {
 	none := func(transport.Handler) transport.Handler { return nil }
 	server, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Middleware: []transport.Middleware{none}}})

@@ -36,7 +36,7 @@ func BenchmarkBridge(b *testing.B) {
 	}
 }
 
-// bridgeBench serves echoes behind a bridge, and returns a client.
+// bridgeBench serves echoes through a bridge, and returns a client.
 func bridgeBench(b *testing.B, cfg *transport.ServerConfig) (cl *transport.Client, stop func()) {
 	provider := iwarp.New(iwarp.Config{})
 	server, err := transport.NewServer(cfg)

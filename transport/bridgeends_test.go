@@ -30,8 +30,8 @@ func patience(next Handler) Handler {
 	})
 }
 
-// TestBridgeGivenUp: middleware may give a call less time than its connection has. What is read of
-// it afterwards is whole, and its reply is nobody's.
+// TestBridgeGivenUp: middleware may give a call less time than its connection has. What is read of it
+// afterwards is whole, and its reply is dropped.
 func TestBridgeGivenUp(t *testing.T) {
 	bridgedWithin(t, patience, func(ps *peers, s *Server, l net.Listener) {
 		p := ps.arrive(s, "client")
@@ -169,7 +169,7 @@ func TestBridgeAnsweredEarly(t *testing.T) {
 	})
 }
 
-// TestBridgeLateWrapper: a call whose connection ends before middleware lets it through is lost.
+// TestBridgeLateWrapper: a call is lost if its connection ends before middleware lets it through.
 func TestBridgeLateWrapper(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		var gate chan struct{}

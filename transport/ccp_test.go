@@ -90,7 +90,7 @@ func configured(t *testing.T, p *peer, cfg *Settings, r rpcrdma.ConfigReply, scr
 // silentPeer is one without private data.
 func silentPeer(t *testing.T) *peer { return greeting(t, nil) }
 
-// sized makes a call whose message has size bytes if it goes inline.
+// sized makes a call with a message of size bytes if it goes inline.
 func sized(size int) *Call {
 	return &Call{Prog: testProg, Vers: 1, Args: letters(size - 28 - 40)}
 }
@@ -497,7 +497,7 @@ func rejection(h oncrpc.ReplyHeader) func(xid uint32) []byte {
 	}
 }
 
-// readAll executes the Reads that are held back until there are no more.
+// readAll executes the Reads that are held back, until none is left.
 func (p *peer) readAll() {
 	for {
 		synctest.Wait()
@@ -535,8 +535,8 @@ func (p *peer) configure(c rpcrdma.ConfigCall) rpcrdma.ConfigReply {
 	return r
 }
 
-// repliesUpTo checks the longest reply that a server sends inline: a longer one goes to
-// the reply chunk, and is refused where there is none.
+// repliesUpTo checks the longest reply that a server sends inline: a longer one goes to the reply
+// chunk, and is refused without one.
 func (p *peer) repliesUpTo(size int) {
 	p.t.Helper()
 	for _, chunk := range []bool{false, true} {
@@ -792,7 +792,7 @@ func TestConfigureServerSizes(t *testing.T) {
 	})
 }
 
-// TestConfigureServerReads: a server issues no more RDMA Reads than the client serves.
+// TestConfigureServerReads: a server issues at most as many RDMA Reads as the client serves.
 func TestConfigureServerReads(t *testing.T) {
 	for _, tt := range []struct{ client, want int }{{2, 2}, {1, 1}, {1 << 30, 4}} {
 		t.Run("CCP-6.2-8 a server's Reads at once are no more than the client serves", func(t *testing.T) {

@@ -496,8 +496,8 @@ func (c registeredConn) Capabilities() fabric.Capabilities {
 	return caps
 }
 
-// testFirstCall: BIDI-6-2 a connection that ends on the first call to a client shows that the
-// client was not ready, if it was the client who ended it.
+// testFirstCall: BIDI-6-2 a connection that ends on the first call to a client shows that the client
+// was not ready, if it was the client that ended it.
 func testFirstCall(t *testing.T, b *bed) {
 	for name, tt := range map[string]struct {
 		cut   fabrictest.Fault
@@ -511,8 +511,8 @@ func testFirstCall(t *testing.T, b *bed) {
 		t.Run(name, func(t *testing.T) {
 			real, live := b.provider(t)
 			t.Cleanup(func() {
-				// siw: a connection whose client has given up in the middle of its set-up may
-				// still be going away at the server.
+				// siw: after a client has given up in the middle of its set-up, its connection may still
+				// be going away at the server.
 				for end := time.Now().Add(b.patience()); time.Now().Before(end); runtime.Gosched() {
 					if conns, _, _ := live(); conns == 0 {
 						break
@@ -559,8 +559,8 @@ func testFirstCall(t *testing.T, b *bed) {
 	}
 }
 
-// A deaf provider is one whose first connection at the server can be kept from learning what
-// has come, and that it has ended.
+// A deaf provider can keep its first connection at the server from learning what has come, and that
+// it has ended.
 type deaf struct {
 	fabric.Provider
 	first *deafConn
@@ -724,7 +724,7 @@ func testLateEnd(t *testing.T, b *bed) {
 	}
 }
 
-// testStuck: a call whose caller gives up, and whose memory cannot be closed in time, costs the
+// testStuck: a call that its caller cancels, with memory that cannot be closed in time, costs the
 // connection, and no other call.
 func testStuck(t *testing.T, b *bed) {
 	real, live := b.provider(t)

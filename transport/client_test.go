@@ -667,7 +667,7 @@ func TestIgnored(t *testing.T) {
 				over := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 				h, _ := p.message("the call")
 				before := p.posted()
-				for range recvBatch { // each takes a receive, and all but a few are posted again
+				for range recvBatch { // each uses a receive, and all but a few are posted again
 					p.send(msg, 0)
 					p.quiet("it is ignored")
 					if g := cl.Info().Credits; g != granted {
@@ -850,7 +850,7 @@ func (p *peer) opensTwo(cl *Client) {
 	outcome(p.t, done)
 }
 
-// TestCancel: a call whose context ends returns only when its memory is fenced.
+// TestCancel: when the context of a call ends, the call returns only after its memory is fenced.
 func TestCancel(t *testing.T) {
 	t.Run("memory is closed, the credit stays taken until the late reply", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
@@ -1029,8 +1029,8 @@ func TestGivenUpInTime(t *testing.T) {
 	})
 }
 
-// TestCancelWaiting: a call whose context ends while it follows a leader, waits for a credit, or
-// before it is sent.
+// TestCancelWaiting: the context of a call ends while the call follows a leader, waits for a credit,
+// or before it is sent.
 func TestCancelWaiting(t *testing.T) {
 	t.Run("a follower's call ends while another leads", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {

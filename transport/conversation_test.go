@@ -415,7 +415,7 @@ func (cv *conversation) checkResting(c *conn) {
 		cv.p.mu.Unlock()
 		want := len(l.recvs.bufs)
 		for _, x := range l.exchs {
-			if x.state != exchFree && !slices.Contains(c.sends.silent, x) { // whose replies have left, unsaid
+			if x.state != exchFree && !slices.Contains(c.sends.silent, x) { // its replies have left, without a completion
 				t.Errorf("exchange %d is in state %d", x.idx, x.state)
 			}
 			if x.out != nil {
@@ -456,7 +456,7 @@ func (s *convService) ServeRPC(ctx context.Context, req *Request, res *Response)
 		}
 		s.testService.ServeRPC(ctx, req, res)
 	case procTwo, procLong, procAlloc, procOwn:
-		// What is asked for is bounded: the peer may ask for 4 GiB.
+		// Requests are bounded: the peer may ask for 4 GiB.
 		d := xdr.NewDecoder(req.Args)
 		a, b := int(d.Uint32()%20_000), int(d.Uint32()%20_000)
 		switch req.Proc {
@@ -819,9 +819,9 @@ var clientScripts = [][]byte{
 	{2 + 8, 1, 0, 10, 3, 4, 0, 10, 3, 11, 0, 12, 1},
 }
 
-// serverScripts are conversations that are worth beginning with: a call and its reply; calls
-// with chunks, whose Reads complete late; a reply that is lent, and RDMA_DONE; and a call of
-// the server's.
+// serverScripts are conversations that are worth beginning with: a call and its reply; calls with
+// chunks and Reads that complete late; a reply that is lent, and RDMA_DONE; and a call of the
+// server's.
 var serverScripts = [][]byte{
 	{0, 0, 0, 0, 5, 8, 1, 4},
 	{8, 34, 0, 1, 1, 8, 2, 0, 0, 0, 1, 128, 5, 2, 8, 3, 0, 0, 0, 2, 3, 0, 3, 1, 6, 1, 6, 0, 8},

@@ -9,8 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// TestGrantFollowsLoad: a client whose calls wait for memory is granted less, until they
-// do not wait any more.
+// TestGrantFollowsLoad: a client is granted less while its calls wait for memory.
 func TestGrantFollowsLoad(t *testing.T) {
 	const size = 60_000
 	// loaded sends two calls for each that there is memory for, with credits to grant, and

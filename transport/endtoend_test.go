@@ -560,8 +560,8 @@ func testEnds(t *testing.T, b *bed) {
 	})
 }
 
-// testAllocsPerCall is exact: in steady state a call allocates nothing, at the
-// client or at the server, whose procedure runs inline.
+// testAllocsPerCall is exact: in steady state a call allocates nothing, at the client or at a server
+// that runs its procedure inline.
 func testAllocsPerCall(t *testing.T, b *bed) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -654,8 +654,8 @@ func testIdleConnection(t *testing.T, b *bed) {
 	runtime.KeepAlive(cls)
 }
 
-// testPull: calls whose one chunk the server reads and then invalidates, one
-// after the other, so that each answer comes as soon as it can.
+// testPull: the server reads and then invalidates the one chunk of each call, one after the other, so
+// that each answer comes as soon as it can.
 func testPull(t *testing.T, b *bed) {
 	w := b.start(t, nil)
 	cl := w.dial(t, nil)
@@ -714,8 +714,7 @@ func testPush(t *testing.T, b *bed) {
 	}
 }
 
-// testHostileClient: a client that keeps no rule loses its connection, and
-// nobody else notices.
+// testHostileClient: a client that keeps no rule loses its connection, and no other client notices.
 func testHostileClient(t *testing.T, b *bed) {
 	call := func(h rpcrdma.Header, proc uint32, args ...byte) []byte {
 		h.Vers, h.Credit = rpcrdma.Version1, 1000

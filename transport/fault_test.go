@@ -12,9 +12,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// testFaults: whatever the adapter refuses, and whenever it breaks, every call
-// returns, and nothing is left. The adapter is the real one behind a wrapper that
-// injects the faults.
+// testFaults: whatever the adapter refuses, and whenever it breaks, every call returns, and nothing
+// is left. A wrapper around the real adapter injects the faults.
 func testFaults(t *testing.T, b *bed) {
 	passages := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	if b.slow > 1 {
@@ -30,7 +29,7 @@ func testFaults(t *testing.T, b *bed) {
 						struck = b.underFault(t, fault)
 					})
 					if !struck || !ok {
-						break // it does not come to pass so often
+						break // it does not happen so often
 					}
 				}
 			}

@@ -23,12 +23,12 @@ import (
 // A security flavor made of middleware, in the shape of RPCSEC_GSS with privacy (RFC 2203): the
 // context is set up by NULL calls, the call's verifier signs its header, arguments and results are
 // encrypted, and the reply's verifier signs the sequence number. The cryptography is a toy: it is XOR
-// with a stream made of HMACs, and a key that nobody should exchange like this.
+// with a stream made of HMACs, and no key should be exchanged like this.
 
 const (
 	toyData, toyInit = 0, 1 // gss_proc, RFC 2203 section 5
 	toyPrivacy       = 3
-	toyWindow        = 1024 // sequence numbers; a caller that is held up gets behind others
+	toyWindow        = 1024 // sequence numbers; a caller that is held up falls behind others
 	toyOverhead      = 4 + 4 + sha256.Size
 )
 
@@ -113,7 +113,7 @@ type toyContext struct {
 	seen [toyWindow]uint32
 }
 
-// take takes a sequence number, once.
+// take accepts a sequence number, once.
 func (c *toyContext) take(seq uint32) bool {
 	if seq+toyWindow <= c.last || c.seen[seq%toyWindow] == seq || seq == 0 {
 		return false

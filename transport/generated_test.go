@@ -34,7 +34,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// An empty buffer takes an item without data, and no other.
+// An empty buffer accepts an item without data, and no other.
 func TestReceiveNothing(t *testing.T) {
 	for _, tt := range []struct {
 		size uint32

@@ -11,9 +11,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestIwarpGivenUpCallKeepsConnection: a call whose arguments were moved by a chunk is given up
-// while it runs. Its late reply invalidates memory that the caller has closed, and the connection
-// lives.
+// TestIwarpGivenUpCallKeepsConnection: a call with arguments in a chunk is canceled while it runs.
+// Its late reply invalidates memory that the caller has closed, and the connection lives.
 func TestIwarpGivenUpCallKeepsConnection(t *testing.T) {
 	const hold = 100
 	begun, gate := make(chan struct{}), make(chan struct{})

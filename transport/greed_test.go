@@ -77,7 +77,7 @@ func (r *raw) greed(calls, size int) error {
 	return nil
 }
 
-// withhold sends calls whose arguments are to be read, and does not let them be.
+// withhold sends calls with arguments that are to be read, and does not serve the reads.
 func (r *raw) withhold(calls, size int) error {
 	for i := range calls {
 		seg := rpcrdma.Segment{Handle: 0x100 + uint32(i), Length: uint32(size), Offset: 1 << 40}

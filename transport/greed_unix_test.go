@@ -45,7 +45,7 @@ func TestIwarpDescriptors(t *testing.T) {
 		files = append(files, f)
 	}
 	files[len(files)-1].Close()
-	c, err := net.Dial("tcp", w.addr) // which nobody can accept
+	c, err := net.Dial("tcp", w.addr) // there is no descriptor to accept it with
 	if err != nil {
 		t.Fatal(err)
 	}

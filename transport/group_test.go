@@ -22,7 +22,7 @@ type spots struct {
 
 	mu     sync.Mutex
 	lines  map[string][]*peer     // to be connected to, in this order
-	silent map[string]bool        // nobody answers there, not even to refuse
+	silent map[string]bool        // no server answers there, not even to refuse
 	dials  map[string][]time.Time // of each attempt
 	taken  []*peer
 }
@@ -108,7 +108,7 @@ func (s *spots) dial(cfg *GroupConfig, addrs ...string) *Group {
 	return g
 }
 
-// plain is cfg with version 1 alone, whose set-up has no messages.
+// plain is cfg with version 1 alone, which has no messages at set-up.
 func plain(cfg *GroupConfig) *GroupConfig {
 	var c GroupConfig
 	if cfg != nil {
@@ -351,7 +351,7 @@ func TestGroupIdle(t *testing.T) {
 	})
 }
 
-// TestGroupFailover: what becomes of calls whose connection is lost.
+// TestGroupFailover: what happens to calls when their connection is lost.
 func TestGroupFailover(t *testing.T) {
 	reads := &GroupConfig{Idempotent: func(_, _, proc uint32) bool { return proc == 7 }}
 
@@ -542,7 +542,7 @@ func TestGroupAllLost(t *testing.T) {
 	t.Run("so is one that had no room when the group has grown as far as it may", func(t *testing.T) {
 		group(t, nil, []string{"a", "b"}, func(s *spots, p *peer, g *Group) {
 			p.grant(1, g)
-			p2 := s.next("a") // nobody is at "b" yet
+			p2 := s.next("a") // no connection goes to "b" yet
 			for n := range uint32(2) {
 				async(g, bg, numbered(n))
 				synctest.Wait()
@@ -788,8 +788,8 @@ func TestGroupEnds(t *testing.T) {
 	})
 }
 
-// TestGroupCallbacks: the server's calls come on the first connection, and OnReconnect is told
-// of it alone.
+// TestGroupCallbacks: the server's calls come on the first connection, and OnReconnect is called for
+// it alone.
 func TestGroupCallbacks(t *testing.T) {
 	var told []*Client
 	cfg := &GroupConfig{ClientConfig: ClientConfig{Callbacks: callback(), OnReconnect: func(cl *Client) { told = append(told, cl) }}}
@@ -819,7 +819,7 @@ func TestGroupCallbacks(t *testing.T) {
 	})
 }
 
-// TestGroupVersion: a group whose server speaks no version any more that it knows ends.
+// TestGroupVersion: a group ends when its server no longer speaks a version that the group knows.
 func TestGroupVersion(t *testing.T) {
 	inSpots(t, func(s *spots) {
 		p, q := greeting(t, nil), greeting(t, nil)

@@ -81,7 +81,7 @@ func testGroupMemory(t *testing.T, b *bed) {
 
 const procOnce = 1 // uint32 id -> nothing; not to be executed twice
 
-// onceLog is a program whose calls must be executed once. It ends connections in between.
+// onceLog is a program with calls that must be executed once. It ends connections in between.
 type onceLog struct {
 	mu    sync.Mutex
 	times map[uint32]int // executed

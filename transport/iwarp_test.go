@@ -26,8 +26,8 @@ func TestIwarpSizes(t *testing.T) {
 	}
 }
 
-// portTaken fails the first connections for want of a local port, as a provider does
-// whose kernel opens TCP connections from ports that TCP uses already.
+// portTaken fails the first connections for want of a local port, like a provider with a kernel that
+// opens TCP connections from ports that TCP uses already.
 type portTaken struct {
 	fabric.Provider
 	times int

@@ -257,8 +257,8 @@ func TestPipelineGone(t *testing.T) {
 	})
 }
 
-// A goneConn registers no memory while gone is set, as an adapter does for a connection whose end
-// has not been told yet.
+// A goneConn registers no memory while gone is set, like an adapter before it reports the end of a
+// connection.
 type goneConn struct {
 	peerConn
 	gone *bool

@@ -280,7 +280,7 @@ func TestTotalMemory(t *testing.T) {
 			if n := c.tenant.Held(); n < 3*unit {
 				t.Errorf("one more connection of the host has got %d units", n/unit)
 			}
-			for range 12 { // until nobody of this host gets anything
+			for range 12 { // until a connection of this host gets nothing
 				a := newPeer(t)
 				a.join(s, "script:1")
 				greed(a, 8)
@@ -377,7 +377,7 @@ func TestTotalMemory(t *testing.T) {
 			for range 12 {
 				svc.gate <- struct{}{}
 				n := answered()
-				// Nobody is two rounds ahead of anybody who still waits.
+				// No client is two rounds ahead of one that still waits.
 				for i := range n {
 					for j := range n {
 						if n[i] > n[j]+2 {
@@ -441,7 +441,7 @@ func TestTotalMemory(t *testing.T) {
 	})
 }
 
-// TestIdleMemory: what calls have needed goes back when there are no more of them.
+// TestIdleMemory: memory of calls is released when there are no more calls.
 func TestIdleMemory(t *testing.T) {
 	mapped := func(c *conn) int {
 		return c.arena.Stats().Bytes
@@ -717,7 +717,7 @@ func (r *rejected) knock(t *testing.T, host string) (p *peer, ok bool) {
 	return p, !r.was
 }
 
-// door runs a conversation with a server whose connections come by themselves.
+// door runs a conversation with a server that accepts connections by itself.
 func door(t *testing.T, cfg *Settings, script func(r *rejected, s *Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
-// Memory of a server's calls: it is counted, once each way, and nobody finds in it what
-// others have left.
+// Memory of a server's calls: it is counted, once each way, and a call never finds data of another in
+// it.
 
 // TestMemoryIsCounted: MaxMemory binds after any number of calls as it did before the
 // first, and for results from wherever they come.

@@ -410,7 +410,7 @@ func TestObserverNotices(t *testing.T) {
 	}
 }
 
-// registersConn is a connection whose adapter wants all memory registered, as devices do.
+// registersConn is a connection of an adapter that wants all memory registered, as devices do.
 type registersConn struct{ fabric.Conn }
 
 func (c registersConn) Capabilities() fabric.Capabilities {
@@ -475,8 +475,8 @@ func (a *asking) Noticed(n transport.Notice) {
 	a.ask("Noticed", n.Conn)
 }
 
-// TestObserverAsks: an Observer that asks a connection for its state stops nothing, whatever it is
-// told of, and whatever comes meanwhile.
+// TestObserverAsks: an Observer that asks a connection for its state blocks nothing, in any event,
+// and whatever comes meanwhile.
 func TestObserverAsks(t *testing.T) {
 	client := &asking{t: t, registered: make(chan func(*transport.Conn), 1)}
 	entered, late := make(chan struct{}), make(chan struct{})

@@ -28,10 +28,10 @@ const (
 	testOp       = 0x7e57 + iota // with an RPC message or without
 	testOpMust                   // with one
 	testOpNever                  // without
-	testOpFails                  // whose requests all fail
+	testOpFails                  // all its requests fail
 	testOpAsks                   // which this end does not execute
-	testOpLong                   // whose answers have 4096 bytes more
-	testOpBreaks                 // whose answers break its rule: without a message
+	testOpLong                   // its answers have 4096 bytes more
+	testOpBreaks                 // its answers break its rule: without a message
 )
 
 func testOps() []Operation {
@@ -172,7 +172,7 @@ func TestOptionalUnknown(t *testing.T) {
 			done := async(cl, bg, testCall())
 			h, _ := p.message("a call")
 			for _, typ := range types {
-				for _, xid := range []uint32{h.XID, 0xc0ffee} { // whose ever it is
+				for _, xid := range []uint32{h.XID, 0xc0ffee} { // of the call, and of none
 					p.send(optBytes(xid, typ, "?what"), 0)
 					if got, want := p.next("an RDMA_ERROR").msg, invalOption(xid, 1); !bytes.Equal(got, want) {
 						t.Fatalf("the answer is %x, want %x", got, want)
@@ -407,7 +407,7 @@ func TestOptionalRequestedLimits(t *testing.T) {
 	})
 }
 
-// TestOptionalRequestedAnswers: refusals, malformed answers, and answers that nobody awaits.
+// TestOptionalRequestedAnswers: refusals, malformed answers, and answers without a request.
 func TestOptionalRequestedAnswers(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -506,7 +506,7 @@ func TestOptionalRequestedAnswers(t *testing.T) {
 	})
 }
 
-// TestOptionalRequestedEnds: requests whose context or connection ends.
+// TestOptionalRequestedEnds: requests end with their context or connection.
 func TestOptionalRequestedEnds(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -1054,7 +1054,7 @@ func TestPropertiesOffered(t *testing.T) {
 				}
 				p.quiet("it is told once")
 				p.finishes(cl, 2)
-				p.invalidates(cl) // what was told holds
+				p.invalidates(cl) // the notification holds
 				p.inlineUpTo(cl, 4096)
 			})
 		}
@@ -1072,7 +1072,7 @@ func TestPropertiesOffered(t *testing.T) {
 	})
 }
 
-// TestPropertiesOfferedAgain: a client whose server does not execute that call offers its
+// TestPropertiesOfferedAgain: if the server does not execute that call, a client offers its
 // properties by the optional operation.
 func TestPropertiesOfferedAgain(t *testing.T) {
 	t.Run("a server that does not execute the call is offered them by the operation", func(t *testing.T) {
@@ -1233,7 +1233,7 @@ func TestPropertiesOfferedWhen(t *testing.T) {
 	})
 }
 
-// invalidates makes a call whose reply invalidates its memory.
+// invalidates makes a call with a reply that invalidates its memory.
 func (p *peer) invalidates(cl *Client) {
 	p.t.Helper()
 	done := async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 300_000)}}})

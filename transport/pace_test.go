@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// busyProg is a program whose calls take a processor for a while.
+// busyProg is a program with calls that keep a processor busy for a while.
 const busyProg = 0x20000078
 
 // TestPace: connections that compete for the processors may have fewer calls in flight, and one
@@ -105,7 +105,7 @@ func testPace(t *testing.T, s *transport.Server, dial func() *transport.Client) 
 	}
 	until("V1-3.3-5 one again", func(n int) bool { return n == transport.DefaultCredits })
 
-	// A call to a program whose handlers may wait for their client ends it.
+	// A call to a program with handlers that may wait for their client ends it.
 	others = []func(){load(), load()}
 	until("V1-3.3-5 three of them again", func(n int) bool { return n == plan.LeastPaced })
 	for _, cl := range clients {

@@ -425,8 +425,7 @@ func (p *peer) hangUp() {
 	p.finish(&fabric.ConnError{Provider: "script", Remote: true, Cause: errors.New("the line was cut")})
 }
 
-// next waits for the next Send and returns it. what says in words what is
-// expected.
+// next waits for the next Send and returns it. what says in words what the test expects.
 func (p *peer) next(what string) sent {
 	p.t.Helper()
 	synctest.Wait()
@@ -779,8 +778,8 @@ func outcome(t *testing.T, done <-chan error) error {
 	}
 }
 
-// peers is a provider of one scripted peer after another, for clients that lose their
-// connection, and for servers whose clients do.
+// peers is a provider of one scripted peer after another, for clients that lose their connection, and
+// for servers with clients that do.
 type peers struct {
 	t *testing.T
 
@@ -858,7 +857,7 @@ func clientTo(t *testing.T, cfg *Settings, script func(ps *peers, p *peer, cl *C
 	clientOver(t, p, cfg, nil, func(ps *peers, cl *Client) { script(ps, p, cl) })
 }
 
-// clientOver is clientTo with a first peer of the caller's, whose connection is wrapped.
+// clientOver is clientTo with a first peer of the caller's, and a wrapper around its connection.
 func clientOver(t *testing.T, p *peer, cfg *Settings, wrap func(peerConn) fabric.Conn, script func(ps *peers, cl *Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -893,7 +892,7 @@ func settle() {
 	synctest.Wait()
 }
 
-// serverTo runs a conversation with a server under test whose clients come and go.
+// serverTo runs a conversation with a server under test, while clients come and go.
 func serverTo(t *testing.T, cfg *Settings, progs []Program, script func(ps *peers, s *Server)) {
 	t.Helper()
 	serverFor(t, cfg, func(s *Server) {

@@ -54,7 +54,7 @@ func version(v byte) []byte {
 	return b
 }
 
-// otherIdentifier is a message whose identifier has one bit of octet i wrong.
+// otherIdentifier is a message with an identifier that has one bit of octet i wrong.
 func otherIdentifier(i int) []byte {
 	b := hello(true, 8192, 8192)
 	b[i] ^= 1

@@ -120,7 +120,7 @@ func testProceduresServed(t *testing.T, p fabric.Provider) {
 	}
 }
 
-// TCP has listeners with an address, and nothing for those who want RDMA of it.
+// TCP has listeners with an address, and no RDMA.
 func TestTCPProvider(t *testing.T) {
 	s, err := NewServer(nil)
 	if err != nil {

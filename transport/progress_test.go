@@ -129,8 +129,8 @@ func TestStandAside(t *testing.T) {
 	})
 }
 
-// TestTokenPassedOn: a follower whose context ends at the moment when the token is handed
-// to it hands it on, and the next does not have to wait for the tick.
+// TestTokenPassedOn: if the context of a follower ends at the moment when it gets the token, the
+// follower hands the token on, and the next does not have to wait for the tick.
 func TestTokenPassedOn(t *testing.T) {
 	client(t, nil, func(p *peer, cl *Client) {
 		p.opens(cl, 4)
@@ -145,7 +145,7 @@ func TestTokenPassedOn(t *testing.T) {
 		second := async(cl, bg, testCall())
 		h, _ := p.message("the second follower's call")
 
-		next := l.giveBack(c.state.Lock()) // the first follower is chosen, and not told yet
+		next := l.giveBack(c.state.Lock()) // the first follower is chosen, and not woken yet
 		c.state.Unlock()
 		cancel()
 		synctest.Wait()
@@ -167,8 +167,8 @@ func (p *peer) sent() []sent {
 	return p.sends
 }
 
-// fullOnce is a connection whose send queue is full once: its Post stands until it is told
-// to say so.
+// fullOnce is a connection with a send queue that is full once: its Post blocks until refuse lets it
+// fail.
 type fullOnce struct {
 	fabric.Conn
 	posting chan struct{} // nil: not yet, or not any more
@@ -185,8 +185,8 @@ func (c *fullOnce) Post(wrs []fabric.SendWR) error {
 	return c.Conn.Post(wrs)
 }
 
-// TestLastPass: a caller that is told that the queue is full, while the last pass over
-// completions makes room behind its back, tries again: nothing else would.
+// TestLastPass: a caller that finds the queue full, while the last pass over completions makes room,
+// tries again: nothing else would.
 func TestLastPass(t *testing.T) {
 	conn := &fullOnce{refuse: make(chan struct{})}
 	wrap := func(p peerConn) fabric.Conn { conn.Conn = p; return conn }

@@ -1068,8 +1068,8 @@ func TestNoReconnect(t *testing.T) {
 	})
 }
 
-// readyServer runs a conversation with a server whose clients come and go. ready has a client
-// say that it is ready for calls, and returns its connection.
+// readyServer runs a conversation with a server, while clients come and go. ready has a client say
+// that it is ready for calls, and returns its connection.
 func readyServer(t *testing.T, cfg *Settings, script func(ps *peers, s *Server, ready func(p *peer) *Conn)) {
 	t.Helper()
 	svc := &callerService{}
@@ -1106,7 +1106,7 @@ func bind(t *testing.T, b *Backchannel, cn *Conn, calls int) {
 	}
 }
 
-// TestBackchannelBind: calls use the connection that was bound last, and wait if there is none.
+// TestBackchannelBind: calls use the connection that was bound last, and wait without one.
 func TestBackchannelBind(t *testing.T) {
 	t.Run("BIDI-2-3 BIDI-5.4-3 a server that has calls to make opens no connection and waits for its client", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
@@ -1581,8 +1581,8 @@ func wildCalls(t *testing.T, call func(context.Context, *Call) error, closed *at
 	all.Wait()
 }
 
-// TestWildPeers: whatever a peer does that ends its connections again and again, every
-// call has the reply that is its own, and nothing is left behind.
+// TestWildPeers: whatever a peer does that ends its connections again and again, every call gets its
+// own reply, and nothing leaks.
 func TestWildPeers(t *testing.T) {
 	prog := func() Program {
 		p := (&testService{}).program()

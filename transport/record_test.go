@@ -301,7 +301,7 @@ func TestBridgeEnds(t *testing.T) {
 		})
 		client(t, nil, func(p *peer, cl *Client) {
 			c := NewRecordConn(cl, nil, 0)
-			time.Sleep(time.Second) // idle: nobody calls
+			time.Sleep(time.Second) // idle: without calls
 			p.finish(orderly)
 			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
 				t.Errorf("client: Read returned %v", err)

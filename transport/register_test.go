@@ -13,14 +13,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// registering is a peer whose adapter wants memory registered.
+// registering is a peer with an adapter that wants memory registered.
 func registering(t *testing.T, windows bool) *peer {
 	p := newPeer(t)
 	p.caps.LocalDMA, p.caps.MemoryWindows, p.caps.RemoteInvalidate = false, windows, windows
 	return p
 }
 
-// registersEach is for a client whose calls register the memory that is not registered for good.
+// registersEach is for a client that registers memory for each call unless it is registered for good.
 var registersEach = &Settings{BounceMax: -1}
 
 // A span is a part of memory, by its ends.

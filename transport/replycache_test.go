@@ -28,7 +28,7 @@ import (
 type onceService struct {
 	testService
 	runs  atomic.Int32
-	ended atomic.Int32 // executions whose context has ended
+	ended atomic.Int32 // executions with a context that has ended
 }
 
 func (s *onceService) ServeRPC(ctx context.Context, req *Request, res *Response) {

@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
-// Who may have what of the reply cache: hosts their shares, clients their own replies.
+// The shares of the reply cache: hosts have theirs, clients their own replies.
 
 // asks has a client call, and checks whether that is executed.
 func (svc *onceService) asks(t *testing.T, p *peer, xid uint32, arg string, anew bool) {

@@ -149,8 +149,8 @@ func TestPaddedCalls(t *testing.T) {
 	})
 }
 
-// lentArgs are arguments whose results a server lends when it sends at most 1024 bytes
-// inline: 3000 bytes, and 10.
+// lentArgs are arguments with results that a server lends when it sends at most 1024 bytes inline:
+// 3000 bytes, and 10.
 func lentArgs() []byte {
 	return append(opaque(string(letters(10))), opaque(string(letters(3000)))...)
 }

@@ -21,7 +21,7 @@ func TestRoom(t *testing.T) {
 		name string
 		call transport.Call
 		item bool // the reply has an item; else results alone
-		room int  // what the handler is told, with what a longer RPC header would take; 0: as much as the connection has
+		room int  // the room that the handler sees, with what a longer RPC header would take; 0: as much as the connection has
 		what string
 	}{
 		{"inline", transport.Call{}, false, 0, "the message, without a reply chunk,"},

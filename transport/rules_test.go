@@ -19,7 +19,7 @@ import (
 
 // Rules of RFC 5666 that are no one feature's.
 
-// A wrapped is a scripted peer some of whose connection's methods are others.
+// A wrapped is a scripted peer with some methods of its connection replaced.
 type wrapped struct {
 	*peer
 	wrap func(peerConn) fabric.Conn

@@ -115,7 +115,7 @@ func TestProtectedRecords(t *testing.T) {
 		bridged(t, opaqueBinding{}, func(p *peer, s *Server, l net.Listener) {
 			mem := make([]byte, 9000)
 			msg := oncrpc.AppendCall(nil, &oncrpc.CallHeader{XID: 5, RPCVers: 2, Prog: testProg, Vers: 1, Proc: 1, Cred: gss(3)})
-			// Nobody has to offer what will not be used, but somebody may.
+			// A peer need not offer what will not be used, but it may.
 			h := rpcrdma.Header{XID: 5, Vers: 1, Credit: 8, Writes: []rpcrdma.WriteChunk{{p.offer(0xabc, mem)}}}
 			p.send(append(rpcrdma.AppendHeader(nil, &h), msg...), 0)
 			c, err := l.Accept()
@@ -136,7 +136,7 @@ func TestProtectedRecords(t *testing.T) {
 	})
 }
 
-// TestProtectedAtServer: a client that offers chunks for what is protected, or has sent some, gets
+// TestProtectedAtServer: a client that offers chunks for protected data, or has sent some, gets
 // nothing into them.
 func TestProtectedAtServer(t *testing.T) {
 	protected := func(service uint32, h rpcrdma.Header, args ...byte) []byte {

@@ -400,8 +400,8 @@ func malformedCalls() []malformedCall {
 	}
 }
 
-// TestServerRefuses: what is malformed is answered with ERR_CHUNK or ERR_VERS,
-// and the connection goes on.
+// TestServerRefuses: malformed calls are answered with ERR_CHUNK or ERR_VERS, and the connection goes
+// on.
 func TestServerRefuses(t *testing.T) {
 	for _, tt := range malformedCalls() {
 		t.Run(tt.name, func(t *testing.T) {
@@ -429,7 +429,7 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
-// TestServerRefusesLong: what is malformed in a message that came through chunks.
+// TestServerRefusesLong: malformed calls in a message that came through chunks.
 func TestServerRefusesLong(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -20,7 +20,7 @@ func damaged(b []byte, fromEnd int, octet byte) []byte {
 	return b
 }
 
-// TestSetupClient: a client whose offer is accepted begins with the program's first call.
+// TestSetupClient: a client begins with the program's first call when its offer is accepted.
 func TestSetupClient(t *testing.T) {
 	for _, tt := range []struct {
 		name       string

@@ -14,8 +14,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Calls of all shapes: several bulk arguments and several bulk results, with words in
-// between and behind, of any size.
+// Calls of all shapes: several bulk arguments and several bulk results, with words between and after
+// them, of any size.
 //
 //	arguments  words, n, n times (opaque, word), m, m sizes, words after the results, seed
 //	results    n SHA-256s, m times (opaque, word), words times a word

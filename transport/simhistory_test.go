@@ -13,10 +13,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/simfabric"
 )
 
-// A simHistory is everything that is decided about a simulated history: what the two ends
-// and the adapters are like, what is called when, and what goes wrong. The delays follow
-// from the seed. It has a text form, one thing to a line, which a failing seed is printed in
-// when it has been shrunk, and which testdata/simulation keeps.
+// A simHistory is everything that is decided about a simulated history: the properties of the two
+// ends and the adapters, the calls and their times, and the faults. The delays follow from the seed.
+// It has a text form, one thing to a line, which a failing seed is printed in when it has been
+// shrunk, and which testdata/simulation keeps.
 type simHistory struct {
 	Setup   simSetup
 	Server  simEnd
@@ -39,7 +39,7 @@ type simSetup struct {
 	TCP        bool // no RDMA
 	Wrap       bool // xids begin just below their wrap
 	Ask        bool // the Observers call Conn.Info, Stats and RemoteAddr
-	Closers    bool // whoever closes something is one of two
+	Closers    bool // two goroutines close what is closed
 }
 
 // A simEnd is the configuration of one end.
@@ -61,7 +61,7 @@ type simEnd struct {
 	Bounce      int  // BounceMax
 }
 
-// A simOp is something that somebody does.
+// A simOp is an action of one of the two ends.
 type simOp struct {
 	Do     string // call, back, operate, restart, stop, close, shutdown, memory
 	ID     int

@@ -29,12 +29,12 @@ import (
 //
 //   - A call that succeeds has been executed, with the arguments of the caller, and its
 //     results, byte for byte, are those of one of its executions.
-//   - A call that is not idempotent is executed at most once by one server, as long as the
-//     reply cache holds it; one with NoResend at most once at all; one whose error says that
-//     it was not sent, never.
-//   - A call that fails does so with an error that its documentation names, and that the
-//     history explains. Nobody accuses the peer of breaking the protocol.
-//   - A call whose context ends returns soon after.
+//   - A call that is not idempotent is executed at most once by one server, as long as the reply
+//     cache holds it; one with NoResend at most once at all; one with an error that says that it was
+//     not sent, never.
+//   - A call that fails does so with an error that its documentation names, and that the history
+//     explains. No error accuses the peer of breaking the protocol.
+//   - When the context of a call ends, the call returns soon after.
 //   - When a call has returned, no handle that was ever given out for it opens anything, and
 //     its memory is not written to any more; nor is what lies beside it.
 //   - There is a receive for every Send at the moment when it is posted, and the other rules
@@ -77,11 +77,11 @@ type simResult struct {
 type simWorld struct {
 	h   *simHistory
 	f   *simfabric.Fabric
-	log func(format string, args ...any) // nil: nobody wants to know
+	log func(format string, args ...any) // nil: no log
 
 	mu      sync.Mutex
 	wrong   []string
-	calm    bool // no more faults
+	calm    bool // no faults from here on
 	sum     uint64
 	start   time.Time
 	seen    []int // of each fault, how often its event has come
@@ -95,7 +95,7 @@ type simWorld struct {
 	conns   []*transport.Conn      // that handlers have seen
 	lives   []*simLife
 	clients []*simClient
-	scraps  []simScrap // memory that nobody may write to any more
+	scraps  []simScrap // memory that may not be written any more
 	leases  int        // items that are not released
 	resent  uint64
 	made    uint64 // ends
@@ -221,7 +221,7 @@ func (s *simSetup) roomForPrivate() int {
 	return 0
 }
 
-// decide says what becomes of an event of the adapters.
+// decide returns the fate of an event of the adapters.
 func (w *simWorld) decide(e simfabric.Event) (v simfabric.Verdict) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -293,7 +293,7 @@ func (w *simWorld) strike(v *simfabric.Verdict, e simfabric.Event, op string, i 
 	}
 }
 
-// refused is told of accesses to memory that is not open: a call must have been given up.
+// refused is called for accesses to memory that is not open: a call must have been canceled.
 func (w *simWorld) refused(side simfabric.Side, conn int, why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -303,7 +303,7 @@ func (w *simWorld) refused(side simfabric.Side, conn int, why string) {
 	}
 }
 
-// pause keeps back who posts something.
+// pause delays a goroutine that posts.
 func (w *simWorld) pause(side simfabric.Side, conn, n int) time.Duration {
 	r := simfabric.Hash(w.h.Setup.Seed, uint64(conn), uint64(side), uint64(n), 'p')
 	w.mu.Lock()
@@ -366,8 +366,8 @@ func (w *simWorld) accepted(conn int, private []byte) {
 	}
 }
 
-// credits holds a client's calls against the grants of its server: a call whose context has
-// ended is under way until its reply, and so is its credit. mu is held.
+// credits holds a client's calls against the grants of its server: after its context has ended a call
+// is under way until its reply, and so is its credit. mu is held.
 func (w *simWorld) credits(side simfabric.Side, conn int, h *rpcrdma.Header, msg []byte) {
 	win := w.windows[conn]
 	if win == nil {
@@ -390,7 +390,7 @@ func (w *simWorld) credits(side simfabric.Side, conn int, h *rpcrdma.Header, msg
 
 // ---- content
 
-// simFill fills memory with what is known of it: by whom it is, and which part.
+// simFill fills memory with what follows from its key: its owner, and which part it is.
 func simFill(b []byte, key ...uint64) {
 	x := simfabric.Hash(key...) | 1
 	for len(b) >= 8 {
@@ -451,7 +451,7 @@ const simResultHead = 12
 
 // ---- what executes
 
-// serve executes a call. by is who does.
+// serve executes a call, at the server with number by.
 func (w *simWorld) serve(by int, req *transport.Request, res *transport.Response) {
 	if len(req.Args) < 8 {
 		w.fail("a handler gets %d bytes", len(req.Args))
@@ -539,8 +539,8 @@ func (w *simWorld) serve(by int, req *transport.Request, res *transport.Response
 	}
 }
 
-// odd is a short time that nobody else waits: of timers that end at once the runtime chooses
-// one at random.
+// odd is a short time that differs from every other wait: of timers that end at once the runtime
+// chooses one at random.
 func (w *simWorld) odd(of ...int) time.Duration {
 	h := w.h.Setup.Seed
 	for _, v := range of {
@@ -593,7 +593,7 @@ func (w *simWorld) programs(number uint32, by int, ready func(req *transport.Req
 
 // ---- servers and clients
 
-// config is the configuration of one end. who draws random numbers of its own.
+// config returns the configuration of one end, with random numbers that follow from who.
 func (w *simWorld) config(e *simEnd, who uint64) *transport.Settings {
 	s := &w.h.Setup
 	cfg := &transport.Settings{
@@ -1157,7 +1157,7 @@ func (w *simWorld) wait(g *sync.WaitGroup, what string) {
 	}
 }
 
-// A simStuck ends a bubble that cannot come to an end.
+// A simStuck ends a bubble that cannot end by itself.
 type simStuck string
 
 // do does one operation.
@@ -1235,8 +1235,8 @@ func (w *simWorld) operate(o *simOp, c *simClient) {
 	}
 }
 
-// close closes an end, in order or at once. Another closer, who has more patience, comes first or last,
-// and must be back soon after it.
+// close closes an end, in order or at once. Another closer, which has more patience, comes first or
+// last, and must be back soon after it.
 func (w *simWorld) close(what string, n int, order bool, shutdown func(context.Context) error, closeNow func() error) {
 	down := func(patience time.Duration) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -1314,8 +1314,8 @@ func (w *simWorld) probe() {
 	}
 }
 
-// stillBusy is transport.Busy after a second look: a keep-alive, which nobody counts as a
-// call, may be under way at the first.
+// stillBusy is transport.Busy after a second look: a keep-alive, which is not counted as a call, may
+// be under way at the first.
 func stillBusy(cn *transport.Conn) string {
 	what := transport.Busy(cn)
 	if what != "" && cn.Err() == nil {

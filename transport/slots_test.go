@@ -20,7 +20,7 @@ func serverConfig(t *testing.T) *config {
 	return cfg
 }
 
-// takeSlot takes a slot, whose credit the test does not ask for.
+// takeSlot returns a slot without asking for its credit.
 func takeSlot(st *state) *slot {
 	w := st.calls.caller()
 	s := st.calls.take(w)
@@ -69,7 +69,7 @@ func TestXIDsOfConnections(t *testing.T) {
 	c := next(b) // before b has made as many slots as a
 	calls("the second", b, 3)
 	calls("the third", c, 3)
-	calls("the first", a, 5) // slots that nobody has had
+	calls("the first", a, 5) // slots that were never used
 	calls("the second", b, 5)
 	calls("the third", c, 5)
 	d := next(c)
@@ -148,8 +148,8 @@ func TestXIDsUnderWay(t *testing.T) {
 	}
 }
 
-// TestXIDsOverTCP: no call gets the xid of one that is under way, nor its reply: not when the counter comes to it,
-// and not a signed one that is sent again.
+// TestXIDsOverTCP: no call gets the xid of one that is under way, nor its reply: not when the counter
+// reaches it, and not a signed one that is sent again.
 func TestXIDsOverTCP(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()

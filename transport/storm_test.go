@@ -15,9 +15,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A server that ends connections costs its clients what it costs the server, and no more: a
-// call that it has answered is not made again, and connections do not follow each other
-// without a pause.
+// A server that ends connections costs its clients only what it costs the server: a call that it has
+// answered is not made again, and connections do not follow each other without a pause.
 
 // placedCall has a write chunk, a read chunk and a reply chunk.
 func placedCall() *Call {

@@ -23,7 +23,7 @@ import (
 
 // Calls in both directions over TCP, and what only sockets show.
 
-// A wrapped connection is none that the transport knows as a socket.
+// A wrapped connection hides the socket from the transport.
 type wrapped struct{ net.Conn }
 
 func dialWrapped(ctx context.Context, addr string) (net.Conn, error) {
@@ -50,8 +50,8 @@ func callable(t *testing.T, cfg transport.Settings, e *errander, dial func(ctx c
 	return w, cl, <-conns
 }
 
-// Both ends call each other at full speed, with bulk data in all directions, so that the
-// buffers of both sockets are full; nobody waits for ever, and nothing is mixed up.
+// Both ends call each other at full speed, with bulk data in all directions, so that the buffers of
+// both sockets are full; no call waits forever, and nothing is mixed up.
 func TestTCPBothWays(t *testing.T) {
 	for name, dial := range map[string]func(ctx context.Context, addr string) (net.Conn, error){
 		"sockets": dialTCP, "other connections": dialWrapped,

@@ -72,7 +72,7 @@ func tcpClient(t *testing.T, cfg *Settings, script func(sc *tcpScene, p *tcpPeer
 // next is the next connection that the client makes, which must be there.
 func (sc *tcpScene) next(what string) *tcpPeer {
 	sc.t.Helper()
-	time.Sleep(time.Second) // there are pauses behind connections that were of no use
+	time.Sleep(time.Second) // there are pauses after connections that were of no use
 	synctest.Wait()
 	select {
 	case p := <-sc.conns:
@@ -190,7 +190,7 @@ func TestTCPCalls(t *testing.T) {
 	})
 }
 
-// A call that is given up costs nobody anything.
+// A canceled call costs other calls nothing.
 func TestTCPCancel(t *testing.T) {
 	t.Run("its late reply is dropped", func(t *testing.T) {
 		for _, size := range []int{0, 30_000} {
@@ -237,8 +237,7 @@ func TestTCPCancel(t *testing.T) {
 		})
 	})
 	t.Run("before it could be sent", func(t *testing.T) {
-		// The server does not read: what is queued stays bounded, and each call counts until it
-		// is out.
+		// The server does not read: the queue stays bounded, and each call counts until it is out.
 		synctest.Test(t, func(t *testing.T) {
 			a, b := net.Pipe()
 			cl, err := DialTCPWith(bg, "server:1", (&Settings{Credits: 3, NoReconnect: true}).Client(), func(context.Context, string) (net.Conn, error) { return a, nil })

@@ -323,7 +323,7 @@ func TestTCPFragments(t *testing.T) {
 	}
 }
 
-// A client written for TCP runs over a Client whose connection is TCP, too.
+// A client written for TCP runs over a Client with a TCP connection, too.
 func TestTCPRecordConn(t *testing.T) {
 	w := startTCP(t, nil)
 	nc := transport.NewRecordConn(w.dial(t, nil), nil, 100_000)

@@ -347,7 +347,7 @@ func TestServeTCP(t *testing.T) {
 	})
 }
 
-// What a peer may not do, and what becomes of its connection.
+// What a peer may not do, and how its connection ends.
 func TestTCPHostilePeers(t *testing.T) {
 	half := appendCall(nil, 1, procArgs, make([]byte, 100)...)
 	for _, tt := range []struct {
@@ -479,7 +479,7 @@ func TestTCPHostilePeers(t *testing.T) {
 	})
 }
 
-// Calls wait for memory in order, and what is reserved is what the program says.
+// Calls wait for memory in order, and reserve what the program says.
 func TestTCPMemory(t *testing.T) {
 	t.Run("without a binding, 1 MiB for results", func(t *testing.T) {
 		for _, tt := range []struct {
@@ -793,8 +793,8 @@ func TestTCPThousand(t *testing.T) {
 	})
 }
 
-// Half calls hold no more memory than they have sent, twice, once half of the memory is in use, and
-// end though a byte comes now and then.
+// Half calls hold at most twice the memory that they have sent, once half of the memory is in use,
+// and end though a byte comes now and then.
 func TestTCPHalfCalls(t *testing.T) {
 	cfg := &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20, MaxTotalMemory: 32 << 20}
 	testTCPServer(t, cfg, func(st *tcpStage, svc *testService) {
@@ -971,7 +971,7 @@ func TestTCPNotices(t *testing.T) {
 	})
 }
 
-// A noticeLog collects what is noticed.
+// A noticeLog collects notices.
 type noticeLog struct {
 	NoObserver
 	notices chan Notice

@@ -75,7 +75,7 @@ func (r *recipe) verifier() oncrpc.Auth {
 
 // A cook executes recipes.
 type cook struct {
-	fits   atomic.Bool // the results, as Room and ItemRoom told
+	fits   atomic.Bool // the results, as Room and ItemRoom saw them
 	joined atomic.Bool
 
 	items, released atomic.Int64 // so far
@@ -184,7 +184,7 @@ func TestVerifiers(t *testing.T) {
 }
 
 // try makes one call. Without room for a long reply it may not be sent, unless lends is set, but then
-// the handler was told so.
+// the handler could see that.
 func (c *cook) try(t *testing.T, cl *transport.Client, r *recipe, writes int, short, lends bool) {
 	t.Helper()
 	what := fmt.Sprintf("%+v, %d write chunks, without a reply chunk: %v", *r, writes, short)

@@ -18,8 +18,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Version 2 and its negotiation (version two). Of these tests Config.Version is what it
-// says; those of other files mean version 1 when they say nothing.
+// Version 2 and its negotiation (version two). In this file a zero Config.Version has its documented
+// meaning; in other files it means version 1.
 
 // A dialing is a client while it is being made.
 type dialing struct {
@@ -235,7 +235,7 @@ func (p *peer) finishes(cl *Client, vers uint32) rpcrdma.Header {
 	return h
 }
 
-// callOf is a call whose message is n bytes long, transport header included.
+// callOf is a call with a message of n bytes, transport header included.
 func callOf(n int) *Call {
 	return &Call{Prog: testProg, Vers: 1, Proc: procArgs, Args: make([]byte, n-rpcrdma.MinHeaderSize-40)}
 }
@@ -888,9 +888,8 @@ func TestVersionErrors(t *testing.T) {
 	}
 }
 
-// TestVersionContradiction: a server that refuses calls of version 1, for it speaks version 2,
-// and does not answer that either, is asked again, at the pace of reconnections, and the calls
-// come to an end.
+// TestVersionContradiction: a server that refuses calls of version 1, for it speaks version 2, and
+// does not answer that either, is asked again, at the pace of reconnections, and the calls end.
 func TestVersionContradiction(t *testing.T) {
 	serve := func(p *peer) {
 		p.ends(func(h rpcrdma.Header, _ []byte) bool {
@@ -1086,7 +1085,7 @@ func TestVersionPrivateData(t *testing.T) {
 			}
 			dialsTo(t, greeting(t, tt.hello), &tt.cfg, func(d *dialing, p *peer) {
 				p.speaks2()
-				if synctest.Wait(); !d.over() { // it has something to tell, to one who does not listen
+				if synctest.Wait(); !d.over() { // a notification, which the client does not wait for
 					h, _ := p.message("an offer")
 					p.send(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: h.XID, Vers: 2, Credit: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrInvalOption}), 0)
 				}
@@ -1105,7 +1104,7 @@ func TestVersionPrivateData(t *testing.T) {
 
 // ---- servers
 
-// auto runs a conversation with a server whose Config.Version is what it says.
+// auto runs a conversation with a server, and leaves Config.Version as it is.
 func auto(t *testing.T, p *peer, cfg *Settings, script func(p *peer, s *Server, svc *testService)) {
 	t.Helper()
 	svc := &callerService{}
@@ -1272,7 +1271,7 @@ func TestVersionServer(t *testing.T) {
 				}
 			})
 		}
-		// What is agreed on by private data was agreed on before.
+		// Private data agreed on this before.
 		auto(t, greeting(t, hello(false, 2048, 2048)), nil, func(p *peer, s *Server, _ *testService) {
 			p.send(callBytes(rpcrdma.Header{XID: 1, Vers: 2}, procLong, words(2048)...), 0)
 			if n := len(p.next("the first reply").msg); n > 1024 {
@@ -1340,7 +1339,8 @@ func TestVersionServer(t *testing.T) {
 	})
 }
 
-// TestVersionServerRefuses: V2-4.2-11 what is malformed in version 1 is in version 2.
+// TestVersionServerRefuses: V2-4.2-11 a call that is malformed in version 1 is malformed in version
+// 2.
 func TestVersionServerRefuses(t *testing.T) {
 	for _, tt := range malformedCalls() {
 		msg := bytes.Clone(tt.msg)

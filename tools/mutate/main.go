@@ -48,7 +48,7 @@
 // test that bears the rule's id.
 //
 //	go run ./tools/mutate                        all defects
-// 	go run ./tools/mutate -run iwarp             those with a matching name
+//	go run ./tools/mutate -run iwarp             those with a matching name
 //	go run ./tools/mutate -sample 8 -budget 3m   some, chosen by a seed that is printed
 //	go run ./tools/mutate -check                 run no test: check rules, test names, changes and types
 package main

@@ -27,8 +27,8 @@ func (pinnedMR) LKey() uint32 { return 7 }
 
 func (m pinnedMR) Close() error { *m.pinned -= m.n; return nil }
 
-// An arena whose memory is registered has little more than what is in use: a slab of 64 KiB
-// at first, then a quarter more at a time.
+// An arena with registered memory has little more than what is in use: a slab of 64 KiB at first,
+// then a quarter more at a time.
 func TestArenaPinsLittleMore(t *testing.T) {
 	pinned := 0
 	a := New(pinning{pinned: &pinned}, Options{Small: 4096})
@@ -108,7 +108,7 @@ func TestMaxBulk(t *testing.T) {
 	}
 }
 
-// What is mapped is what has been in use at once between two sweeps, and what Trim leaves.
+// Mapped memory is what has been in use at once between two sweeps, and what Trim leaves.
 func TestSweep(t *testing.T) {
 	const size = SlabSize
 	a, usage := bulk(Options{})

@@ -139,7 +139,7 @@ func TestReclaim(t *testing.T) {
 		name             string
 		idle, theirs     int // bytes mapped and not in use: all, and of the other connection
 		reserve          int64
-		fromThem, fromUs int // what is asked for
+		fromThem, fromUs int // bytes that have to be released
 	}{
 		{"there is room", 40, 40, 60, 0, 0},
 		{"a byte is missing", 40, 40, 61, 1, 0},

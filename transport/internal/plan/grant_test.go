@@ -97,8 +97,8 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-// TestTakes: an end without credits takes as many calls as are allowed, and while memory is crowded no more
-// at once than it has had, but those that every connection may have.
+// TestTakes: an end without credits accepts as many calls as are allowed. While memory is crowded, it
+// accepts at most as many at once as it has had, but those that every connection may have.
 func TestTakes(t *testing.T) {
 	for _, tt := range []struct {
 		load Load

@@ -107,7 +107,7 @@ func assemble(t *testing.T, h *rpcrdma.Header, inline string, list []entry) stri
 	return string(m.Msg)
 }
 
-// untouched reports whether nobody has written to memory that was filled with '#'.
+// untouched reports whether memory that was filled with '#' has not been written to.
 func untouched(b []byte) bool { return len(bytes.Trim(b, "#")) == 0 }
 
 func TestAssemble(t *testing.T) {

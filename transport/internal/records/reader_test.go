@@ -288,7 +288,7 @@ func FuzzReader(f *testing.F) {
 
 var errTooLong = errors.New("too long")
 
-// records takes a stream apart.
+// records splits a stream into records.
 func records(b []byte, max int) (list [][]byte, err error) {
 	for len(b) > 0 {
 		var rec []byte

@@ -18,7 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// A pipe is net.Pipe, whose writes can be resumed, with the sizes of writes that were tried.
+// A pipe is net.Pipe with writes that can be resumed, and the sizes of writes that were tried.
 type pipe struct {
 	net.Conn
 	writes atomic.Int32
@@ -255,7 +255,7 @@ func TestFlushEnds(t *testing.T) {
 
 func TestWithdraw(t *testing.T) {
 	opt := Options{Stall: 30 * time.Second, Resumable: true}
-	// spoil shows who still uses a record's memory.
+	// spoil shows whether a record's memory is still in use.
 	spoil := func(r *Record) {
 		for _, p := range r.Parts {
 			clear(p)

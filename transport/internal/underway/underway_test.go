@@ -53,7 +53,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestTableGrows: a table holds no more places than twice what it ever held at once.
+// TestTableGrows: a table has at most twice as many places as it ever held at once.
 func TestTableGrows(t *testing.T) {
 	var table Table[int]
 	for i := range uint32(1 << 16) {
