@@ -191,8 +191,8 @@ func Formatted(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// The words are concatenated so that this file does not contain them. The prefix that xdrgen gives to
-// unimplemented servers is allowed in its own spelling.
+// The words are concatenated so that this file does not contain them. The prefix of generated server
+// names, in their spelling, is allowed.
 var (
 	leftover    = regexp.MustCompile("(?i)TO" + "DO|FIX" + "ME|X" + "XX|not " + "implemented|(?-i:\\bun" + "implemented)|\\bst" + "ub\\b")
 	machinePath = regexp.MustCompile("(^|[^[:alnum:]_.])/(wo" + "rk|fa" + "rm|ro" + "ot)/|\\.lib" + "rary\\b|\\bfa" + "rm-[a-z]+")
