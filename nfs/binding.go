@@ -34,8 +34,8 @@ func (Binding) Reply(p transport.Procedure, results []byte, reduced bool, items 
 	return nfsV3Binding{}.Reply(p, results, reduced, items)
 }
 
-// Idempotent reports whether a procedure may be executed again: those that change nothing, and
-// WRITE and COMMIT, whose repetition changes nothing. RFC 1813 section 4.5.
+// Idempotent reports whether a procedure may be executed again: those that change nothing, and WRITE
+// and COMMIT, which change nothing when repeated. RFC 1813 section 4.5.
 func (Binding) Idempotent(p transport.Procedure) bool {
 	return p.Proc == ProcNull || nfsV3Binding{}.Idempotent(p) || mountV3Binding{}.Idempotent(p)
 }

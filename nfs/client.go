@@ -114,9 +114,9 @@ func (o *Options) dial(ctx context.Context, p fabric.Provider, addr string) (tra
 	return transport.DialGroup(ctx, p, []string{addr}, &cfg)
 }
 
-// NewClient returns a Client on a connection, a transport.Client, or on several, a
-// transport.Group, which it owns from then on. A Group should have been told which calls are
-// Idempotent. Nil opts are the defaults.
+// NewClient returns a Client on a connection, a transport.Client, or on several, a transport.Group,
+// which it owns from then on. The configuration of a Group should say which calls are Idempotent. Nil
+// opts are the defaults.
 func NewClient(t transport.Requester, opts *Options) *Client {
 	c := &Client{t: t, roots: make(map[string]FileHandle)}
 	if opts != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// pattern returns n bytes in which neighboring positions differ. Nobody else has them yet, and the race
-// detector would look at each.
+// pattern returns n bytes in which neighboring positions differ. No other goroutine has them yet, and
+// the race detector would look at each.
 //
 //go:norace
 func pattern(n int) []byte {

@@ -43,8 +43,8 @@
 //
 // # Cancellation
 //
-// A call whose context ends returns once the server can no longer access the caller's memory.
-// The server may or may not have executed it. If the server is transferring data of the call
+// When the context of a call ends, the call returns once the server can no longer access the caller's
+// memory. The server may or may not have executed it. If the server is transferring data of the call
 // at that moment, the connection ends. A transfer that fails for another reason waits for its
 // outstanding calls.
 //

@@ -329,8 +329,8 @@ func (l *lister) failed(err error) error {
 	return withPath(err, l.path)
 }
 
-// emit yields an entry, with what the server left out. One that is gone meanwhile is
-// left out. It returns false when there shall be no more.
+// emit yields an entry, with what the server left out. An entry that is gone meanwhile is skipped. It
+// returns false when the caller wants no further entries.
 func (l *lister) emit(ctx context.Context, e DirEntry, yield func(DirEntry, error) bool) bool {
 	if !validEntry(e.Name) {
 		return yield(DirEntry{Name: e.Name}, &NameError{Name: e.Name})
@@ -403,12 +403,12 @@ func (l *lister) page(ctx context.Context) error {
 	return err
 }
 
-// Walk calls fn for the object at root and for everything below it, a directory before its
-// entries, in the order of [Client.Entries]. Symbolic links below root are not followed. If
-// listing a directory fails, fn is called for it once more with the error, after the entries
-// read so far. For an entry whose attributes cannot be read, fn is called with an error and
-// without handle and attributes. fn may return fs.SkipDir and fs.SkipAll, as for fs.WalkDir;
-// any other error ends the walk and is returned.
+// Walk calls fn for the object at root and for everything below it, a directory before its entries,
+// in the order of [Client.Entries]. Symbolic links below root are not followed. If listing a
+// directory fails, fn is called for it once more with the error, after the entries read so far. If
+// the attributes of an entry cannot be read, fn is called for it with an error and without handle and
+// attributes. fn may return fs.SkipDir and fs.SkipAll, as for fs.WalkDir; any other error ends the
+// walk and is returned.
 //
 // Every name below root has passed ValidName. Other entries are reported to fn as a *NameError
 // of their directory, and skipped.
@@ -494,8 +494,8 @@ func (c *Client) file(n Node) (*File, error) {
 	return nil, &Error{Op: "READ", Path: n.Path, Status: StatusInval}
 }
 
-// CreateFile makes the regular file at path with the given permissions, or truncates an
-// existing file, whose permissions do not change. Symbolic links are followed as by Stat.
+// CreateFile makes the regular file at path with the given permissions, or truncates an existing
+// file, which keeps its permissions. Symbolic links are followed as by Stat.
 func (c *Client) CreateFile(ctx context.Context, path string, mode uint32) (*File, error) {
 	n, err := c.Stat(ctx, path)
 	switch {

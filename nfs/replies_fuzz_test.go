@@ -16,8 +16,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// appendFuzzReply appends a reply to the fuzzer's input, a sequence of replies: the length in
-// two bytes, whose highest bit means that everything after the first 8 bytes is an item, to be
+// appendFuzzReply appends a reply to the fuzzer's input, a sequence of replies: the length in two
+// bytes, of which the highest bit means that everything after the first 8 bytes is an item, to be
 // sent in a write chunk if possible; then the results.
 func appendFuzzReply(b []byte, results []byte, item bool) []byte {
 	size := uint16(len(results))

@@ -22,7 +22,8 @@ const (
 	reservedTries             = 16
 )
 
-// longResults makes calls whose results may be longer than the binding says, which costs memory only over RDMA.
+// longResults makes calls that may have longer results than the binding says, which costs memory only
+// over RDMA.
 type longResults struct{ transport.Caller }
 
 // Call makes a call.

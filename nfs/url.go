@@ -29,9 +29,9 @@ func (e *URLError) Error() string { return fmt.Sprintf("nfs: URL %q: %v", e.URL,
 // Unwrap returns the reason.
 func (e *URLError) Unwrap() error { return e.Err }
 
-// ParseURL reads nfs://HOST[:PORT]/EXPORT/PATH. The port is 20049 if there is none (RFC 5666
-// section 12). An IPv6 address must be in brackets; reserved characters in the path, such as
-// '?', '#' and '%', must be escaped as %XX. Every error is a *URLError.
+// ParseURL reads nfs://HOST[:PORT]/EXPORT/PATH. The default port is 20049 (RFC 5666 section 12). An
+// IPv6 address must be in brackets; reserved characters in the path, such as '?', '#' and '%', must
+// be escaped as %XX. Every error is a *URLError.
 func ParseURL(s string) (*URL, error) {
 	u, err := parseURL(s)
 	if err != nil {

@@ -30,10 +30,10 @@ type Text = string
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewEchoV1Client
-// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
-// done, with what the other method would have returned. An argument that Check refuses is the
-// error of Start, and done is not called.
+// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever NewEchoV1Client was
+// called with. What an argument refers to belongs to the call until the Pipeline's Wait calls done,
+// with what the other method would have returned. An argument that Check refuses is the error of
+// Start, and done is not called.
 type EchoV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls: see [transport.Call]
@@ -111,8 +111,8 @@ func (c *EchoV1Client) sayEnded(call *transport.Call, failed error) (res Text, e
 // Arguments are valid until the method returns. Byte slices in them refer to the received message,
 // and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
 // belongs to the server again when the method returns. Other memory that results refer to must not
-// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
-// more, and of other memory req.WhenReleased tells when it is free.
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs
+// nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
 // oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR

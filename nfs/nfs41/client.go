@@ -28,9 +28,8 @@ type Config struct {
 	// its effective user and group, and the host name.
 	Auth *oncrpc.AuthSys
 
-	// Owner identifies the client (co_ownerid), in at most 1024 bytes. A server takes a second
-	// client with the same owner for a restart of the first. Nil means the host name and
-	// random bytes.
+	// Owner identifies the client (co_ownerid), in at most 1024 bytes. For a server, a second client
+	// with the same owner is a restart of the first. Nil means the host name and random bytes.
 	Owner []byte
 
 	// CallbackProgram is the program number of callbacks. Zero means the constant
@@ -115,8 +114,8 @@ const (
 )
 
 // Dial connects to the server at addr ("host:port") with provider p, and creates a session:
-// EXCHANGE_ID, CREATE_SESSION, RECLAIM_COMPLETE. The callback program is registered before the
-// server is told of it (RFC 8167 section 6). A nil cfg means the default configuration.
+// EXCHANGE_ID, CREATE_SESSION, RECLAIM_COMPLETE. The callback program is registered before the server
+// learns of it (RFC 8167 section 6). A nil cfg means the default configuration.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Session, error) {
 	s := &Session{work: make(chan struct{}, 1)}
 	if cfg != nil {

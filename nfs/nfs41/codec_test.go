@@ -152,9 +152,9 @@ var recorded = []struct {
 	what    string
 	reply   bool
 	cb      bool
-	ops     []Operation // what is decoded
+	ops     []Operation // the decoded operations
 	hex     string
-	content func(ops []Operation) bool // nil: what is decoded is encoded to the same
+	content func(ops []Operation) bool // nil: the decoded operations encode to the same
 }{
 	{what: "client's EXCHANGE_ID", ops: []Operation{{Op: OpExchangeID, Args: new(exchangeIDArgs)}},
 		hex: "0000000000000001000000010000002a18ea2c450fe31479000000184c696e7578204e465376342e312072706372646d612d766d0000010100000000000000010000000a6b65726e656c2e6f72670000000000504c696e757820362e312e302d34382d616d64363420233120534d5020505245454d50545f44594e414d49432044656269616e20362e312e3137322d312028323032362d30352d313529207838365f3634000000000000000000000000",

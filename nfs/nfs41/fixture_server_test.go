@@ -18,8 +18,8 @@ import (
 // A ServerConfig configures a Server. The zero value and a nil pointer mean the defaults. It
 // is not modified.
 type ServerConfig struct {
-	// Lease is the lease time, in whole seconds. A client whose lease has expired is removed
-	// when another client needs its place. Zero means 90 seconds.
+	// Lease is the lease time, in whole seconds. A client with an expired lease is removed when
+	// another client needs its place. Zero means 90 seconds.
 	Lease time.Duration
 
 	// MaxClients bounds the clients, and MaxSessions the sessions of each. Zero means 256 and
@@ -230,7 +230,7 @@ func (c *compound) run(out *[]byte) bool {
 		at := len(b)
 		b, res.Status = c.operation(b, op)
 		if c.replay != nil {
-			next := c.d.Uint32() // 0 if there is none; then the whole reply is cached
+			next := c.d.Uint32() // 0 at the end of the list; then the whole reply is cached
 			*out = c.replay.replayed(b[:start], head.Tag, op, next)
 			return true
 		}

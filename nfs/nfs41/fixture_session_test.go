@@ -144,9 +144,9 @@ func (ss *ServerSession) Null(ctx context.Context) error {
 // for as many more as it has credits. One more ends its connection. The callback is repeated
 // when the client reconnects, which may be half a lease later.
 //
-// It fails with an *Error if an operation failed, with a *BadReplyError, with ErrSessionEnded, or
-// as transport.Backchannel.Call does. A call whose reply was lost and not cached by the client
-// fails with NFS4ERR_RETRY_UNCACHED_REP: it has been executed.
+// It fails with an *Error if an operation failed, with a *BadReplyError, with ErrSessionEnded, or as
+// transport.Backchannel.Call does. A call that lost its reply fails, if the client did not cache it,
+// with NFS4ERR_RETRY_UNCACHED_REP: it has been executed.
 func (ss *ServerSession) Callback(ctx context.Context, ops ...Operation) error {
 	if n := int64(len(ops)) + 1; n > int64(ss.back.MaxOps) {
 		return &Error{CBOpName(OpCBSequence), StatusTooManyOps}

@@ -237,7 +237,7 @@ func delegated(t *testing.T, s *Session, dir string) (string, FileHandle, OpenRe
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The server grants delegations only to clients whose callback path is up.
+		// The server grants delegations only to clients with a working callback path.
 		if opened.Delegation == DelegateRead {
 			return file.Name(), fh, opened
 		}

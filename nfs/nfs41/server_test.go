@@ -247,8 +247,7 @@ func TestServerCreateSession(t *testing.T) {
 	}
 }
 
-// TestServerLimits: at its limit the server removes clients whose lease has expired, and no
-// others.
+// TestServerLimits: at its limit the server removes clients with an expired lease, and no others.
 func TestServerLimits(t *testing.T) {
 	b := &bed{Bed: testbed.Iwarp()}
 	b.Check(t)

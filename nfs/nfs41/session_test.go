@@ -392,8 +392,8 @@ func testEnabled(t *testing.T, b *bed) {
 	wantFlags(t, s, SeqCBPathDown|SeqCBPathDownSession)
 }
 
-// testVersion40: BIDI-3.1-1 version 4.0, whose callbacks use a separate connection, never
-// enables the backward direction.
+// testVersion40: BIDI-3.1-1 version 4.0, with callbacks over a separate connection, never enables the
+// backward direction.
 func testVersion40(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	conns := make(chan *transport.Conn, 1)
@@ -541,8 +541,8 @@ func firstOf(args []byte) uint32 {
 	return d.Uint32()
 }
 
-// testReconnectUnderWay: a callback whose connection is lost during its execution is executed
-// only once.
+// testReconnectUnderWay: a callback that loses its connection during its execution is executed only
+// once.
 func testReconnectUnderWay(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	entered, leave := make(chan struct{}, 4), make(chan struct{})
@@ -584,7 +584,7 @@ func (s *Session) waitUp(t testing.TB) SeqFlags {
 	}
 }
 
-// testReplyLost: a COMPOUND whose reply is lost with the connection is executed only once.
+// testReplyLost: a COMPOUND that loses its reply with the connection is executed only once.
 func testReplyLost(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	var lose atomic.Bool
@@ -662,7 +662,7 @@ func testForgotten(t *testing.T, b *bed) {
 	wantFlags(t, s, 0)
 }
 
-// closeConns closes the connections of a session behind its back.
+// closeConns closes the connections of a session without its knowledge.
 func (w *world) closeConns(t testing.TB, s *Session) {
 	t.Helper()
 	var once sync.Once

@@ -36,7 +36,7 @@ type slot struct {
 	doubt bool
 }
 
-// newSlotTable returns a table of n slots, whose first sequence id is 1: RFC 8881 section
+// newSlotTable returns a table of n slots, with 1 as the first sequence id: RFC 8881 section
 // 2.10.6.1.
 func newSlotTable(n int) *slotTable {
 	t := &slotTable{slots: make([]slot, n), limit: n}

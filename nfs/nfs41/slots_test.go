@@ -292,7 +292,7 @@ func TestRequester(t *testing.T) {
 	}
 }
 
-// A call whose reply was lost and not cached is executed again if that is allowed, and
+// A call with a reply that was lost and not cached is executed again if that is allowed, and
 // otherwise fails.
 func TestUncachedReply(t *testing.T) {
 	// The transport resends the call on another connection.

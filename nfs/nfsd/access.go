@@ -72,7 +72,7 @@ func objectOf(fh []byte) Object {
 	return Object(max(h, 1))
 }
 
-// told is what a call notes on its way for its Access.
+// told is what a call collects for its Access.
 type told struct {
 	results int  // length of the results before the call's own
 	claimed bool // the credential is one of AUTH_SYS

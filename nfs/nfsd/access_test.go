@@ -18,7 +18,7 @@ type raw []byte
 
 func (r raw) Append(b []byte) []byte { return append(b, r...) }
 
-// Config.Access is told of each call what it was and how it went.
+// Config.Access gets each call and its outcome.
 func TestAccess(t *testing.T) {
 	told := make(chan Access, 1)
 	f, closed := new(failing), newPlain()
@@ -82,7 +82,7 @@ func TestAccess(t *testing.T) {
 		{nfs.Program, nfs.ProcPathConf, &root, `PATHCONF 1000/1001 as 70/80 in / root - - "" "" 0+0 NFS3_OK`},
 		{nfs.Program, nfs.ProcCommit, &nfs.CommitArgs{File: file}, `COMMIT 1000/1001 as 70/80 in / file - - "" "" 0+0 NFS3_OK`},
 	} {
-		c.call(someone(), tt.prog, tt.proc, tt.args, new(statusRes)) // errors are in what is told
+		c.call(someone(), tt.prog, tt.proc, tt.args, new(statusRes)) // the reported Access has errors
 		if got := describe(<-told, objects); got != tt.want {
 			t.Errorf("%s\nwant %s", got, tt.want)
 		}
@@ -117,7 +117,7 @@ func describe(a Access, objects map[Object]string) string {
 		name(a.Object), name(a.To), name(a.Made), a.Name, a.NewName, a.Offset, a.Bytes, status)
 }
 
-// A call that a file system panics in is told of, too.
+// A call that panics in a file system is reported, too.
 func TestAccessOfPanic(t *testing.T) {
 	told := make(chan Access, 1)
 	f := newPlain()

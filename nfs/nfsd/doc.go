@@ -68,10 +68,10 @@
 // more although the calls of many wait for a disk that never answers.
 //
 // Procedures that only look, such as GETATTR and LOOKUP, those that change names or attributes, and
-// synchronous WRITEs run on all processors but one at a time, unless they wait for a disk; an FS says so
-// with [Caller.Wait]. READDIR and READDIRPLUS do so by turns of half a millisecond: pages of large
-// directories take long. A call whose connection ends while it waits is dropped, and a
-// listing ends at its next turn.
+// synchronous WRITEs run on all processors but one at a time, unless they wait for a disk; an FS says
+// so with [Caller.Wait]. READDIR and READDIRPLUS do so by turns of half a millisecond: pages of large
+// directories take long. When a connection ends, its waiting calls are dropped, and a listing ends at
+// its next turn.
 //
 // # Limitations
 //

@@ -115,7 +115,7 @@ func (e *Export) allows(host netip.Addr) bool {
 // noID is (uid_t)-1, which no user has, and means "leave it" to system calls.
 const noID = math.MaxUint32
 
-// squash sets who to the caller that a credential stands for, who has its groups in cred.
+// squash sets who to the caller that a credential stands for. cred has the caller's groups.
 func (e *Export) squash(who *Caller, cred *oncrpc.AuthSys, flavor oncrpc.Flavor) {
 	anonymous := flavor != oncrpc.FlavorSys || e.Squash == SquashAll || cred.UID == noID || cred.GID == noID
 	if anonymous {

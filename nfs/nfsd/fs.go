@@ -76,7 +76,7 @@ type Entry struct {
 	Attr   nfs.Attr
 }
 
-// A Caller is on whose behalf an operation is done.
+// A Caller is the user on whose behalf an operation is done.
 type Caller struct {
 	UID, GID uint32   // user and group, after Export.Squash
 	GIDs     []uint32 // supplementary groups; valid until the operation returns
@@ -114,14 +114,14 @@ func (c *Caller) Member(gid uint32) bool {
 	return false
 }
 
-// A Setter is a Node whose attributes can be changed.
+// A Setter is a Node with attributes that can be changed.
 type Setter interface {
 	// SetAttr changes what set says. With guard it fails with nfs.StatusNotSync, unless the
 	// object's ctime is guard; no other SetAttr comes in between. RFC 1813 section 3.3.2.
 	SetAttr(ctx context.Context, who *Caller, set *nfs.SetAttr, guard *nfs.Time) error
 }
 
-// A Writer is a Node whose data can be changed, if it is a regular file.
+// A Writer is a Node with data that can be changed, if it is a regular file.
 type Writer interface {
 	// WriteAt writes b at offset off; the end of b does not exceed 1<<63 - 1. The data is as
 	// stable as committed says when it returns, which must be at least stable. An error concerns
@@ -134,9 +134,9 @@ type Writer interface {
 	Commit(ctx context.Context, who *Caller, off uint64, count uint32) error
 }
 
-// A Creator is a Node that files can be made and removed in, if it is a directory. When a
-// method returns without an error the change is on stable storage, unless the file system is
-// told otherwise. Names are as for Lookup, and never "." or "..".
+// A Creator is a Node that files can be made and removed in, if it is a directory. When a method
+// returns without an error the change is on stable storage, unless the file system is configured
+// otherwise. Names are as for Lookup, and never "." or "..".
 type Creator interface {
 	// Create makes a regular file. With nfs.Unchecked it may return the regular file that is
 	// there, with its size set if attr has one; with nfs.Guarded it fails with syscall.EEXIST

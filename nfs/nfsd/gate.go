@@ -201,8 +201,8 @@ func (g *gate[H, K]) end(o *owner[H, K]) {
 	g.forget(o)
 }
 
-// choose returns the connection whose turn it is, if it has room and its host has. Those without room
-// are passed over; they have running calls, so there are at most as many as places. mu is held.
+// choose returns the connection that is next in turn, if it has room and its host has. Those without
+// room are passed over; they have running calls, so there are at most as many as places. mu is held.
 func (g *gate[H, K]) choose() *owner[H, K] {
 	return g.next.turn(func(h *owner[H, K]) *owner[H, K] {
 		if !g.roomOf(h) {

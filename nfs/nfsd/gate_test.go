@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Calls that wait are let in from their owners in turn, each of whom has no more than its share.
+// Calls that wait are let in from their owners in turn; each owner has at most its share.
 func TestGateTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate[string, string](gateLimits{all: 4, share: 3, host: 1})
@@ -103,8 +103,8 @@ func TestGateGivesUp(t *testing.T) {
 	})
 }
 
-// Many owners, some of whom give up: there are never too many, nobody is forgotten, and nothing
-// is left in the end.
+// Many owners, some of which give up: there are never too many, none is forgotten, and nothing is
+// left in the end.
 func TestGateStorm(t *testing.T) {
 	g := newGate[int, int](gateLimits{all: 5, share: 2, host: 1})
 	var running, entered atomic.Int64
@@ -138,8 +138,8 @@ func TestGateStorm(t *testing.T) {
 	}
 }
 
-// A connection whose calls all hang in a file system does not hold up another one, and its
-// calls that have not begun are dropped when it ends.
+// A connection with calls that all hang in a file system does not hold up another one, and its calls
+// that have not begun are dropped when it ends.
 func TestHangingCalls(t *testing.T) {
 	f, other := newPlain(), newPlain()
 	c := newSite(t, &Config{Exports: []Export{{Name: "/hangs", FS: f}, {Name: "/works", FS: other}}, MaxCalls: 24, MaxConnCalls: 4})
@@ -221,7 +221,7 @@ func TestGateLeavesRoom(t *testing.T) {
 	}
 }
 
-// A host with many connections gets no more turns than one with a single connection.
+// A host with many connections gets as many turns as one with a single connection.
 func TestGateHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate[string, string](gateLimits{all: 1, share: 1, host: 1})

@@ -127,7 +127,7 @@ func (o *object) ReadAt(_ context.Context, _ *Caller, b []byte, off int64) (int,
 	return copy(b, o.data[off:]), nil
 }
 
-// A failing is a plain whose files can be written, with these results.
+// A failing is a plain with files that can be written, with these results.
 type failing struct {
 	plain
 	read, write, commit error

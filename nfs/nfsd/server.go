@@ -38,13 +38,14 @@ type Config struct {
 	// other hosts leave free, and a connection half of what others leave to its host.
 	MaxCalls, MaxConnCalls int
 
-	// Logger gets what a server's owner should know: data that could not be put on stable
-	// storage. Nil: nobody.
+	// Logger gets what a server's owner should know: data that could not be put on stable storage.
+	// Nil: no log.
 	Logger *slog.Logger
 
-	// Access is told of every call except NULL when it has been executed, or refused, and before
-	// the reply is sent: by the goroutine of the call, which waits for it. So it is called by many
-	// at once, and must not block. The Access is valid until it returns. Nil: nobody is told.
+	// Access is called for every call except NULL when it has been executed, or refused, and before
+	// the reply is sent: by the goroutine of the call, which waits for it. So many goroutines call it
+	// at once, and it must not block. The Access is valid until it returns. Nil: calls are not
+	// reported.
 	Access func(*Access)
 }
 
@@ -173,7 +174,8 @@ func newCall(s *Server) *call {
 	return c
 }
 
-// begin takes a call for a request, if its credential is one that means something.
+// begin returns a call for a request. If the credential or the client is not acceptable, it denies the
+// request and returns nil.
 func (s *Server) begin(ctx context.Context, req *transport.Request, res *transport.Response) *call {
 	c := s.calls.Get().(*call)
 	c.Context, c.req, c.res, c.exports, c.export = ctx, req, res, s.use(), nil
@@ -189,7 +191,7 @@ func (s *Server) begin(ctx context.Context, req *transport.Request, res *transpo
 		c.cred.UID, c.cred.GID = sys.UID, sys.GID
 		c.cred.GIDs = append(c.cred.GIDs[:0], sys.GIDs...) // squash changes them
 	}
-	// MOUNT tells everybody what there is, and says no by itself.
+	// MOUNT shows everybody all exports, and refuses by itself.
 	if !valid || req.Prog == nfs.Program && !c.exports.knows(c.who.Host) {
 		res.Deny(oncrpc.AuthBadCred)
 		c.end()
@@ -274,9 +276,9 @@ func (c *call) endTurn() {
 	}
 }
 
-// growStack gives the goroutine at once the stack that a procedure takes. Each call has a new
-// goroutine, whose stack would be doubled two or three times on the way down, and copied with more
-// frames each time.
+// growStack gives the goroutine at once the stack that a procedure needs. Each call has a new
+// goroutine; otherwise its stack would be doubled two or three times on the way down, and copied with
+// more frames each time.
 //
 //go:noinline
 func growStack() {

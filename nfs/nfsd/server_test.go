@@ -89,7 +89,7 @@ func (c *site) status(proc uint32, args message) nfs.Status {
 	return nfs.Status(s)
 }
 
-// Exports differ in who may use them, as whom, and for what.
+// Exports differ in who may use them, as which user, and for what.
 func TestExports(t *testing.T) {
 	open, closed, written, squashed := newPlain(), newPlain(), new(failing), newPlain()
 	written.plain = plain{objects: newPlain().objects}
@@ -119,7 +119,7 @@ func TestExports(t *testing.T) {
 		t.Error("a mounted directory has another handle")
 	}
 
-	// The handles of an export are good for nobody else. Linux's server answers so, too.
+	// The handles of an export are good for no other client. Linux's server answers so, too.
 	handle, _ := nfs.NewFileHandle(c.server.seal.append(nil, c.server.exports.Load().list[1].ID, closed.objects[0]))
 	if got := c.status(nfs.ProcGetAttr, &handle); got != nfs.StatusStale {
 		t.Errorf("the handle of a closed export: %v", got)

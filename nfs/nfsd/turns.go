@@ -9,8 +9,8 @@ import (
 // Turns divide the processors among calls of one sort. A gate does not: it lets in as many as may
 // wait for disks, and when none of them does, hundreds stand in the queues of Go's scheduler, where a
 // call of another connection is the last in line. So few run at a time, taken from the owners in
-// turn, and listings, whose pages take tens of milliseconds, make way after a moment. A call that
-// does not end or make way soon is taken to wait for a disk, which takes no processor's time, and
+// turn, and listings, with pages that need tens of milliseconds, make way after a moment. A call that
+// does not end or make way soon is taken to wait for a disk, which uses no processor time, and
 // another one runs in its place.
 type turns[H, K comparable] struct {
 	gate     *gate[H, K]
@@ -121,7 +121,7 @@ func (t *turns[H, K]) pause(ctx context.Context, h *turn[H, K]) error {
 	return t.begin(ctx, h.host, h.conn, h)
 }
 
-// remove takes a turn out of the list. mu is held.
+// remove removes a turn from the list. mu is held.
 func (t *turns[H, K]) remove(h *turn[H, K]) {
 	if h.prev != nil {
 		h.prev.next = h.next
@@ -136,8 +136,8 @@ func (t *turns[H, K]) remove(h *turn[H, K]) {
 	h.prev, h.next = nil, nil
 }
 
-// watch counts the caller, which is about to wait, and sees to it that calls are found which do not
-// come to make way.
+// watch counts the caller, which is about to wait, and arranges that calls are found that do not make
+// way by themselves.
 func (t *turns[H, K]) watch() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

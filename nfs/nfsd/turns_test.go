@@ -71,8 +71,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// A listing that waits for a disk holds nobody up; when it goes on it waits for its turn. One
-// alone is not interrupted.
+// A listing that waits for a disk holds no call up; when it goes on it waits for its turn. One alone
+// is not interrupted.
 func TestTurnsOfHangingDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ts := newTurns[string, string](1, turnPatience)

@@ -22,7 +22,7 @@ type changeSet struct {
 // An inode identifies an object. Handles do not: a directory may be in several exports.
 type inode struct{ fsid, fileID uint64 }
 
-// A change is made by calls whose times overlap.
+// A change is made by calls that overlap in time.
 type change struct {
 	calls  int
 	shared bool // there was more than one

@@ -8,7 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// A spool is a plain whose clock ticks with every change, and is the time of all objects.
+// A spool is a plain with a clock that ticks with every change, and is the time of all objects.
 type spool struct {
 	plain
 	clock  atomic.Uint32

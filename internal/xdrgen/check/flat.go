@@ -44,14 +44,14 @@ func (c *checker) flat(m *Member) {
 // A Field is one of the Go fields that a type has, those of its flat members included.
 type Field struct {
 	*Member
-	Union *Type  // the innermost union whose discriminant decides on it; nil if none does
+	Union *Type  // the innermost union with a discriminant that decides on it; nil if none does
 	Arms  []*Arm // of Union, in which it is
-	outer []*Arm // the same for the type whose field it is, if that is a union; nil: all
+	outer []*Arm // the same for the type that the field belongs to, if that is a union; nil: all
 	own   bool   // an arm of that union declares it, not a flat member's type
 }
 
-// In reports whether an arm of the type whose field it is has the field. That is a union, and a nil
-// arm stands for values without one.
+// In reports whether an arm of the type that the field belongs to has the field. That type is a
+// union, and a nil arm stands for values without one.
 func (f Field) In(a *Arm) bool { return f.outer == nil || slices.Contains(f.outer, a) }
 
 // Pointer reports whether the field is a pointer to what the member declares: see [Arm].

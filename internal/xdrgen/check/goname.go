@@ -70,8 +70,9 @@ func (c *checker) memberNames(t *Type) {
 	}
 }
 
-// goName sets *to to the name that doc has for a declaration, whose name in the source is name.
-// scope has what the names in use stand for, and what is that for the declaration.
+// goName sets *to to the name that an annotation in doc gives to a declaration, if there is one. name
+// is the declaration's name in the source. scope has what the names in use stand for, and what is that
+// for the declaration.
 func (c *checker) goName(to *string, doc syntax.Comments, scope map[string]any, name string, what any) {
 	for _, a := range doc.Annotations() {
 		if a.Word != "go" {

@@ -72,7 +72,7 @@ type stubs struct {
 	errs     syntax.Errors
 	consts   map[string]int64
 	procs    map[string]bool // those that are declared
-	declared map[*ddp]bool   // whose procedures have been looked up
+	declared map[*ddp]bool   // those with procedures that have been looked up
 
 	// Of the procedure at hand.
 	proc    *Proc

@@ -13,7 +13,7 @@ func program(procs string) string {
 	return "\nprogram P { version V {\n" + procs + "\n} = 1; } = 1;"
 }
 
-// behind ends lines behind comments, so that these belong to what is in front of them.
+// behind ends lines after comments, so that these belong to what comes before them.
 func behind(src string) string { return strings.ReplaceAll(src, "*/ }", "*/\n}") }
 
 // What cannot be placed directly, and annotations that mean nothing, are mistakes.
@@ -168,7 +168,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// Types that contain each other many times over take no more time than there are items.
+// Types that contain each other many times over take only as much time as there are items.
 func TestManyPaths(t *testing.T) {
 	var src strings.Builder
 	src.WriteString("struct s0 { opaque x<>; /* ddp */\n hyper y<>; };\n")

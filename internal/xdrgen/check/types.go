@@ -48,7 +48,7 @@ const (
 	Typedef  // Elem: the type that Name is another name of
 )
 
-// Unbounded is the Max of a type whose encoding has no limit.
+// Unbounded is the Max of a type with an encoding without limit.
 const Unbounded = math.MaxInt64
 
 // A Type is a type with or without a name.

@@ -72,7 +72,7 @@ func (g *generator) returnLast() {
 	g.p("return b\n}")
 }
 
-// views says whose memory a decoded value refers to.
+// views returns the comment on the memory that a decoded value refers to.
 func views(t *check.Type) string {
 	opaque := func(t *check.Type) bool {
 		for t.Name == "" && t.Elem != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
 )
 
-// Options say what is generated.
+// Options are the options of the generator.
 type Options struct {
 	Package string // name of the package
 	// Stubs adds bindings, clients and servers for the programs, which check.Stubs has completed.

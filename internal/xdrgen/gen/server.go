@@ -17,8 +17,8 @@ func (g *generator) server(s *service) {
 // Arguments are valid until the method returns. Byte slices in them refer to the received message,
 // and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
 // belongs to the server again when the method returns. Other memory that results refer to must not
-// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
-// more, and of other memory req.WhenReleased tells when it is free.
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs
+// nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
 // oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR

@@ -290,8 +290,8 @@ func TestLongChain(t *testing.T) {
 	}
 }
 
-// Behind an error nothing is decoded any more, though each value has two others then. As many levels
-// are left as a test can go through if it is.
+// After an error nothing is decoded, though each value has two others then. As many levels are left
+// as a test can go through if it is.
 func TestDecodeStopsAtError(t *testing.T) {
 	const levels = 16
 	n := testing.AllocsPerRun(1, func() {
@@ -456,7 +456,7 @@ func messages() []message {
 	}
 }
 
-// bulk reports whether a message has data whose pad bytes may be anything.
+// bulk reports whether a message has data that may have any pad bytes.
 func bulk(v message) bool {
 	switch v.(type) {
 	case *FetchRes, *StoreArgs, *KvGetRes:

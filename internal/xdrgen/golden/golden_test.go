@@ -50,7 +50,7 @@ func TestGolden(t *testing.T) {
 				pkg, opt.Defines = dir, []string{"GOLDEN"}
 			}
 			code := compile(t, file, pkg, opt)
-			if pkg != "service" { // whose tests generate it
+			if pkg != "service" { // its tests generate it
 				testutil.Golden(t, strings.TrimSuffix(file, ".x")+".go", code)
 			}
 			if again := compile(t, file, pkg, opt); string(again) != string(code) {

@@ -62,8 +62,8 @@ func (l *Errors) Add(at Pos, format string, args ...any) {
 // more.
 func (l *Errors) Full() bool { return l.full }
 
-// Err joins the mistakes, each an [*Error], in the order of lines within each file; nil if there
-// are none.
+// Err joins the mistakes, each an [*Error], in the order of lines within each file; nil without a
+// mistake.
 func (l *Errors) Err() error {
 	if len(l.list) == 0 {
 		return nil

@@ -121,7 +121,7 @@ func (f *source) open(at Pos, word, arg string) {
 		case word == "if":
 			cond.skip = !f.evaluate(at, arg)
 		case name == "":
-			f.errs.Add(at, "expected a name behind #%s", word)
+			f.errs.Add(at, "expected a name after #%s", word)
 		default:
 			_, defined := f.macros[name]
 			cond.skip = defined != (word == "ifdef")
@@ -152,7 +152,7 @@ func (f *source) turn(at Pos, word string) {
 func (f *source) define(at Pos, arg string) {
 	name, text := cutWord(arg)
 	if name == "" || digit(name[0]) {
-		f.errs.Add(at, "expected a name behind #define")
+		f.errs.Add(at, "expected a name after #define")
 		return
 	}
 	if rest := strings.TrimLeft(arg, " \t")[len(name):]; strings.HasPrefix(rest, "(") {

@@ -37,8 +37,8 @@ func (t token) String() string {
 	return strconv.Quote(t.text)
 }
 
-// keywords of RFC 4506 section 6.2. Immutable. The words program and version of RFC 5531
-// section 12.3 are none: published files have members of these names.
+// keywords of RFC 4506 section 6.2. Immutable. The words program and version of RFC 5531 section 12.3
+// are left out: published files have members with those names.
 var keywords = map[string]bool{
 	"bool": true, "case": true, "const": true, "default": true, "double": true, "enum": true,
 	"float": true, "hyper": true, "int": true, "opaque": true, "quadruple": true, "string": true,

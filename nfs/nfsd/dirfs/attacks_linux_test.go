@@ -100,7 +100,7 @@ func (w *world) honest(calls int) time.Duration {
 	return time.Duration(slowest.Load())
 }
 
-// Sizes and offsets beyond what a file can have are refused, and leave nothing behind.
+// Sizes and offsets beyond what a file can have are refused, and change nothing.
 func TestHugeSizes(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {
 		w := newWorld(t, m.cfg, map[string]string{"file": "hello"})
@@ -160,7 +160,7 @@ func TestReplacedFile(t *testing.T) {
 	})
 }
 
-// A client that looks up a great number of files takes no more memory than it may, and no handle
+// A client that looks up a great number of files uses only as much memory as it may, and no handle
 // gets stale.
 func TestManyLookups(t *testing.T) {
 	files := 4000

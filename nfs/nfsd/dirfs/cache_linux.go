@@ -47,7 +47,7 @@ func (c *cache) use(n *node) {
 	c.mu.Unlock()
 }
 
-// take takes a node out of the ring. mu is held.
+// take removes a node from the ring. mu is held.
 func (c *cache) take(n *node) {
 	if n.refs == 0 && n.next != nil {
 		n.leave()
@@ -107,7 +107,7 @@ func (c *cache) release(n *node) {
 	closeNodes(evicted)
 }
 
-// drop forgets a node whose object is gone. It is closed when it is not in use any more.
+// drop forgets a node after its object is gone. It is closed when it is no longer in use.
 func (c *cache) drop(i *id) {
 	c.mu.Lock()
 	n := c.nodes[i.key()]
@@ -136,7 +136,7 @@ func (c *cache) evict() (list *node) {
 	return list
 }
 
-// remove takes a node that is not in use out, and puts it on a list. mu is held.
+// remove removes a node that is not in use, and puts it on a list. mu is held.
 func (c *cache) remove(n, list *node) *node {
 	n.leave()
 	delete(c.nodes, n.id.key())
@@ -168,7 +168,7 @@ func (c *cache) sweep() {
 	closeNodes(list)
 }
 
-// checkTime is how long an object may stay open whose last name has been removed unnoticed.
+// checkTime is how long an object may stay open after its last name has been removed unnoticed.
 const checkTime = time.Second
 
 // checkSoon has the cache look for objects that are gone. Which one a removal has removed is not
@@ -181,7 +181,7 @@ func (c *cache) checkSoon() {
 	}
 }
 
-// dropGone drops the nodes whose objects have no name left.
+// dropGone drops the nodes of objects that have no name left.
 func (c *cache) dropGone() {
 	c.mu.Lock()
 	if c.closed {
@@ -234,7 +234,7 @@ func closeNodes(list *node) {
 	}
 }
 
-// leave takes a node out of the ring.
+// leave removes a node from the ring.
 func (n *node) leave() {
 	n.prev.next, n.next.prev = n.next, n.prev
 	n.prev, n.next = nil, nil

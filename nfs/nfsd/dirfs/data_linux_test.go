@@ -50,7 +50,7 @@ func TestReadError(t *testing.T) {
 	}
 }
 
-// While another process has a lease on a file, clients are told to try again.
+// While another process has a lease on a file, clients get an error that makes them try again.
 func TestLease(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {
 		w := newWorld(t, m.cfg, nil)

@@ -62,8 +62,8 @@ func (n *node) child(who *nfsd.Caller, name string) (*node, error) {
 const tries = 16
 
 // known is child for what is in the cache, nil if it is not or that is unknown: one system call in
-// place of four. A name that the rules of openat2 are for is left to them: what is mounted is known
-// by its mount, and there is no other element of a path.
+// place of four. A name that needs the rules of openat2 is left to them: a mount point is known by
+// its mount, and there is no other element of a path.
 func (n *node) known(name string) *node {
 	if name == "." || name == ".." || strings.Contains(name, "/") {
 		return nil
@@ -251,7 +251,7 @@ func (n *node) inspect(who *nfsd.Caller, e *nfsd.Entry, s *stream) {
 	}
 }
 
-// describe fills in handle and attributes of what fd is open for, whose id may be known.
+// describe fills in handle and attributes of the object that fd is open for. Its id may be known.
 func (n *node) describe(e *nfsd.Entry, s *stream, fd int, known *id) {
 	var st unix.Stat_t
 	if fstat(fd, &st) != nil {
@@ -291,8 +291,8 @@ func (d *dirent) next(b []byte) []byte {
 	return b[size:]
 }
 
-// entryOf returns the entry of an inode in the directory, found by its number. ESTALE: there is
-// none.
+// entryOf returns the entry of an inode in the directory, found by its number. Without one the error
+// is ESTALE.
 func (n *node) entryOf(want *id) (name string, err error) {
 	s, err := n.takeStream()
 	if err != nil {
@@ -326,7 +326,7 @@ func (f *FS) isAt(dir int, name string, want *id) bool {
 	if name == "." || name == ".." {
 		return false
 	}
-	st := unix.Stat_t{Ino: want.ino} // of says no more
+	st := unix.Stat_t{Ino: want.ino} // all that of shows
 	if f.ids.birth {
 		if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 			return false

@@ -6,12 +6,12 @@
 // # Bounds
 //
 // Nothing outside of the directory can be reached, whatever the names, handles and cookies of a
-// client are and whatever happens to the directory meanwhile: names are looked up one at a time
-// with openat2(2), symbolic links are never followed, and special files are never opened, only
-// named. What is mounted below the directory is not part of the export either: such a mount
-// point is listed without handle and attributes, and LOOKUP of it is NFS3ERR_ACCES. Linux's own
-// server, without crossmnt, shows the directory that is covered, which is empty as a rule. To
-// serve what is mounted, export it, too.
+// client are and whatever happens to the directory meanwhile: names are looked up one at a time with
+// openat2(2), symbolic links are never followed, and special files are never opened, only named. File
+// systems mounted below the directory are not part of the export either: such a mount point is listed
+// without handle and attributes, and LOOKUP of it is NFS3ERR_ACCES. Linux's own server, without
+// crossmnt, shows the directory that is covered, which is empty as a rule. To serve such a file
+// system, export it, too.
 //
 // # Handles
 //

@@ -28,7 +28,7 @@ func (w *world) writing(file nfs.FileHandle) (write func(stable nfs.Stable) nfs.
 	return write, commit
 }
 
-// Whichever call is told that written data is lost, the next COMMIT is one to write it again after.
+// Whichever call learns that written data is lost, the next COMMIT makes the client write it again.
 func TestLossIsNoted(t *testing.T) {
 	w := newWorld(t, modes()[2].cfg, map[string]string{"file": "", "dir/": ""})
 	var failure error

@@ -187,7 +187,7 @@ func TestRenameWhileOpen(t *testing.T) {
 	})
 }
 
-// A FS keeps no more places than it may, and a client that brings up many loses its own.
+// A FS keeps at most as many places as it may, and a client that brings up many loses its own.
 func TestPlacesShares(t *testing.T) {
 	dir := t.TempDir()
 	store := new(memStore)
@@ -293,7 +293,8 @@ func TestFoundMeanwhile(t *testing.T) {
 	}
 }
 
-// A host that asks for many stale handles has its answers at once, and keeps nobody from finding a file.
+// A host that asks for many stale handles has its answers at once, and keeps no other host from
+// finding a file.
 func TestSearchShares(t *testing.T) {
 	dir := t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{"file": "x", "sub/": ""})

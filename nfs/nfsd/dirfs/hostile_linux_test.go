@@ -44,7 +44,7 @@ func procs(fh nfs.FileHandle, name string) map[uint32]message {
 	}
 }
 
-// named are the procedures that take a name.
+// named are the procedures with a name as an argument.
 var named = []uint32{
 	nfs.ProcLookup, nfs.ProcCreate, nfs.ProcMkdir, nfs.ProcSymlink, nfs.ProcMknod, nfs.ProcRemove, nfs.ProcRmdir, nfs.ProcRename,
 }
@@ -140,7 +140,8 @@ func TestForgedHandles(t *testing.T) {
 				}
 			}
 		}
-		// Behind the signature, the file system itself refuses what is not one of its inodes.
+		// After the signature is accepted, the file system itself refuses what is not one of its
+		// inodes.
 		for name, b := range forged {
 			if n, err := w.fs.Node(t.Context(), b); err == nil {
 				t.Errorf("a handle %s leads to %v", name, n)

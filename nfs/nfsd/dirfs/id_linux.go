@@ -34,7 +34,7 @@ const (
 	typeHash  = 0xfffd
 
 	// typeGeneric is FILEID_INO64_GEN: inode number and generation. Linux makes such handles for file
-	// systems without handles of their own, whose generation may always be 0.
+	// systems without handles of their own; their generation may always be 0.
 	typeGeneric = 0x81
 
 	// atHandleFID is AT_HANDLE_FID of Linux 6.5: a handle that cannot be opened will do.

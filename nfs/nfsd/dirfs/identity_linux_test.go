@@ -122,7 +122,7 @@ func (w *world) checkThreads() {
 			w.t.Log(wrong)
 		}
 	}()
-	// A thread that acts no more may not have ended yet.
+	// A thread that no longer acts may not have ended yet.
 	testutil.Eventually(w.t, "no thread has another identity", func() bool {
 		wrong = w.strangeThread()
 		return wrong == ""
@@ -179,8 +179,8 @@ func TestPermissionsChange(t *testing.T) {
 	}
 }
 
-// Files belong to who makes them; setgid directories pass their group on; setuid bits go when
-// somebody writes; and umask and squash are as they have to be.
+// Files belong to the user who makes them; setgid directories pass their group on; setuid bits go
+// when another user writes; and umask and squash are as they have to be.
 func TestOwnership(t *testing.T) {
 	needRoot(t)
 	defer syscall.Umask(syscall.Umask(0o077))
@@ -300,7 +300,7 @@ func TestDefaultACL(t *testing.T) {
 	}
 }
 
-// An ACL lets in whom the mode keeps out, as long as it says so.
+// An ACL lets in users whom the mode keeps out, as long as it says so.
 func TestACL(t *testing.T) {
 	needRoot(t)
 	w := newWorld(t, Config{}, map[string]string{"file": "x"})
@@ -434,7 +434,7 @@ func TestActors(t *testing.T) {
 	}
 	one, other := &nfsd.Caller{UID: 4007, GID: 5}, &nfsd.Caller{UID: 4008, GID: 5}
 	testutil.Must(t, as(one, fine), as(other, fine))
-	// Who comes again is given the same thread, if there may be as many.
+	// A caller that comes again is given the same thread, if there may be as many.
 	f.self.most = 2
 	first := tid
 	for _, who := range []*nfsd.Caller{one, other, one, other} {
@@ -450,7 +450,8 @@ func TestActors(t *testing.T) {
 }
 
 // The capability that overrides quotas, which setfsuid leaves, goes with the identity and comes back
-// with it. Root lacks it in many containers: one that root needs to become somebody else stands for it.
+// with it. Root lacks it in many containers: one that root needs to become another user stands for
+// it.
 func TestCapabilityGoes(t *testing.T) {
 	needRoot(t)
 	f, err := Open(t.TempDir(), nil)
@@ -504,8 +505,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// An ordinary user's files can be read and written by whoever may call, whatever their mode:
-// they are the server's. Those of others cannot.
+// An ordinary user's files can be read and written by everyone who may call, whatever their mode:
+// they are the server's. Files of other users cannot.
 func TestOwnFiles(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("runs as an ordinary user, in TestOrdinaryUser")

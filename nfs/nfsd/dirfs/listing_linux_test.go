@@ -146,7 +146,7 @@ func TestPageSizes(t *testing.T) {
 		if len(plus.Entries) != 5 || !plus.EOF {
 			t.Errorf("%d entries", len(plus.Entries))
 		}
-		// Cookies that nobody has given out.
+		// Cookies that were never given out.
 		for _, cookie := range []uint64{1, 2, 12345, 1 << 62, 1<<63 - 1, 1 << 63, 1<<64 - 1} {
 			var res nfs.ReadDirRes
 			w.must(user(), nfs.ProcReadDir, &nfs.ReadDirArgs{Dir: dir, Cookie: cookie, Verf: nfs.Verf{1}, Count: 4096}, &res)

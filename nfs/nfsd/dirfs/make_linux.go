@@ -157,9 +157,9 @@ func (n *node) made(who *nfsd.Caller, child *node, name string, mode uint32, set
 	return child, nil
 }
 
-// asMaker sets the mode of a new object. In a setgid directory the caller, who need not be in the
-// group, would take the setgid bit from a new directory, so the process does it. But by now
-// something else may have its name: what is not the caller's is the caller's own affair.
+// asMaker sets the mode of a new object. In a setgid directory a caller outside of the group would
+// remove the setgid bit from a new directory, so the process sets it. But by now something else may
+// have the object's name: an object that is not the caller's is changed only as the caller.
 func (f *FS) asMaker(who *nfsd.Caller, child *node, st *unix.Stat_t, chmod func() error) error {
 	if child.typ == nfs.TypeDir && f.owns(who, st) {
 		return chmod()

@@ -19,7 +19,7 @@ import (
 // mountsInside in the environment is for TestMountPoints in a namespace of its own.
 const mountsInside = "DIRFS_TEST_MOUNTS"
 
-// What is mounted below the directory is listed with its name alone, and is not entered. An
+// A file system mounted below the directory is listed with its name alone, and is not entered. An
 // ordinary user in namespaces of its own may mount.
 func TestMountPoints(t *testing.T) {
 	if os.Getenv(mountsInside) == "" {
@@ -53,7 +53,7 @@ func TestMountPoints(t *testing.T) {
 		defer unix.Unmount(w.path("dir"), unix.MNT_DETACH)
 		w.put("dir/secret", "x")
 		names := []string{"dir"}
-		// Without openat2 another part of the same file system cannot be told from a directory.
+		// Without openat2 another part of the same file system looks like a directory.
 		if !w.fs.at.plain {
 			testutil.Must(t, unix.Mount(w.path("plain"), w.path("bind"), "", unix.MS_BIND, ""))
 			defer unix.Unmount(w.path("bind"), unix.MNT_DETACH)

@@ -378,8 +378,7 @@ func (n *node) ReadAt(_ context.Context, _ *nfsd.Caller, b []byte, off int64) (d
 	return done, nil
 }
 
-// WriteAt writes. It does so as the caller, whose quota is used, and whose writing takes the
-// setuid and setgid bits away.
+// WriteAt writes as the caller: it uses the caller's quota, and clears the setuid and setgid bits.
 func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64, stable nfs.Stable) (done int, committed nfs.Stable, err error) {
 	fd := int(n.wr.Load())
 	failures, _ := n.syncing.failed()

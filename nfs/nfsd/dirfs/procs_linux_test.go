@@ -221,7 +221,7 @@ func testCreate(t *testing.T, w *world) {
 	}
 	w.want("GUARDED", create("new", nfs.Guarded, nfs.SetAttr{}, 0), nfs.StatusExist)
 	w.want("GUARDED, a new one", create("new2", nfs.Guarded, nfs.SetAttr{SetMode: true, Mode: 0o400}, 0), nfs.StatusOK)
-	// Whoever has made a file can write to it, whatever its mode.
+	// The user who made a file can write to it, whatever its mode.
 	var wrote nfs.WriteRes
 	w.must(user(), nfs.ProcWrite, &nfs.WriteArgs{File: res.Object.Handle, Count: 1, Data: []byte("x")}, &wrote)
 	w.want("WRITE to a file without permission", wrote.Status, nfs.StatusOK)

@@ -293,7 +293,7 @@ func (s *seeker) settle(quests map[id]*quest, whole bool) {
 	}
 }
 
-// search goes through the tree, notes the places of what is wanted, and takes it out of want. It
+// search goes through the tree, notes the places of wanted objects, and removes them from want. It
 // returns false if it has not seen everything.
 func (s *seeker) search(want map[uint64][]id) (whole bool) {
 	whole = true

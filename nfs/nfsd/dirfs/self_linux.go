@@ -46,19 +46,19 @@ type actor struct {
 	last identity // of the thread; belongs to the taker of the actor, and to the thread during a job
 }
 
-// An identity is whose a thread is. The zero identity is that of the process.
+// An identity is the user and the groups of a thread. The zero identity is that of the process.
 type identity struct {
 	taken    bool // it is a caller's
 	uid, gid uint32
 	groups   []uint32
 }
 
-// is reports whether the identity is that of who.
+// is reports whether the identity is the caller's.
 func (i *identity) is(who *nfsd.Caller) bool {
 	return i.taken && i.uid == who.UID && i.gid == who.GID && slices.Equal(i.groups, who.GIDs)
 }
 
-// set makes the identity that of who.
+// set makes the identity the caller's.
 func (i *identity) set(who *nfsd.Caller) {
 	*i = identity{taken: true, uid: who.UID, gid: who.GID, groups: append(i.groups[:0], who.GIDs...)}
 }
@@ -76,8 +76,8 @@ type outcome struct {
 	spoilt bool // the thread has not got the identity of the process back, and has ended
 }
 
-// A threadPanic is what a job has panicked with. It is raised again in the goroutine that waits
-// for the job, whose own stack says nothing of it.
+// A threadPanic is what a job has panicked with. It is raised again in the goroutine that waits for
+// the job, and has the stack of the job, which that goroutine's own stack lacks.
 type threadPanic struct {
 	value any
 	stack []byte // of the job
@@ -151,7 +151,7 @@ func (s *self) as(who *nfsd.Caller, do func() error) error {
 	return r.err
 }
 
-// take returns an actor without a job: the last one that has acted as who. Without one it is
+// take returns an actor without a job: the last one that has acted as this caller. Without one it is
 // a new one, unless there are many: then the one that has been idle for longest changes.
 func (s *self) take(who *nfsd.Caller) *actor {
 	s.mu.Lock()
@@ -212,7 +212,7 @@ func (a *actor) run(s *self) {
 	}
 }
 
-// act does a job as its caller. last is whose the thread is.
+// act does a job as its caller. last is the thread's identity.
 func (s *self) act(j job, last *identity) (r outcome) {
 	if !last.is(j.who) {
 		err := s.change(j.who, last)

@@ -87,7 +87,7 @@ func TestGuardRace(t *testing.T) {
 	}
 }
 
-// No more descriptors stay open than may, they are closed when nobody uses them, and those of
+// At most as many descriptors stay open as may, they are closed when they are not used, and those of
 // removed files at once.
 func TestDescriptors(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {
@@ -126,7 +126,7 @@ func TestDescriptors(t *testing.T) {
 // descriptors is how many the process has open for files in the directory.
 func (w *world) descriptors() int { return w.openFor(w.dir) }
 
-// openFor is how many the process has open for files whose path has text in it.
+// openFor returns how many descriptors the process has open for files with text in their path.
 func (w *world) openFor(text string) (n int) {
 	list, err := os.ReadDir("/proc/self/fd")
 	testutil.Must(w.t, err)
@@ -276,7 +276,7 @@ func TestReplacedMeanwhile(t *testing.T) {
 	})
 }
 
-// A file that takes a name just before it is removed does not stay open.
+// A file that gets a name just before the name is removed does not stay open.
 func TestReplacedBeforeRemove(t *testing.T) {
 	w := newWorld(t, Config{Idle: time.Hour}, map[string]string{"file": "old", "new": "new", "stays": "x"})
 	for _, name := range []string{"file", "new", "stays"} {

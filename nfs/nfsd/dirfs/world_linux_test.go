@@ -72,8 +72,7 @@ type world struct {
 	stop []func()
 }
 
-// user is who makes calls unless a test says otherwise: the process itself where it is an
-// ordinary user.
+// user is the caller unless a test says otherwise: the process itself where it is an ordinary user.
 func user() *oncrpc.AuthSys {
 	if os.Geteuid() != 0 {
 		return &oncrpc.AuthSys{Machine: "test", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
@@ -103,13 +102,13 @@ func newWorld(t testing.TB, cfg Config, files map[string]string) *world {
 
 func (w *world) path(name string) string { return w.dir + "/" + name }
 
-// put writes a file on the host, behind the server's back, as everybody's.
+// put writes a file on the host, without the server's knowledge, as everybody's.
 func (w *world) put(name, text string) {
 	w.t.Helper()
 	testutil.Must(w.t, os.WriteFile(w.path(name), []byte(text), 0o666), os.Chmod(w.path(name), 0o666))
 }
 
-// owner is whom files belong to that user makes.
+// owner returns the owner of files that user makes.
 func (w *world) owner() uint32 {
 	if w.fs.self == nil {
 		return w.fs.process.UID
@@ -206,7 +205,7 @@ type message interface{ Append([]byte) []byte }
 // result is its results.
 type result interface{ Decode(*xdr.Decoder) }
 
-// call calls a procedure as who, nil: with AUTH_NONE. The error is one of RPC.
+// call calls a procedure with a credential, nil: with AUTH_NONE. The error is one of RPC.
 func (w *world) call(who *oncrpc.AuthSys, proc uint32, args message, res result) error {
 	return w.callBytes(who, proc, args.Append(nil), res)
 }

@@ -17,7 +17,7 @@ func proc(n uint32) transport.Procedure {
 	return transport.Procedure{Prog: StoreProg, Vers: StoreV1, Proc: n}
 }
 
-// message is what is encoded.
+// message is a value to encode.
 type message interface{ Append(b []byte) []byte }
 
 // in returns the data of items.
@@ -74,7 +74,7 @@ func TestBindingItems(t *testing.T) {
 		if got := in(b, items); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: items %q, want %q", tt.name, got, tt.want)
 		}
-		// Reduced results: the same without the items, whose places move.
+		// Reduced results: the same without the items, which moves what follows them.
 		cut, moved := b, 0
 		for i, r := range items {
 			cut = slices.Delete(slices.Clone(cut), r.Offset-moved, r.End()-moved)

@@ -295,7 +295,7 @@ func TestBulk(t *testing.T) {
 	})
 }
 
-// Two items in each direction, of all sizes, and one of them that is none for a procedure.
+// Two items in each direction, of all sizes, and one of them that a procedure does not have.
 func TestTwoItems(t *testing.T) {
 	each(t, func(t *testing.T, over string) {
 		b := start(t, over, StoreV1Program(newStore()))
@@ -587,7 +587,7 @@ func TestServerErrors(t *testing.T) {
 			name string
 			call func() error
 			want oncrpc.AcceptStat
-			log  string // what is logged; "": nothing
+			log  string // the log's text; "": nothing
 		}{
 			{"a procedure that is left out", func() error { _, err := b.store.Put(ctx, &PutArgs{}); return err }, oncrpc.ProcUnavail, ""},
 			{"no such procedure", func() error { return raw(99) }, oncrpc.ProcUnavail, ""},
@@ -805,7 +805,7 @@ func TestTwoVersions(t *testing.T) {
 	})
 }
 
-// A program whose version says so is Independent.
+// A program with a version that says so is Independent.
 func TestIndependent(t *testing.T) {
 	if StoreV1Program(nil).Independent || !StoreV2Program(nil).Independent {
 		t.Error("the annotation of version 2 is not in its program, or in that of version 1")
