@@ -85,8 +85,8 @@ type Client struct {
 	roots       map[string]FileHandle
 }
 
-// Dial connects to the NFS server at addr ("host:port") with provider p. Nil opts
-// are the defaults.
+// Dial connects to the NFS server at addr ("host:port") with provider p. Over [transport.TCP] the
+// connection is from a port below 1024 if the process may bind one. Nil opts are the defaults.
 func Dial(ctx context.Context, p fabric.Provider, addr string, opts *Options) (*Client, error) {
 	var o Options
 	if opts != nil {
@@ -105,6 +105,10 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, opts *Options) (*
 
 func (o *Options) dial(ctx context.Context, p fabric.Provider, addr string) (transport.Requester, error) {
 	if o.Connections == 0 || o.Connections == 1 {
+		switch p.(type) {
+		case transport.TCP, *transport.TCP:
+			return transport.DialTCPWith(ctx, addr, o.Transport, dialReserved)
+		}
 		return transport.Dial(ctx, p, addr, o.Transport)
 	}
 	cfg := transport.GroupConfig{Connections: o.Connections, Idempotent: Idempotent}

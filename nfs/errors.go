@@ -134,7 +134,7 @@ type MountFallbackError struct {
 }
 
 func (e *MountFallbackError) Error() string {
-	return fmt.Sprintf("nfs: no MOUNT on the RDMA connection (%v), and over TCP: %v", e.RDMA, e.TCP)
+	return fmt.Sprintf("nfs: no MOUNT on the NFS connection (%v), nor on one of its own: %v", e.RDMA, e.TCP)
 }
 
 // Unwrap returns both errors.

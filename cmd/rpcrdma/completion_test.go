@@ -42,7 +42,7 @@ func TestCompletion(t *testing.T) {
 		directive string
 	}{
 		{"serve --provider ", "iwarp rdma auto", directiveNoFile},
-		{"ping --provider=", "iwarp rdma auto", directiveNoFile},
+		{"ping --provider=", "iwarp rdma auto tcp", directiveNoFile},
 		{"ls --wait ", "adaptive event poll", directiveNoFile},
 		{"get --capture-as ", "iwarp roce", directiveNoFile},
 		{"serve --squash ", "none root all", directiveNoFile},

@@ -72,6 +72,14 @@ func TestRPCBind(t *testing.T) {
 					t.Errorf("ping prints\n%s", out)
 				}
 			}
+			for _, asking := range []string{"--timeout=1m", "--rpcbind"} { // unasked, and asked for
+				if out := mustRun(t, "ls", "--provider", "tcp", asking, "nfs://127.0.0.1/again"); out != "again\n" {
+					t.Errorf("ls over TCP prints %q", out)
+				}
+				if out := mustRun(t, "ping", "-c", "1", "--provider", "tcp", "--prog", "100005", asking, "127.0.0.1"); !strings.Contains(out, " at "+s.tcp+" over tcp\n") {
+					t.Errorf("ping over TCP prints\n%s", out)
+				}
+			}
 			if i := decodeJSON[look.InfoJSON](t, mustRun(t, "probe", "--json", "--rpcbind", "127.0.0.1")); i.Remote != s.addr {
 				t.Errorf("probe: %+v", i)
 			}

@@ -37,12 +37,7 @@ func TestMigrationPage(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, out)
 	}
-	command := filepath.Join(dir, "rpcrdma")
-	build = exec.Command("go", "build", "-o", command, ".")
-	build.Dir = "../../cmd/rpcrdma"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", build, err, out)
-	}
+	command := buildCommand(t)
 	server := exec.Command(binary, "127.0.0.1:0")
 	stdout, err := server.StdoutPipe()
 	testutil.Must(t, err, server.Start())
@@ -56,4 +51,16 @@ func TestMigrationPage(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Errorf("rpcrdma %s: %v, and prints %q, want %q", args, err, got, want)
 	}
+}
+
+// buildCommand builds the command rpcrdma, and returns the path of the binary.
+func buildCommand(t *testing.T) string {
+	t.Helper()
+	command := filepath.Join(t.TempDir(), "rpcrdma")
+	build := exec.Command("go", "build", "-o", command, ".")
+	build.Dir = "../../cmd/rpcrdma"
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", build, err, out)
+	}
+	return command
 }

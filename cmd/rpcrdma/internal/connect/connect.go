@@ -10,52 +10,190 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A Dialer connects over p to addr, HOST:PORT.
 type Dialer func(ctx context.Context, p fabric.Provider, addr string) error
 
-// connect finds the server at addr, which is HOST with --rpcbind and otherwise HOST:PORT,
-// and has dial connect to it with the provider of the options, all within the timeout. It
-// returns the address with the port. prog and vers are what rpcbind is asked for.
+// connect has dial connect to the server at addr, HOST:PORT, or HOST if its port is to be found, with
+// the provider of the options, all within the timeout. It returns the address with the port. prog
+// and vers are what rpcbind is asked for.
 func (o *Options) connect(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, dial Dialer) (string, error) {
 	var at stage
 	ctx, cancel := Within(ctx, o.Timeout, func() error { return o.Stalled(stderr, at.get(), nil) })
 	defer cancel()
-	if o.Rpcbind != "" {
-		host := cli.BareHost(addr)
-		at.set("asking the rpcbind at %s", o.rpcbindAt(host))
-		port, err := o.lookupPort(ctx, host, prog, vers)
-		if err != nil {
-			return addr, withHint(ctx, err)
+	a := attempt{o: o, stderr: stderr, at: &at, prog: prog, vers: vers, dial: dial}
+	if o.Provider.Value != provider.Auto {
+		reached, err := a.over(ctx, o.Provider.Value, addr)
+		return reached, withHint(ctx, err)
+	}
+	name := o.chooseClient(ctx, stderr, a.guess(addr, nfs.Port))
+	rdma, cancelRDMA := context.WithTimeout(ctx, rdmaTries)
+	reached, rdmaErr := a.over(rdma, name, addr)
+	cancelRDMA()
+	if rdmaErr == nil || ctx.Err() != nil || errors.As(rdmaErr, new(*net.DNSError)) {
+		return reached, withHint(ctx, rdmaErr)
+	}
+	reached, err := a.over(ctx, provider.TCP, addr)
+	if err == nil {
+		why := explain.NoConnection(rdmaErr)
+		if e, ok := errors.AsType[*tcpServerError](rdmaErr); ok {
+			why = e.what()
+		}
+		printChoice(stderr, provider.TCP, why)
+	} else if ctx.Err() == nil {
+		err = &autoError{rdmaErr, err}
+	}
+	return reached, withHint(ctx, err)
+}
+
+// rdmaTries bounds the attempt of auto over RDMA, where a server without it may be silent.
+const rdmaTries = 5 * time.Second
+
+// An attempt is a connection to be made, over one provider or over another.
+type attempt struct {
+	o          *Options
+	stderr     io.Writer
+	at         *stage
+	prog, vers uint32
+	dial       Dialer
+}
+
+// over connects to addr over the provider called name, and returns the address with the port. A port
+// that is not known comes from rpcbind, or over TCP is 2049 if rpcbind has none.
+func (a *attempt) over(ctx context.Context, name, addr string) (string, error) {
+	var unregistered error
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		host, port := cli.BareHost(addr), nfs.Port
+		tcp := name == provider.TCP
+		if tcp {
+			port = cli.DefaultTCPPort
+		}
+		if tcp || a.o.Rpcbind != "" {
+			a.at.set("asking the rpcbind at %s", a.o.rpcbindAt(host))
+			found, err := a.o.lookupPort(ctx, host, a.prog, a.vers, tcp)
+			switch {
+			case err == nil:
+				port = found
+			case a.o.Rpcbind != "" || ctx.Err() != nil:
+				return addr, err
+			}
+			unregistered = err
 		}
 		addr = net.JoinHostPort(host, strconv.Itoa(port))
 	}
-	at.set("connecting to %s", addr)
-	p, err := o.newClient(ctx, stderr, addr)
-	if err != nil {
-		return addr, withHint(ctx, err)
+	a.at.set("connecting to %s over %s", addr, name)
+	p, err := a.o.newProvider(a.stderr, name)
+	switch {
+	case err != nil:
+	case name == provider.IWARP:
+		err = a.overIWARP(ctx, p, addr)
+	default:
+		err = a.dial(ctx, p, addr)
 	}
-	at.set("connecting to %s over %s", addr, p.Name())
-	if err := dial(ctx, p, addr); err != nil {
-		return addr, withHint(ctx, err)
+	if err != nil && unregistered != nil && !errors.As(err, new(*net.DNSError)) {
+		err = &lookupError{err, unregistered}
 	}
-	return addr, nil
+	return addr, err
 }
 
-// ConnectURL is connect to the NFS server of a URL. With --rpcbind, the URL has the port
-// afterwards.
+// iwarpTime is how long a server of iWARP may need before it is asked whether it speaks TCP.
+const iwarpTime = 500 * time.Millisecond
+
+// overIWARP is dial over iWARP. A server of ONC RPC over TCP is recognized, and not waited for: to
+// some of them the beginning of iWARP is that of a long record.
+func (a *attempt) overIWARP(ctx context.Context, p fabric.Provider, addr string) error {
+	dialing, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	found := &tcpServerError{addr}
+	timer := time.AfterFunc(iwarpTime, func() {
+		if speaksRPC(dialing, addr, a.prog, a.vers) {
+			cancel(found)
+		}
+	})
+	defer timer.Stop()
+	err := a.dial(dialing, p, addr)
+	if err != nil && (context.Cause(dialing) == found || explain.Unanswered(err) && speaksRPC(ctx, addr, a.prog, a.vers)) {
+		return found
+	}
+	return err
+}
+
+// guess returns addr with a port.
+func (a *attempt) guess(addr string, port int) string {
+	if _, _, err := net.SplitHostPort(addr); err == nil {
+		return addr
+	}
+	return net.JoinHostPort(cli.BareHost(addr), strconv.Itoa(port))
+}
+
+// findsPort reports whether the port of a server is found while connecting if none is given.
+func (o *Options) findsPort() bool {
+	return o.Rpcbind != "" || o.Provider.Value == provider.TCP || o.Provider.Value == provider.Auto
+}
+
+// speaksRPC reports whether a server of ONC RPC answers at addr over TCP.
+func speaksRPC(ctx context.Context, addr string, prog, vers uint32) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	c, err := transport.DialTCP(ctx, addr, &transport.ClientConfig{NoReconnect: true})
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	err = c.Null(ctx, prog, vers)
+	return err == nil || errors.As(err, new(*oncrpc.RPCError))
+}
+
+// A tcpServerError is a server that was taken for one with RDMA.
+type tcpServerError struct{ addr string }
+
+func (e *tcpServerError) what() string { return e.addr + " is an ONC RPC server over TCP" }
+
+func (e *tcpServerError) Error() string { return e.what() + ", not RDMA" }
+
+// Explain says which provider the server needs.
+func (e *tcpServerError) Explain() string { return e.Error() + ": use --provider tcp" }
+
+// An autoError is a server that was reached neither over RDMA nor over TCP.
+type autoError struct{ rdma, tcp error }
+
+func (e *autoError) Error() string { return e.rdma.Error() + "; " + e.tcp.Error() }
+
+func (e *autoError) Unwrap() []error { return []error{e.rdma, e.tcp} }
+
+// Explain says what each provider said.
+func (e *autoError) Explain() string {
+	return explain.NoConnection(e.rdma) + "; " + explain.NoConnection(e.tcp)
+}
+
+// A lookupError is a connection that was not made, to a port that rpcbind did not tell.
+type lookupError struct{ err, lookup error }
+
+func (e *lookupError) Error() string { return e.err.Error() + "; " + e.lookup.Error() }
+
+func (e *lookupError) Unwrap() error { return e.err }
+
+// Explain has both reasons.
+func (e *lookupError) Explain() string {
+	return explain.NoConnection(e.err) + "; " + explain.Text(e.lookup)
+}
+
+// ConnectURL is connect to the NFS server of a URL. A URL without a port has it afterwards.
 func (o *Options) ConnectURL(ctx context.Context, stderr io.Writer, u *nfs.URL, dial Dialer) error {
-	if o.Rpcbind == "" {
+	if u.Port != 0 {
 		_, err := o.connect(ctx, stderr, u.Addr(), nfs.Program, nfs.Version, dial)
 		return err
 	}
@@ -124,14 +262,17 @@ func withHint(ctx context.Context, err error) error {
 	return err
 }
 
-// CheckAddr checks an argument HOST or HOST:PORT, and adds the default port. With
-// --rpcbind it must be HOST, and stays so. Errors are usage errors.
+// CheckAddr checks an argument HOST or HOST:PORT, and adds the default port unless it is found while
+// connecting. With --rpcbind it must be HOST. Errors are usage errors.
 func (o *Options) CheckAddr(cmd *cobra.Command, arg string) (addr string, err error) {
 	if err := o.CheckRPCBind(cmd); err != nil {
 		return "", err
 	}
 	if o.Rpcbind == "" {
 		addr, err = cli.WithPort(arg, nfs.Port, false)
+		if o.findsPort() && cli.IsHost(arg) {
+			addr = arg
+		}
 	} else if _, port, split := net.SplitHostPort(arg); split == nil {
 		err = fmt.Errorf("--rpcbind finds the port: give HOST without :%s", port)
 	} else if addr = arg; !cli.IsHost(arg) {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -25,8 +26,14 @@ type Options struct {
 	Rpcbind     string // HOST:PORT; empty: leave it alone
 }
 
-// AddOptions adds the flags. meaning is the usage of --timeout.
+// AddOptions adds the flags of a client. meaning is the usage of --timeout.
 func AddOptions(cmd *cobra.Command, o *Options, timeout time.Duration, meaning string) {
+	AddServerOptions(cmd, o, timeout, meaning)
+	o.Provider.from = append(o.Provider.from, provider.TCP)
+}
+
+// AddServerOptions adds the flags of a server, which has TCP besides its provider.
+func AddServerOptions(cmd *cobra.Command, o *Options, timeout time.Duration, meaning string) {
 	addProviderOptions(cmd, &o.providerOptions)
 	flags := cmd.Flags()
 	o.Timeout = timeout

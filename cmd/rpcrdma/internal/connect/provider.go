@@ -25,7 +25,12 @@ const ProviderHelp = `--provider chooses the RDMA adapter:
 
   iwarp  RDMA in software over TCP, which needs no device (default)
   rdma   the RDMA device that has the address, or a route to it
-  auto   rdma if there is such a device, otherwise iwarp; it says which
+  tcp    no RDMA: any server of NFS or ONC RPC over TCP; for clients
+  auto   rdma if there is such a device, otherwise iwarp; a client then tries tcp. It says
+         which
+
+Over tcp, a server without a port is looked up with the rpcbind of its machine, and has port
+2049 if that does not answer.
 
 'rpcrdma devices' lists the devices. A RoCE or InfiniBand device and iwarp do not reach
 each other, so both ends need the same. A device that speaks iWARP reaches both.
@@ -84,37 +89,52 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 	o.Recording.add(cmd)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		for _, name := range []string{"wait", "unsafe-windows"} {
-			if o.Provider.Value == provider.IWARP && cmd.Flags().Changed(name) {
+			if (o.Provider.Value == provider.IWARP || o.Provider.Value == provider.TCP) && cmd.Flags().Changed(name) {
 				return cli.Usage(cmd, fmt.Errorf("--%s is for --provider rdma", name))
 			}
+		}
+		if o.Provider.Value == provider.TCP && o.Recording.file != "" {
+			return cli.Usage(cmd, errors.New("--capture records RDMA, not --provider tcp: use tcpdump"))
 		}
 		return nil
 	}
 }
 
-// newClient makes the provider for a connection to addr.
-func (o *Options) newClient(ctx context.Context, stderr io.Writer, addr string) (fabric.Provider, error) {
-	return o.newProvider(stderr, func() (name, why string) {
-		c := provider.ForDial(ctx, addr)
-		if c.Err != nil {
-			return c.Name, choiceText(addr, c.Err)
-		}
-		return c.Name, fmt.Sprintf("device %s has a route to %s", c.Devices[0], addr)
-	})
+// chooseClient returns the name of the RDMA provider for a connection to addr. Why auto is which
+// is printed.
+func (o *Options) chooseClient(ctx context.Context, stderr io.Writer, addr string) string {
+	if o.Provider.Value != provider.Auto {
+		return o.Provider.Value
+	}
+	c := provider.ForDial(ctx, addr)
+	if c.Err != nil {
+		printChoice(stderr, c.Name, choiceText(addr, c.Err))
+	} else {
+		printChoice(stderr, c.Name, fmt.Sprintf("device %s has a route to %s", c.Devices[0], addr))
+	}
+	return c.Name
 }
 
-// NewServer makes the provider for a listener on addr.
+// NewServer makes the provider for a listener on addr. Why auto is which is printed.
 func (o *Options) NewServer(ctx context.Context, stderr io.Writer, addr string) (fabric.Provider, error) {
-	return o.newProvider(stderr, func() (name, why string) {
-		c := provider.ForListen(ctx, addr)
-		switch {
-		case c.Err != nil:
-			return c.Name, choiceText(addr, c.Err)
-		case provider.Unspecified(addr):
-			return c.Name, fmt.Sprintf("listening on %s, and on no other address of this machine", strings.Join(c.Devices, ", "))
-		}
-		return c.Name, fmt.Sprintf("device %s has the address of %s", c.Devices[0], addr)
-	})
+	if o.Provider.Value != provider.Auto {
+		return o.newProvider(stderr, o.Provider.Value)
+	}
+	c := provider.ForListen(ctx, addr)
+	switch {
+	case c.Err != nil:
+		printChoice(stderr, c.Name, choiceText(addr, c.Err))
+	case provider.Unspecified(addr):
+		printChoice(stderr, c.Name, fmt.Sprintf("listening on %s, and on no other address of this machine", strings.Join(c.Devices, ", ")))
+	default:
+		printChoice(stderr, c.Name, fmt.Sprintf("device %s has the address of %s", c.Devices[0], addr))
+	}
+	return o.newProvider(stderr, c.Name)
+}
+
+// printChoice says what auto is, and why.
+func printChoice(stderr io.Writer, name, why string) {
+	fmt.Fprintf(stderr, "rpcrdma: provider %s: %s\n", name, why)
 }
 
 // choiceText says why auto is iwarp for addr.
@@ -128,18 +148,14 @@ func choiceText(addr string, err error) string {
 	return explain.Text(err)
 }
 
-// newProvider makes the provider of the options. auto chooses one if there is a choice,
-// and why is printed.
-func (o *Options) newProvider(stderr io.Writer, auto func() (name, why string)) (fabric.Provider, error) {
-	name := o.Provider.Value
-	if name == provider.Auto {
-		var why string
-		name, why = auto()
-		fmt.Fprintf(stderr, "rpcrdma: provider %s: %s\n", name, why)
-	}
+// newProvider makes the provider called name.
+func (o *Options) newProvider(stderr io.Writer, name string) (fabric.Provider, error) {
 	p, err := provider.New(name, o.rdmaConfig(o.Logger(stderr)))
 	if err != nil {
 		return nil, fmt.Errorf("provider %s: %s; --provider iwarp needs no device", name, explain.Text(err)) // only rdma fails
+	}
+	if name == provider.TCP {
+		return p, nil // which is not recorded
 	}
 	return o.Recording.wrap(p)
 }

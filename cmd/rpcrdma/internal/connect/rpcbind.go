@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,8 +29,8 @@ func AddRPCBindOption(cmd *cobra.Command, o *Options, value, usage string) {
 
 // RPCBindHelp is the help topic about --rpcbind.
 const RPCBindHelp = `With --rpcbind a server is named without a port: the rpcbind of its machine is asked for
-the port on which it serves the program over RDMA. --rpcbind=HOST:PORT asks another
-rpcbind; the equals sign is required.
+the port on which it serves the program over RDMA, or TCP with --provider tcp.
+--rpcbind=HOST:PORT asks another rpcbind; the equals sign is required.
 
 'rpcrdma serve --rpcbind' registers the server with the rpcbind of its own machine until
 the server ends.`
@@ -70,29 +71,48 @@ func (o *Options) ParseURL(cmd *cobra.Command, arg string, schemes ...string) (*
 	if bad, ok := errors.AsType[*nfs.URLError](err); ok {
 		return refuse("URL %q: %w", arg, bad.Err)
 	}
-	if p, err := url.Parse(arg); o.Rpcbind != "" && err == nil && p.Port() != "" {
+	p, err := url.Parse(arg)
+	switch {
+	case err == nil && p.Port() == "" && o.findsPort():
+		u.Port = 0 // until ConnectURL has found it
+	case err == nil && p.Port() != "" && o.Rpcbind != "":
 		return refuse("--rpcbind finds the port: give the URL without :%s", p.Port())
 	}
-	return u, err
+	return u, nil
+}
+
+// Server names the server of a URL, whose port may not be known yet.
+func Server(u *nfs.URL) string {
+	if u.Port == 0 {
+		return u.Host
+	}
+	return u.Addr()
 }
 
 // rpcbindAt is the address of the rpcbind that lookupPort asks.
 func (o *Options) rpcbindAt(host string) string {
 	at, port, _ := net.SplitHostPort(o.Rpcbind)
-	return net.JoinHostPort(cmp.Or(at, host), port)
+	return net.JoinHostPort(cmp.Or(at, host), cmp.Or(port, strconv.Itoa(rpcbind.Port)))
 }
 
-// lookupPort asks rpcbind on which port host serves a program over RDMA. It takes only the
-// port from the answer: the user has named the host.
-func (o *Options) lookupPort(ctx context.Context, host string, prog, vers uint32) (int, error) {
-	at, port, err := net.SplitHostPort(o.Rpcbind)
-	if err != nil {
-		return 0, err
+// unaskedLookup bounds a lookup without --rpcbind, after which there is another way.
+const unaskedLookup = 2 * time.Second
+
+// lookupPort asks rpcbind on which port host serves a program over RDMA, or over TCP. It takes
+// only the port from the answer: the user has named the host.
+func (o *Options) lookupPort(ctx context.Context, host string, prog, vers uint32, tcp bool) (int, error) {
+	if o.Rpcbind == "" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, unaskedLookup)
+		defer cancel()
 	}
-	c := rpcbind.Client{Addr: net.JoinHostPort(cmp.Or(at, host), port)}
+	c := rpcbind.Client{Addr: o.rpcbindAt(host)}
 	netids := [...]rpcbind.Netid{rpcbind.RDMA, rpcbind.RDMA6}
+	if tcp {
+		netids = [...]rpcbind.Netid{rpcbind.TCP, rpcbind.TCP6}
+	}
 	if ip, err := netip.ParseAddr(host); err == nil && !ip.Unmap().Is4() {
-		netids = [...]rpcbind.Netid{rpcbind.RDMA6, rpcbind.RDMA}
+		slices.Reverse(netids[:])
 	}
 	var absent error // for the first netid
 	for _, netid := range netids {

@@ -64,8 +64,12 @@ func (o *Options) Stalled(stderr io.Writer, what string, c transport.Requester) 
 
 // connState describes a connection on which nothing happens.
 func connState(i transport.ConnInfo, s transport.Stats) string {
-	text := fmt.Sprintf("calls in flight: %d, credits: %d, replies before: %d, RPC-over-RDMA version %d over %s",
-		max(0, int64(s.Calls-s.Replies-s.Cancelled)), i.Credits, s.Replies, i.Version, i.Provider)
+	how := i.Provider
+	if i.Version != 0 { // over TCP there is none
+		how = fmt.Sprintf("RPC-over-RDMA version %d over %s", i.Version, i.Provider)
+	}
+	text := fmt.Sprintf("calls in flight: %d, credits: %d, replies before: %d, %s",
+		max(0, int64(s.Calls-s.Replies-s.Cancelled)), i.Credits, s.Replies, how)
 	if n := s.ErrVers + s.ErrChunk + s.Dropped; n > 0 {
 		text += fmt.Sprintf(", other messages: %d", n)
 	}

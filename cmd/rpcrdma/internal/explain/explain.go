@@ -79,7 +79,7 @@ func explainNFS(err error) (text string, ok bool) {
 	case errors.As(err, &mount):
 		return mountText(mount), true
 	case errors.As(err, &fallback):
-		return fmt.Sprintf("no MOUNT on the RDMA connection (%s), nor over TCP: %s", Text(fallback.RDMA), Text(fallback.TCP)), true
+		return fmt.Sprintf("no MOUNT on the NFS connection (%s), nor on one of its own: %s", Text(fallback.RDMA), Text(fallback.TCP)), true
 	case errors.As(err, &none):
 		return noExportText(none), true
 	case errors.Is(err, nfs.ErrNoExport):
@@ -144,7 +144,11 @@ func explainConn(err error) (text string, ok bool) {
 	)
 	switch {
 	case errors.As(err, &dial):
-		return fmt.Sprintf("no connection to %s over %s: %s%s", Printable(dial.Addr), dial.Provider, notMade(dial.Err), OtherProvider(dial)), true
+		text := NoConnection(dial)
+		if Unanswered(dial) {
+			text += askServer
+		}
+		return text + OtherProvider(dial), true
 	case errors.Is(err, rdmacm.ErrNotBuilt):
 		return "this build has provider iwarp alone: provider rdma needs a build with cgo and rdma-core", true
 	case errors.As(err, &busy):
@@ -168,15 +172,32 @@ func explainConn(err error) (text string, ok bool) {
 // askServer is the end of a sentence about a connection that was not made.
 const askServer = "; is there an RDMA server?"
 
-// notMade says why there is no connection.
-func notMade(err error) string {
-	switch why, ended := Ended(err); {
-	case ended:
-		return why + askServer
-	case errors.As(err, new(*iwarp.SetupError)) && errors.Is(err, os.ErrDeadlineExceeded):
-		return "the other end takes connections and does not answer" + askServer
+// NoConnection says of an error that no connection was made, and why, without a hint at what to try.
+func NoConnection(err error) string {
+	dial, ok := errors.AsType[*transport.DialError](err)
+	if !ok || errors.As(err, new(Explainer)) {
+		return Text(err)
 	}
-	return Text(err)
+	why, ended := Ended(dial.Err)
+	switch {
+	case ended:
+	case Unanswered(dial):
+		why = "the other end takes connections and does not answer"
+	default:
+		why = Text(dial.Err)
+	}
+	return fmt.Sprintf("no connection to %s over %s: %s", Printable(dial.Addr), dial.Provider, why)
+}
+
+// Unanswered reports whether the other end took the TCP connection of a provider, and then said
+// nothing that the provider knows.
+func Unanswered(err error) bool {
+	dial, ok := errors.AsType[*transport.DialError](err)
+	if !ok || dial.Provider == provider.TCP {
+		return false
+	}
+	_, ended := Ended(dial.Err)
+	return ended || errors.As(dial.Err, new(*iwarp.SetupError)) && errors.Is(dial.Err, os.ErrDeadlineExceeded)
 }
 
 // lostText says why a connection is lost, or was not made again.
@@ -390,6 +411,8 @@ func OtherProvider(e *transport.DialError) string {
 		return "; a server that speaks iWARP over TCP is reached with --provider iwarp"
 	case e.Provider == provider.IWARP && refused && provider.HasDevices() && !provider.Loopback(e.Addr):
 		return "; a server on an RDMA device is reached with --provider rdma"
+	case e.Provider == provider.IWARP && refused && strings.HasSuffix(e.Addr, ":20049"):
+		return "; a server over TCP is reached with --provider tcp"
 	}
 	return ""
 }

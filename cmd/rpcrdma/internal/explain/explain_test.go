@@ -30,7 +30,7 @@ func TestNoExport(t *testing.T) {
 // Failures of rpcbind to find the port of MOUNT.
 func TestMountPortMessages(t *testing.T) {
 	absent := &oncrpc.RPCError{Stat: oncrpc.MsgAccepted, AcceptStat: oncrpc.ProgUnavail, Prog: nfs.MountProgram, Vers: nfs.MountVersion}
-	const begin = "no MOUNT on the RDMA connection (the server does not have MOUNT (PROG_UNAVAIL)), nor over TCP: "
+	const begin = "no MOUNT on the NFS connection (the server does not have MOUNT (PROG_UNAVAIL)), nor on one of its own: "
 	const asking = begin + "asking the rpcbind at server:111 for MOUNT version 3 over tcp: "
 	for want, err := range map[string]error{
 		begin + "the rpcbind at server:111 has no MOUNT version 3 over tcp registered": rpcbind.ErrNotRegistered,

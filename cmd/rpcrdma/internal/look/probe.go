@@ -159,6 +159,10 @@ func (i *InfoJSON) print(out io.Writer) error {
 		row("device", "%s", i.Device)
 	}
 	row("connection", "%s to %s", i.Local, i.Remote)
+	if i.Provider == provider.TCP {
+		row("NULL call", "%s", i.NullCall)
+		return w.Flush()
+	}
 	row("RPC-over-RDMA version", "%d", i.Version)
 	switch {
 	case i.PrivateData:

@@ -324,11 +324,18 @@ func (s *subscription) send() (more bool, err error) {
 	return true, nil
 }
 
+// tcpNotify is how long a NOTIFY over TCP is at most, in bytes.
+const tcpNotify = 4096
+
 // limit is how many bytes of events a NOTIFY takes on the connection in use. mu is held.
 func (s *subscription) limit() int {
 	// The headers of transport and RPC, and some to spare.
 	const heads = 28 + 40 + 28
-	return s.conn.Info().InlineSend - heads - notifyHead
+	inline := s.conn.Info().InlineSend
+	if inline == 0 { // over TCP, which has no such limit
+		inline = tcpNotify
+	}
+	return inline - heads - notifyHead
 }
 
 // silent ends the connection of a client that has not answered, for the reason err, which

@@ -10,6 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // The names of providers.
@@ -17,6 +18,7 @@ const (
 	IWARP = "iwarp" // RDMA in software over TCP
 	RDMA  = "rdma"  // a device of this machine
 	Auto  = "auto"  // one of the two: see [ForDial] and [ForListen]
+	TCP   = "tcp"   // no RDMA: calls as records over TCP
 )
 
 // Why Auto is not RDMA, besides the errors of devices.
@@ -28,7 +30,7 @@ var (
 	ErrNoUsableDevice = errors.New("none of the RDMA devices can be used")
 )
 
-// New makes the provider called name, IWARP or RDMA. cfg is for RDMA alone. The error is
+// New makes the provider called name, IWARP, RDMA or TCP. cfg is for RDMA alone. The error is
 // [rdmacm.ErrNotBuilt] if this build does not have it.
 func New(name string, cfg rdmacm.Config) (fabric.Provider, error) {
 	switch name {
@@ -36,8 +38,10 @@ func New(name string, cfg rdmacm.Config) (fabric.Provider, error) {
 		return iwarp.New(iwarp.Config{}), nil
 	case RDMA:
 		return rdmacm.New(cfg)
+	case TCP:
+		return transport.TCP{}, nil
 	}
-	return nil, fmt.Errorf("provider %q: want %s or %s", name, IWARP, RDMA)
+	return nil, fmt.Errorf("provider %q: want %s, %s or %s", name, IWARP, RDMA, TCP)
 }
 
 // A Choice is what Auto stands for.

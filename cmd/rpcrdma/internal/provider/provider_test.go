@@ -8,11 +8,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// New has the two providers, and no other.
+// New has the three providers, and no other.
 func TestNew(t *testing.T) {
-	p, err := New(IWARP, rdmacm.Config{})
-	if err != nil || p.Name() != IWARP {
-		t.Errorf("%v, %v", p, err)
+	for _, name := range []string{IWARP, TCP} {
+		p, err := New(name, rdmacm.Config{})
+		if err != nil || p.Name() != name {
+			t.Errorf("%v, %v", p, err)
+		}
 	}
 	for _, name := range []string{"", Auto, "carrier-pigeon"} {
 		if p, err := New(name, rdmacm.Config{}); err == nil {

@@ -140,7 +140,7 @@ SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`
 			return o.serve(ctx, exports, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	connect.AddOptions(cmd, &o.Options, 10*time.Second, "at the end, wait this long for calls under way, then cut them off")
+	connect.AddServerOptions(cmd, &o.Options, 10*time.Second, "at the end, wait this long for calls under way, then cut them off")
 	connect.AddRPCBindOption(cmd, &o.Options, net.JoinHostPort("localhost", strconv.Itoa(rpcbind.Port)),
 		"register with the rpcbind at `HOST:PORT`, which usually accepts this only from its own machine")
 	flags := cmd.Flags()

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/nfs"
@@ -43,7 +44,7 @@ symbolic link is moved itself. From one server or export to another, 'rpcrdma cp
 				return err
 			}
 			if from.Addr() != to.Addr() {
-				return cli.Usage(cmd, fmt.Errorf("%s and %s are different servers: copy with 'rpcrdma cp' and remove with 'rpcrdma rm'", from.Addr(), to.Addr()))
+				return cli.Usage(cmd, fmt.Errorf("%s and %s are different servers: copy with 'rpcrdma cp' and remove with 'rpcrdma rm'", connect.Server(from), connect.Server(to)))
 			}
 			ctx, r, err := o.Dial(cmd, from, "mv "+args[0])
 			if err != nil {
