@@ -258,7 +258,7 @@ func TestMessages(t *testing.T) {
 		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", "somewhere"}},
 		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", s.addr + "/"}},
 		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", "http://host/"}},
-		{2, "want iwarp, rdma or auto", []string{"ping", "--provider", "carrier-pigeon", s.addr}},
+		{2, "want iwarp, rdma, auto or tcp", []string{"ping", "--provider", "carrier-pigeon", s.addr}},
 		{2, "want HOST or HOST:PORT", []string{"ping", "::1:x:20049"}},
 		{2, "want HOST or HOST:PORT", []string{"probe", ""}},
 		{1, "ping: no connection to nobody.invalid:20049 over iwarp: no such host", []string{"ping", "nobody.invalid"}},

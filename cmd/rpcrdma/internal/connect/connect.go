@@ -262,6 +262,20 @@ func withHint(ctx context.Context, err error) error {
 	return err
 }
 
+// CheckServer is CheckAddr for an NFS server, whose root it returns as a URL.
+func (o *Options) CheckServer(cmd *cobra.Command, arg string) (*nfs.URL, error) {
+	addr, err := o.CheckAddr(cmd, arg)
+	if err != nil {
+		return nil, err
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil { // it is found later
+		return &nfs.URL{Host: cli.BareHost(addr), Path: "/"}, nil
+	}
+	n, err := net.DefaultResolver.LookupPort(cmd.Context(), "tcp", port)
+	return &nfs.URL{Host: host, Port: n, Path: "/"}, err
+}
+
 // CheckAddr checks an argument HOST or HOST:PORT, and adds the default port unless it is found while
 // connecting. With --rpcbind it must be HOST. Errors are usage errors.
 func (o *Options) CheckAddr(cmd *cobra.Command, arg string) (addr string, err error) {
