@@ -34,7 +34,7 @@ func newRoot() *cobra.Command {
 	return cli.Root([]cli.Group{
 		{ID: "serve", Title: "Serve files:", Commands: []*cobra.Command{serving.New()}},
 		{ID: "files", Title: "Use the files of a server:", Commands: []*cobra.Command{
-			tree.NewLs(), tree.NewStat(), copying.NewCat(), copying.NewGet(), copying.NewPut(), copying.NewCp(), tree.NewMv(), tree.NewMkdir(), tree.NewRm(), look.NewWatch(),
+			tree.NewExports(), tree.NewLs(), tree.NewStat(), copying.NewCat(), copying.NewGet(), copying.NewPut(), copying.NewCp(), tree.NewMv(), tree.NewMkdir(), tree.NewRm(), look.NewWatch(),
 		}},
 		{ID: "look", Title: "Look and measure:", Commands: []*cobra.Command{
 			look.NewPing(), look.NewProbe(), look.NewBench(), look.NewStats(), look.NewDevices(), look.NewDecode(),

@@ -132,5 +132,12 @@ func TestShowmount(t *testing.T) {
 				t.Errorf("showmount %s prints %q, %v", flag, out, err)
 			}
 		}
+		want, err := exec.CommandContext(t.Context(), showmount, "-e", "127.0.0.1").Output()
+		testutil.Must(t, err)
+		for _, args := range [][]string{{"--provider", "tcp", "127.0.0.1"}, {"--rpcbind", "127.0.0.1"}} {
+			if got := mustRun(t, append([]string{"exports"}, args...)...); got != string(want) {
+				t.Errorf("exports %s prints\n%s\nshowmount -e\n%s", args, got, want)
+			}
+		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,7 +35,8 @@ func NewLs() *cobra.Command {
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Each name is a line, in
 quotes if it has unprintable characters. Names are sorted, or in the server's order if a
-directory has more than 65,536.
+directory has more than 65,536. For a server that does not export its root, nfs://HOST/ lists
+its exports.
 
 What cannot be listed is reported, everything else is listed, and the exit status is 1.`,
 		Example: `  rpcrdma ls -l nfs://server/srv/data
@@ -153,7 +155,40 @@ func (l *lister) skip(path string, err error) {
 }
 
 func (l *lister) walk(ctx context.Context) error {
-	root, err := l.r.Stat(ctx, l.r.URL.Path)
+	err := l.under(ctx, l.r.URL.Path, "")
+	if none, ok := errors.AsType[*nfs.NoExportError](err); ok && l.r.URL.Path == "/" && len(none.Exports) > 0 {
+		return l.exports(ctx, none.Exports)
+	}
+	return err
+}
+
+// exports lists the exports of a server whose root is not exported.
+func (l *lister) exports(ctx context.Context, list []nfs.Export) error {
+	for _, e := range list {
+		name := strings.TrimPrefix(path.Clean(e.Dir), "/")
+		if !l.long && !l.json && !l.recursive { // then it need not be accessible
+			io.WriteString(l.out, explain.Printable(name)+"/\n")
+			continue
+		}
+		root, err := l.r.Stat(ctx, e.Dir)
+		if err == nil {
+			err = l.print(ctx, name, &root)
+		}
+		if err == nil && l.recursive {
+			err = l.under(ctx, e.Dir, name)
+		}
+		if err != nil && !remote.ConcernsOne(ctx, err) && !errors.As(err, new(*nfs.MountError)) {
+			return explain.Item(name, err)
+		} else if err != nil {
+			l.skip(name, err)
+		}
+	}
+	return nil
+}
+
+// under lists what is at a path of the server, with names below prefix.
+func (l *lister) under(ctx context.Context, at, prefix string) error {
+	root, err := l.r.Stat(ctx, at)
 	if err != nil {
 		return err
 	}
@@ -179,8 +214,11 @@ func (l *lister) walk(ctx context.Context) error {
 		}
 		return nil
 	}
-	return l.r.Walk(ctx, l.r.URL.Path, func(n nfs.Node, err error) error {
+	return l.r.Walk(ctx, at, func(n nfs.Node, err error) error {
 		rel := remote.Below(n.Path, root.Path)
+		if rel != "" {
+			rel = remote.InDir(prefix, rel)
+		}
 		var bad *nfs.NameError
 		switch {
 		case errors.As(err, &bad):
