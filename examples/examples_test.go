@@ -175,7 +175,7 @@ func TestClients(t *testing.T) {
 			{args: "hello, world", want: "hello, world\n"},
 			{args: "", want: "\n"},
 			{args: strings.Repeat("x", 1024), want: strings.Repeat("x", 1024) + "\n"},
-			{args: strings.Repeat("x", 1025), fails: "ECHO_SAY: arguments: xdr: said: length is 1025, limit is 1024"},
+			{args: strings.Repeat("x", 1025), fails: "SAY of ECHO v1: arguments: xdr: said: length is 1025, limit is 1024"},
 		},
 		"calc": {
 			{args: "3 4 + 2 x", want: "14\n"},
@@ -197,8 +197,8 @@ func TestClients(t *testing.T) {
 			{args: "get a", want: large},
 			{args: "put a"},
 			{args: "get a"},
-			{args: "put a", stdin: large + "x", fails: "STORE_PUT: arguments: xdr: value: length is 1048577, limit is 1048576"},
-			{args: "get " + strings.Repeat("k", 256), fails: "STORE_GET: arguments: xdr: key: length is 256, limit is 255"},
+			{args: "put a", stdin: large + "x", fails: "PUT of STORE v1: arguments: xdr: value: length is 1048577, limit is 1048576"},
+			{args: "get " + strings.Repeat("k", 256), fails: "GET of STORE v1: arguments: xdr: key: length is 256, limit is 255"},
 			{args: "take a", fails: "usage: client [-tcp] [-addr HOST:PORT] put KEY <VALUE | get KEY >VALUE | watch PREFIX"},
 		},
 	} {
@@ -238,7 +238,7 @@ func TestMove(t *testing.T) {
 			server, addr := serve(t, command, "serve", "127.0.0.1:0")
 			for _, u := range []use{
 				{args: "sum " + addr, stdin: strings.Repeat("a", 1_000_000), want: fmt.Sprintf("%s, read by RDMA: %v\n", sum, direct)},
-				{args: "sum " + addr, stdin: strings.Repeat("a", 4_000_001), fails: "MOVE_SUM: arguments: xdr: Data: length is 4000001, limit is 4000000"},
+				{args: "sum " + addr, stdin: strings.Repeat("a", 4_000_001), fails: "SUM of MOVE v1: arguments: xdr: Data: length is 4000001, limit is 4000000"},
 				{args: "sum", fails: "usage: serve ADDR | sum ADDR <FILE"},
 				{args: "move " + addr, fails: "usage: serve ADDR | sum ADDR <FILE"},
 			} {

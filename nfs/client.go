@@ -209,14 +209,16 @@ type caller Client
 func (c *caller) Call(ctx context.Context, call *transport.Call) error {
 	op := "MOUNT"
 	if call.Prog == Program {
-		op = procNames[call.Proc]
+		op = ProcName(call.Proc)
 	}
 	delay := jukeboxFirst
 	for try := 1; ; try++ {
 		for i := range call.WriteItems {
 			call.WriteItems[i].Chunked, call.WriteItems[i].N = false, 0
 		}
-		if err := c.do(ctx, call); err != nil {
+		if err := c.do(ctx, call); errors.As(err, new(*oncrpc.RPCError)) { // which names the procedure
+			return fmt.Errorf("nfs: %w", err)
+		} else if err != nil {
 			return fmt.Errorf("nfs: %s: %w", op, err)
 		}
 		// All results of NFS begin with a status.
@@ -240,9 +242,9 @@ func (c *caller) Call(ctx context.Context, call *transport.Call) error {
 func result(proc uint32, status Status, err error) error {
 	switch {
 	case err != nil:
-		return failure(procNames[proc], err)
+		return failure(ProcName(proc), err)
 	case status != StatusOK:
-		return &Error{Op: procNames[proc], Status: status}
+		return &Error{Op: ProcName(proc), Status: status}
 	}
 	return nil
 }
@@ -255,7 +257,7 @@ func failure(op string, err error) error {
 	case errors.As(err, &results):
 		return &BadReplyError{Op: op, Reason: results.Error()}
 	case errors.As(err, &args):
-		return fmt.Errorf("nfs: %w", err)
+		return fmt.Errorf("nfs: %s: %w", op, err)
 	}
 	return err
 }

@@ -380,7 +380,7 @@ func testCallErrors(t *testing.T, b *testbed.Bed) {
 		}
 	})
 	var rpc *oncrpc.RPCError
-	if _, err := c.GetAttr(ctx, s.root.handle()); !errors.As(err, &rpc) || !strings.HasPrefix(err.Error(), "nfs: GETATTR: ") {
+	if _, err := c.GetAttr(ctx, s.root.handle()); !errors.As(err, &rpc) || !strings.HasPrefix(err.Error(), "nfs: GETATTR of NFS v3: ") {
 		t.Errorf("GETATTR: %v", err)
 	}
 	if err := c.Shutdown(ctx); err != nil {

@@ -159,7 +159,7 @@ func testMountFallbackErrors(t *testing.T, b *testbed.Bed) {
 		{"not registered", Options{RPCBindPort: rpcbindServer(t, b.Host, 4, "")}, "for program 100005 version 3 over tcp: not registered"},
 		{"an address that is none", Options{RPCBindPort: rpcbindServer(t, b.Host, 4, "nonsense")}, "malformed reply"},
 		{"a port that is none", Options{RPCBindPort: rpcbindServer(t, b.Host, 2, 65536)}, "port 65536"},
-		{"no version that we know", Options{RPCBindPort: rpcbindServer(t, b.Host, 1, 0)}, "program 100000 version 2 not supported"},
+		{"no version that we know", Options{RPCBindPort: rpcbindServer(t, b.Host, 1, 0)}, "program 100000 v2: the server has version 3"},
 	} {
 		c := dial(t, b, addr, &test.opts)
 		_, err := c.Exports(t.Context())
@@ -207,7 +207,7 @@ func TestTCPReplies(t *testing.T) {
 		{"two fragments", func(h *oncrpc.CallHeader, _ []byte) []byte { return good(h.XID) }, ""},
 		{"PROG_MISMATCH", func(h *oncrpc.CallHeader, _ []byte) []byte {
 			return record(h.XID, oncrpc.ProgMismatch, nil)
-		}, "has 3..3"},
+		}, "has version 3 of the program"},
 		{"results cut short", func(h *oncrpc.CallHeader, _ []byte) []byte { return record(h.XID, oncrpc.Success, nil) }, "int32 is cut short"},
 		{"a tail", func(h *oncrpc.CallHeader, _ []byte) []byte {
 			return record(h.XID, oncrpc.Success, []byte{3: 5, 7: 0})

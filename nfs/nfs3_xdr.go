@@ -895,6 +895,16 @@ type ExportRes struct {
 	Exports []Export
 }
 
+// nfsV3Names are the names of version NFS_V3 of program NFS_PROGRAM, for errors and metrics. Immutable.
+var nfsV3Names = &oncrpc.Program{
+	Number: Program, Vers: Version, Name: "NFS",
+	Procedures: []string{
+		"NULL", "GETATTR", "SETATTR", "LOOKUP", "ACCESS", "READLINK", "READ", "WRITE",
+		"CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK",
+		"READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF", "COMMIT",
+	},
+}
+
 // A nfsV3Client calls version NFS_V3 of program NFS_PROGRAM.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
@@ -920,7 +930,7 @@ type nfsV3Client struct {
 func newNfsV3Client(c transport.Caller) *nfsV3Client { return &nfsV3Client{caller: c} }
 
 func (c *nfsV3Client) call(proc uint32) *transport.Call {
-	call := c.calls.Get(Program, Version, proc)
+	call := c.calls.Get(nfsV3Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
@@ -953,7 +963,7 @@ func (c *nfsV3Client) StartGetattr(p *transport.Pipeline, args FileHandle, done 
 
 func (c *nfsV3Client) getattrCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_GETATTR: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcGetAttr)
 	call.Args = args.Append(call.Args)
@@ -968,7 +978,7 @@ func (c *nfsV3Client) getattrEnded(call *transport.Call, failed error) (res GetA
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_GETATTR: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -995,7 +1005,7 @@ func (c *nfsV3Client) StartSetattr(p *transport.Pipeline, args *SetAttrArgs, don
 
 func (c *nfsV3Client) setattrCall(args *SetAttrArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_SETATTR: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcSetAttr)
 	call.Args = args.Append(call.Args)
@@ -1010,7 +1020,7 @@ func (c *nfsV3Client) setattrEnded(call *transport.Call, failed error) (res WccR
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_SETATTR: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1037,7 +1047,7 @@ func (c *nfsV3Client) StartLookup(p *transport.Pipeline, args *DirOpArgs, done f
 
 func (c *nfsV3Client) lookupCall(args *DirOpArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_LOOKUP: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcLookup)
 	call.Args = args.Append(call.Args)
@@ -1052,7 +1062,7 @@ func (c *nfsV3Client) lookupEnded(call *transport.Call, failed error) (res Looku
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_LOOKUP: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1079,7 +1089,7 @@ func (c *nfsV3Client) StartAccess(p *transport.Pipeline, args *AccessArgs, done 
 
 func (c *nfsV3Client) accessCall(args *AccessArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_ACCESS: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcAccess)
 	call.Args = args.Append(call.Args)
@@ -1094,7 +1104,7 @@ func (c *nfsV3Client) accessEnded(call *transport.Call, failed error) (res Acces
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_ACCESS: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1122,7 +1132,7 @@ func (c *nfsV3Client) StartReadlink(p *transport.Pipeline, args FileHandle, data
 
 func (c *nfsV3Client) readlinkCall(args FileHandle, data []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_READLINK: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcReadLink)
 	call.Args = args.Append(call.Args)
@@ -1146,7 +1156,7 @@ func (c *nfsV3Client) readlinkEnded(call *transport.Call, failed error) (res Rea
 			res.Attr.Decode(d)
 		}
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_READLINK: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1174,7 +1184,7 @@ func (c *nfsV3Client) StartRead(p *transport.Pipeline, args *ReadArgs, data []by
 
 func (c *nfsV3Client) readCall(args *ReadArgs, data []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_READ: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcRead)
 	call.Args = args.Append(call.Args)
@@ -1202,7 +1212,7 @@ func (c *nfsV3Client) readEnded(call *transport.Call, failed error) (res ReadRes
 			res.Attr.Decode(d)
 		}
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_READ: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1229,7 +1239,7 @@ func (c *nfsV3Client) StartWrite(p *transport.Pipeline, args *WriteArgs, done fu
 
 func (c *nfsV3Client) writeCall(args *WriteArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_WRITE: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcWrite)
 	b := call.Args
@@ -1251,7 +1261,7 @@ func (c *nfsV3Client) writeEnded(call *transport.Call, failed error) (res WriteR
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_WRITE: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1278,7 +1288,7 @@ func (c *nfsV3Client) StartCreate(p *transport.Pipeline, args *CreateArgs, done 
 
 func (c *nfsV3Client) createCall(args *CreateArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_CREATE: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcCreate)
 	call.Args = args.Append(call.Args)
@@ -1293,7 +1303,7 @@ func (c *nfsV3Client) createEnded(call *transport.Call, failed error) (res Creat
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_CREATE: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1320,7 +1330,7 @@ func (c *nfsV3Client) StartMkdir(p *transport.Pipeline, args *MkdirArgs, done fu
 
 func (c *nfsV3Client) mkdirCall(args *MkdirArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_MKDIR: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcMkdir)
 	call.Args = args.Append(call.Args)
@@ -1335,7 +1345,7 @@ func (c *nfsV3Client) mkdirEnded(call *transport.Call, failed error) (res Create
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_MKDIR: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1362,7 +1372,7 @@ func (c *nfsV3Client) StartSymlink(p *transport.Pipeline, args *SymlinkArgs, don
 
 func (c *nfsV3Client) symlinkCall(args *SymlinkArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_SYMLINK: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcSymlink)
 	b := call.Args
@@ -1382,7 +1392,7 @@ func (c *nfsV3Client) symlinkEnded(call *transport.Call, failed error) (res Crea
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_SYMLINK: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1409,7 +1419,7 @@ func (c *nfsV3Client) StartMknod(p *transport.Pipeline, args *MknodArgs, done fu
 
 func (c *nfsV3Client) mknodCall(args *MknodArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_MKNOD: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcMknod)
 	call.Args = args.Append(call.Args)
@@ -1424,7 +1434,7 @@ func (c *nfsV3Client) mknodEnded(call *transport.Call, failed error) (res Create
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_MKNOD: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1451,7 +1461,7 @@ func (c *nfsV3Client) StartRemove(p *transport.Pipeline, args *DirOpArgs, done f
 
 func (c *nfsV3Client) removeCall(args *DirOpArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_REMOVE: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcRemove)
 	call.Args = args.Append(call.Args)
@@ -1466,7 +1476,7 @@ func (c *nfsV3Client) removeEnded(call *transport.Call, failed error) (res WccRe
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_REMOVE: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1493,7 +1503,7 @@ func (c *nfsV3Client) StartRmdir(p *transport.Pipeline, args *DirOpArgs, done fu
 
 func (c *nfsV3Client) rmdirCall(args *DirOpArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_RMDIR: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcRmdir)
 	call.Args = args.Append(call.Args)
@@ -1508,7 +1518,7 @@ func (c *nfsV3Client) rmdirEnded(call *transport.Call, failed error) (res WccRes
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_RMDIR: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1535,7 +1545,7 @@ func (c *nfsV3Client) StartRename(p *transport.Pipeline, args *RenameArgs, done 
 
 func (c *nfsV3Client) renameCall(args *RenameArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_RENAME: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcRename)
 	call.Args = args.Append(call.Args)
@@ -1550,7 +1560,7 @@ func (c *nfsV3Client) renameEnded(call *transport.Call, failed error) (res Renam
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_RENAME: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1577,7 +1587,7 @@ func (c *nfsV3Client) StartLink(p *transport.Pipeline, args *LinkArgs, done func
 
 func (c *nfsV3Client) linkCall(args *LinkArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_LINK: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcLink)
 	call.Args = args.Append(call.Args)
@@ -1592,7 +1602,7 @@ func (c *nfsV3Client) linkEnded(call *transport.Call, failed error) (res LinkRes
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_LINK: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1619,7 +1629,7 @@ func (c *nfsV3Client) StartReaddir(p *transport.Pipeline, args *ReadDirArgs, don
 
 func (c *nfsV3Client) readdirCall(args *ReadDirArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_READDIR: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcReadDir)
 	call.Args = args.Append(call.Args)
@@ -1634,7 +1644,7 @@ func (c *nfsV3Client) readdirEnded(call *transport.Call, failed error) (res Read
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_READDIR: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1661,7 +1671,7 @@ func (c *nfsV3Client) StartReaddirplus(p *transport.Pipeline, args *ReadDirPlusA
 
 func (c *nfsV3Client) readdirplusCall(args *ReadDirPlusArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_READDIRPLUS: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcReadDirPlus)
 	call.Args = args.Append(call.Args)
@@ -1676,7 +1686,7 @@ func (c *nfsV3Client) readdirplusEnded(call *transport.Call, failed error) (res 
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_READDIRPLUS: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1703,7 +1713,7 @@ func (c *nfsV3Client) StartFsstat(p *transport.Pipeline, args FileHandle, done f
 
 func (c *nfsV3Client) fsstatCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_FSSTAT: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcFSStat)
 	call.Args = args.Append(call.Args)
@@ -1718,7 +1728,7 @@ func (c *nfsV3Client) fsstatEnded(call *transport.Call, failed error) (res FSSta
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_FSSTAT: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1745,7 +1755,7 @@ func (c *nfsV3Client) StartFsinfo(p *transport.Pipeline, args FileHandle, done f
 
 func (c *nfsV3Client) fsinfoCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_FSINFO: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcFSInfo)
 	call.Args = args.Append(call.Args)
@@ -1760,7 +1770,7 @@ func (c *nfsV3Client) fsinfoEnded(call *transport.Call, failed error) (res FSInf
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_FSINFO: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1787,7 +1797,7 @@ func (c *nfsV3Client) StartPathconf(p *transport.Pipeline, args FileHandle, done
 
 func (c *nfsV3Client) pathconfCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_PATHCONF: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcPathConf)
 	call.Args = args.Append(call.Args)
@@ -1802,7 +1812,7 @@ func (c *nfsV3Client) pathconfEnded(call *transport.Call, failed error) (res Pat
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_PATHCONF: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1829,7 +1839,7 @@ func (c *nfsV3Client) StartCommit(p *transport.Pipeline, args *CommitArgs, done 
 
 func (c *nfsV3Client) commitCall(args *CommitArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("NFSPROC3_COMMIT: arguments: %w", err)
+		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcCommit)
 	call.Args = args.Append(call.Args)
@@ -1844,7 +1854,7 @@ func (c *nfsV3Client) commitEnded(call *transport.Call, failed error) (res Commi
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("NFSPROC3_COMMIT: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -2954,6 +2964,14 @@ func skipSetMtime(d *xdr.Decoder) {
 	}
 }
 
+// mountV3Names are the names of version MOUNT_V3 of program MOUNT_PROGRAM, for errors and metrics. Immutable.
+var mountV3Names = &oncrpc.Program{
+	Number: MountProgram, Vers: MountVersion, Name: "MOUNT",
+	Procedures: []string{
+		"NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT",
+	},
+}
+
 // A mountV3Client calls version MOUNT_V3 of program MOUNT_PROGRAM.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
@@ -2979,7 +2997,7 @@ type mountV3Client struct {
 func newMountV3Client(c transport.Caller) *mountV3Client { return &mountV3Client{caller: c} }
 
 func (c *mountV3Client) call(proc uint32) *transport.Call {
-	call := c.calls.Get(MountProgram, MountVersion, proc)
+	call := c.calls.Get(mountV3Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
@@ -3012,7 +3030,7 @@ func (c *mountV3Client) StartMnt(p *transport.Pipeline, args DirPath, done func(
 
 func (c *mountV3Client) mntCall(args DirPath) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("MOUNTPROC3_MNT: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(MountProcMnt)
 	call.Args = args.Append(call.Args)
@@ -3027,7 +3045,7 @@ func (c *mountV3Client) mntEnded(call *transport.Call, failed error) (res MntRes
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("MOUNTPROC3_MNT: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -3065,7 +3083,7 @@ func (c *mountV3Client) dumpEnded(call *transport.Call, failed error) (res DumpR
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("MOUNTPROC3_DUMP: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -3092,7 +3110,7 @@ func (c *mountV3Client) StartUmnt(p *transport.Pipeline, args DirPath, done func
 
 func (c *mountV3Client) umntCall(args DirPath) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("MOUNTPROC3_UMNT: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(MountProcUmnt)
 	call.Args = args.Append(call.Args)
@@ -3104,7 +3122,7 @@ func (c *mountV3Client) umntEnded(call *transport.Call, err error) error {
 		results := call.Decoder()
 		d := &results.Decoder
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("MOUNTPROC3_UMNT: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -3139,7 +3157,7 @@ func (c *mountV3Client) umntallEnded(call *transport.Call, err error) error {
 		results := call.Decoder()
 		d := &results.Decoder
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("MOUNTPROC3_UMNTALL: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -3177,7 +3195,7 @@ func (c *mountV3Client) exportEnded(call *transport.Call, failed error) (res Exp
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("MOUNTPROC3_EXPORT: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
 	c.calls.Put(call)

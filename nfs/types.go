@@ -17,17 +17,10 @@ const Port = 20049
 // ProcName is the RFC's name of a procedure of the NFS version 3 program, such as
 // "READDIRPLUS". Unknown numbers are printed as numbers.
 func ProcName(proc uint32) string {
-	if proc < uint32(len(procNames)) {
-		return procNames[proc]
+	if name := nfsV3Names.Procedure(proc); name != "" {
+		return name
 	}
 	return fmt.Sprintf("procedure %d", proc)
-}
-
-var procNames = [...]string{
-	"NULL", "GETATTR", "SETATTR", "LOOKUP", "ACCESS", "READLINK", "READ",
-	"WRITE", "CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR",
-	"RENAME", "LINK", "READDIR", "READDIRPLUS", "FSSTAT", "FSINFO",
-	"PATHCONF", "COMMIT",
 }
 
 // Rights that ACCESS asks about, to be or-ed. RFC 1813 section 3.3.4.

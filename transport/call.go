@@ -12,6 +12,9 @@ type Call struct {
 	Prog, Vers, Proc uint32      // which procedure
 	Cred, Verf       oncrpc.Auth // who calls; the zero values are AUTH_NONE
 
+	// Names are those of the procedures, for errors; nil if they are not known.
+	Names *oncrpc.Program
+
 	// Args are the XDR-encoded arguments without the data and padding of the
 	// items in ReadItems; the length words of those stay in Args.
 	Args []byte

@@ -31,12 +31,20 @@ func (p *Pool[T]) Put(v *T) { p.pool.Put(v) }
 // Calls keeps Calls for reuse. The zero value is ready for use, by many goroutines at once.
 type Calls struct{ pool Pool[Call] }
 
-// Get returns a Call of a procedure without arguments and items. It is the caller's until it is
-// given to Put.
-func (p *Calls) Get(prog, vers, proc uint32) *Call {
+// Get returns a Call of a procedure of a program, without arguments and items. It is the caller's until
+// it is given to Put.
+func (p *Calls) Get(program *oncrpc.Program, proc uint32) *Call {
 	call := p.pool.Get()
-	call.Prog, call.Vers, call.Proc = prog, vers, proc
+	call.Prog, call.Vers, call.Proc, call.Names = program.Number, program.Vers, proc, program
 	return call
+}
+
+// Wrap returns err, the error of a call, with the name of what was called. An *oncrpc.RPCError has it already.
+func (call *Call) Wrap(err error) error {
+	if err == nil || call.Names == nil || errors.As(err, new(*oncrpc.RPCError)) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", call.Names.CallName(call.Proc), err)
 }
 
 // Put takes a Call back, with all that is in its Results. It forgets the memory that items lend.

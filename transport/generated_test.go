@@ -13,7 +13,7 @@ import (
 // A Call that is used again has nothing of what it was before.
 func TestCalls(t *testing.T) {
 	var calls Calls
-	call := calls.Get(1, 2, 3)
+	call := calls.Get(&oncrpc.Program{Number: 1, Vers: 2}, 3)
 	call.Cred, call.MaxResults, call.NoResend = oncrpc.Auth{Body: []byte("cred")}, 4, true
 	call.Args = append(call.Args, 1, 2, 3, 4)
 	call.ReadItems = append(call.ReadItems, ReadItem{4, []byte("data")})
@@ -25,7 +25,7 @@ func TestCalls(t *testing.T) {
 		t.Error("a Call that nobody uses holds memory of its caller")
 	}
 	for range 10 { // the pool may forget
-		call = calls.Get(5, 6, 7)
+		call = calls.Get(&oncrpc.Program{Number: 5, Vers: 6}, 7)
 		if call.Prog != 5 || call.Vers != 6 || call.Proc != 7 || call.Cred.Body != nil || call.MaxResults != 0 || call.NoResend ||
 			len(call.Args)+len(call.ReadItems)+len(call.WriteItems)+len(call.Results) > 0 {
 			t.Errorf("call is %+v", call)

@@ -164,7 +164,7 @@ func (call *Call) takeReply(xid uint32) error {
 	call.Results = call.store[n:]
 	err = call.Reply.Err()
 	if refused, ok := err.(*oncrpc.RPCError); ok {
-		refused.Prog, refused.Vers, refused.Proc = call.Prog, call.Vers, call.Proc
+		refused.Prog, refused.Vers, refused.Proc, refused.Names = call.Prog, call.Vers, call.Proc, call.Names
 	}
 	return err
 }

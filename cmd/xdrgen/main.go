@@ -119,10 +119,15 @@
 // them ignored, for peers that send such. Outside of them that is up to the Decoder: see
 // [xdr.Decoder.Strict].
 //
+// Kv1Names are the names of the program and its procedures as errors have them, and metrics with package
+// rpc/names: those of the source, without what those of all procedures begin with, and without _PROG or
+// _PROGRAM at the end of the program's.
+//
 // Kv1Binding is the transport.Binding, which finds the items in messages without decoding them.
 //
 // A comment /* wrapped */ at a version is for a package that has a client and a binding of its own
-// around them: theirs are kv1Client, newKv1Client and kv1Binding then, and RegisterKv1 is left out.
+// around them: theirs are kv1Client, newKv1Client, kv1Binding and kv1Names then. RegisterKv1 is left out,
+// and errors of the client do not begin with the name of the procedure.
 //
 // # Exit status
 //

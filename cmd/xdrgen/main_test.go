@@ -39,6 +39,7 @@ func TestRun(t *testing.T) {
 		{"mistake in a name", "wrong2.x", 1, "", "wrong2.x:1:9: type b is not declared\n", ""},
 		{"mistake in an annotation", "oneway.x", 1, "", "oneway.x:1:43: procedure F cannot be one-way: RPC-over-RDMA has no calls without a reply\n", ""},
 		{"program", "-o - -package q prog.x", 0, "func NewVClient(c transport.Caller) *VClient", "", ""},
+		{"names", "-o - -package q sparse.x", 0, "Procedures: []string{\n\t\t\"NULL\", 7: \"G\", \"H\",\n\t},", "", ""},
 		{"no such file", "none.x", 1, "", "open none.x: *", ""},
 		{"no files", "", 2, "", "usage: xdrgen *", ""},
 		{"no such flag", "-q a.x", 2, "", "flag provided but not defined: -q\n*", ""},
@@ -60,6 +61,7 @@ func TestRun(t *testing.T) {
 				"wrong.x":      "const = 1;\nconst A     =  ;",
 				"wrong2.x":     "typedef b a;",
 				"prog.x":       "program P { version V { int F(int) = 1; } = 1; } = 1;",
+				"sparse.x":     "program P_PROG { version V { int P_G(int) = 7; int P_H(int) = 8; int P_I(int) = 4294967295; } = 1; } = 1;",
 				"oneway.x":     "program P { version V { void F(int) = 1;  /* oneway */\n } = 1; } = 1;",
 			})
 			var stdout, stderr bytes.Buffer

@@ -143,6 +143,14 @@ type Expression struct {
 	Steps []Step
 }
 
+// CalcV1Names are the names of version CALC_V1 of program CALC_PROG, for errors and metrics. Immutable.
+var CalcV1Names = &oncrpc.Program{
+	Number: CalcProg, Vers: CalcV1, Name: "CALC",
+	Procedures: []string{
+		"NULL", "EVALUATE",
+	},
+}
+
 // A CalcV1Client calls version CALC_V1 of program CALC_PROG.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
@@ -168,7 +176,7 @@ type CalcV1Client struct {
 func NewCalcV1Client(c transport.Caller) *CalcV1Client { return &CalcV1Client{caller: c} }
 
 func (c *CalcV1Client) call(proc uint32) *transport.Call {
-	call := c.calls.Get(CalcProg, CalcV1, proc)
+	call := c.calls.Get(CalcV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
@@ -176,7 +184,7 @@ func (c *CalcV1Client) call(proc uint32) *transport.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *CalcV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := c.caller.Call(ctx, call)
+	err := call.Wrap(c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -201,7 +209,7 @@ func (c *CalcV1Client) StartEvaluate(p *transport.Pipeline, args *Expression, do
 
 func (c *CalcV1Client) evaluateCall(args *Expression) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("CALC_EVALUATE: arguments: %w", err)
+		return nil, fmt.Errorf("EVALUATE of CALC v1: arguments: %w", err)
 	}
 	call := c.call(CalcEvaluate)
 	call.Args = args.Append(call.Args)
@@ -216,9 +224,10 @@ func (c *CalcV1Client) evaluateEnded(call *transport.Call, failed error) (res Re
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("CALC_EVALUATE: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
+	err = call.Wrap(err)
 	c.calls.Put(call)
 	return res, err
 }

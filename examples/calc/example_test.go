@@ -58,8 +58,8 @@ func ExampleCalcV1Program() {
 	}
 	// Output:
 	// 42 <nil>
-	// 0 rpc: server denied the call: AUTH_TOOWEAK (program 536870916 version 1 procedure 1)
-	// 0 rpc: server denied the call: AUTH_TOOWEAK (program 536870916 version 1 procedure 1)
+	// 0 EVALUATE of CALC v1: the server denied the call (AUTH_TOOWEAK)
+	// 0 EVALUATE of CALC v1: the server denied the call (AUTH_TOOWEAK)
 }
 
 func check(err error) {

@@ -22,6 +22,14 @@ const (
 // Text is typedef text.
 type Text = string
 
+// EchoV1Names are the names of version ECHO_V1 of program ECHO_PROG, for errors and metrics. Immutable.
+var EchoV1Names = &oncrpc.Program{
+	Number: EchoProg, Vers: EchoV1, Name: "ECHO",
+	Procedures: []string{
+		"NULL", "SAY",
+	},
+}
+
 // An EchoV1Client calls version ECHO_V1 of program ECHO_PROG.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
@@ -47,7 +55,7 @@ type EchoV1Client struct {
 func NewEchoV1Client(c transport.Caller) *EchoV1Client { return &EchoV1Client{caller: c} }
 
 func (c *EchoV1Client) call(proc uint32) *transport.Call {
-	call := c.calls.Get(EchoProg, EchoV1, proc)
+	call := c.calls.Get(EchoV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
@@ -55,7 +63,7 @@ func (c *EchoV1Client) call(proc uint32) *transport.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *EchoV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := c.caller.Call(ctx, call)
+	err := call.Wrap(c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -80,7 +88,7 @@ func (c *EchoV1Client) StartSay(p *transport.Pipeline, said Text, done func(Text
 
 func (c *EchoV1Client) sayCall(said Text) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(said), 1024); err != nil {
-		return nil, fmt.Errorf("ECHO_SAY: arguments: %w", xdr.InField("said", err))
+		return nil, fmt.Errorf("SAY of ECHO v1: arguments: %w", xdr.InField("said", err))
 	}
 	call := c.call(EchoSay)
 	b := call.Args
@@ -98,9 +106,10 @@ func (c *EchoV1Client) sayEnded(call *transport.Call, failed error) (res Text, e
 		d.Strict()
 		res = d.String(1024)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("ECHO_SAY: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
+	err = call.Wrap(err)
 	c.calls.Put(call)
 	return res, err
 }

@@ -80,6 +80,14 @@ type Result struct {
 	Value  Value // if Status is Ok
 }
 
+// StoreV1Names are the names of version STORE_V1 of program STORE_PROG, for errors and metrics. Immutable.
+var StoreV1Names = &oncrpc.Program{
+	Number: StoreProg, Vers: StoreV1, Name: "STORE",
+	Procedures: []string{
+		"NULL", "PUT", "GET", "WATCH",
+	},
+}
+
 // A StoreV1Client calls version STORE_V1 of program STORE_PROG.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
@@ -105,7 +113,7 @@ type StoreV1Client struct {
 func NewStoreV1Client(c transport.Caller) *StoreV1Client { return &StoreV1Client{caller: c} }
 
 func (c *StoreV1Client) call(proc uint32) *transport.Call {
-	call := c.calls.Get(StoreProg, StoreV1, proc)
+	call := c.calls.Get(StoreV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
@@ -113,7 +121,7 @@ func (c *StoreV1Client) call(proc uint32) *transport.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *StoreV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := c.caller.Call(ctx, call)
+	err := call.Wrap(c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -138,10 +146,10 @@ func (c *StoreV1Client) StartPut(p *transport.Pipeline, key Key, value Value, do
 
 func (c *StoreV1Client) putCall(key Key, value Value) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
-		return nil, fmt.Errorf("STORE_PUT: arguments: %w", xdr.InField("key", err))
+		return nil, fmt.Errorf("PUT of STORE v1: arguments: %w", xdr.InField("key", err))
 	}
 	if err := value.Check(); err != nil {
-		return nil, fmt.Errorf("STORE_PUT: arguments: %w", xdr.InField("value", err))
+		return nil, fmt.Errorf("PUT of STORE v1: arguments: %w", xdr.InField("value", err))
 	}
 	call := c.call(StorePut)
 	b := call.Args
@@ -160,9 +168,10 @@ func (c *StoreV1Client) putEnded(call *transport.Call, failed error) (res Status
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("STORE_PUT: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
+	err = call.Wrap(err)
 	c.calls.Put(call)
 	return res, err
 }
@@ -188,7 +197,7 @@ func (c *StoreV1Client) StartGet(p *transport.Pipeline, key Key, value []byte, d
 
 func (c *StoreV1Client) getCall(key Key, value []byte) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
-		return nil, fmt.Errorf("STORE_GET: arguments: %w", xdr.InField("key", err))
+		return nil, fmt.Errorf("GET of STORE v1: arguments: %w", xdr.InField("key", err))
 	}
 	call := c.call(StoreGet)
 	b := call.Args
@@ -212,9 +221,10 @@ func (c *StoreV1Client) getEnded(call *transport.Call, failed error) (res Result
 			res = Result{Status: res.Status}
 		}
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("STORE_GET: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
+	err = call.Wrap(err)
 	c.calls.Put(call)
 	return res, err
 }
@@ -241,7 +251,7 @@ func (c *StoreV1Client) StartWatch(p *transport.Pipeline, prefix Key, done func(
 
 func (c *StoreV1Client) watchCall(prefix Key) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(prefix), 255); err != nil {
-		return nil, fmt.Errorf("STORE_WATCH: arguments: %w", xdr.InField("prefix", err))
+		return nil, fmt.Errorf("WATCH of STORE v1: arguments: %w", xdr.InField("prefix", err))
 	}
 	call := c.call(StoreWatch)
 	b := call.Args
@@ -258,9 +268,10 @@ func (c *StoreV1Client) watchEnded(call *transport.Call, failed error) (res Stat
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("STORE_WATCH: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
+	err = call.Wrap(err)
 	c.calls.Put(call)
 	return res, err
 }
@@ -522,6 +533,14 @@ func (StoreV1Binding) Idempotent(p transport.Procedure) bool {
 	return false
 }
 
+// WatcherV1Names are the names of version WATCHER_V1 of program WATCHER_PROG, for errors and metrics. Immutable.
+var WatcherV1Names = &oncrpc.Program{
+	Number: WatcherProg, Vers: WatcherV1, Name: "WATCHER",
+	Procedures: []string{
+		"NULL", "CHANGED",
+	},
+}
+
 // A WatcherV1Client calls version WATCHER_V1 of program WATCHER_PROG.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
@@ -547,7 +566,7 @@ type WatcherV1Client struct {
 func NewWatcherV1Client(c transport.Caller) *WatcherV1Client { return &WatcherV1Client{caller: c} }
 
 func (c *WatcherV1Client) call(proc uint32) *transport.Call {
-	call := c.calls.Get(WatcherProg, WatcherV1, proc)
+	call := c.calls.Get(WatcherV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
@@ -555,7 +574,7 @@ func (c *WatcherV1Client) call(proc uint32) *transport.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *WatcherV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := c.caller.Call(ctx, call)
+	err := call.Wrap(c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -580,7 +599,7 @@ func (c *WatcherV1Client) StartChanged(p *transport.Pipeline, key Key, done func
 
 func (c *WatcherV1Client) changedCall(key Key) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
-		return nil, fmt.Errorf("WATCHER_CHANGED: arguments: %w", xdr.InField("key", err))
+		return nil, fmt.Errorf("CHANGED of WATCHER v1: arguments: %w", xdr.InField("key", err))
 	}
 	call := c.call(WatcherChanged)
 	b := call.Args
@@ -594,9 +613,10 @@ func (c *WatcherV1Client) changedEnded(call *transport.Call, err error) error {
 		results := call.Decoder()
 		d := &results.Decoder
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("WATCHER_CHANGED: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
+	err = call.Wrap(err)
 	c.calls.Put(call)
 	return err
 }

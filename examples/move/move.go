@@ -29,6 +29,14 @@ type File struct {
 	Data []byte
 }
 
+// MoveV1Names are the names of version MOVE_V1 of program MOVE_PROG, for errors and metrics. Immutable.
+var MoveV1Names = &oncrpc.Program{
+	Number: MoveProg, Vers: MoveV1, Name: "MOVE",
+	Procedures: []string{
+		"NULL", "SUM",
+	},
+}
+
 // A MoveV1Client calls version MOVE_V1 of program MOVE_PROG.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
@@ -54,7 +62,7 @@ type MoveV1Client struct {
 func NewMoveV1Client(c transport.Caller) *MoveV1Client { return &MoveV1Client{caller: c} }
 
 func (c *MoveV1Client) call(proc uint32) *transport.Call {
-	call := c.calls.Get(MoveProg, MoveV1, proc)
+	call := c.calls.Get(MoveV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
@@ -62,7 +70,7 @@ func (c *MoveV1Client) call(proc uint32) *transport.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *MoveV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := c.caller.Call(ctx, call)
+	err := call.Wrap(c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -87,7 +95,7 @@ func (c *MoveV1Client) StartSum(p *transport.Pipeline, args *File, done func(Sum
 
 func (c *MoveV1Client) sumCall(args *File) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return nil, fmt.Errorf("MOVE_SUM: arguments: %w", err)
+		return nil, fmt.Errorf("SUM of MOVE v1: arguments: %w", err)
 	}
 	call := c.call(MoveSum)
 	b := call.Args
@@ -105,9 +113,10 @@ func (c *MoveV1Client) sumEnded(call *transport.Call, failed error) (res Sum, er
 		d := &results.Decoder
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("MOVE_SUM: results: %w", err)
+			err = fmt.Errorf("results: %w", err)
 		}
 	}
+	err = call.Wrap(err)
 	c.calls.Put(call)
 	return res, err
 }

@@ -47,7 +47,7 @@ var Layers = []Layer{
 	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/rpcrdma", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/dump", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc", "proto/rpcrdma"}},
-	{Path: "rpc/names", Library: true, Pure: true, May: []string{"proto/dump"}},
+	{Path: "rpc/names", Library: true, Pure: true, May: []string{"proto/dump", "proto/oncrpc"}},
 	{Path: "proto/mpa", Library: true, Pure: true, May: []string{"internal/crc32c"}},
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
@@ -102,13 +102,13 @@ var Layers = []Layer{
 	{
 		Path: "rpc/prometheus", Library: true, Pure: true,
 		May:      []string{"internal/connset", "rpc/names", "transport"},
-		Tests:    []string{"iwarp", "proto/oncrpc"},
+		Tests:    []string{"iwarp", "proto/oncrpc", "examples"},
 		External: []string{"github.com/prometheus"},
 	},
 	{
 		Path: "rpc/otel", Library: true, Pure: true,
 		May:      []string{"internal/connset", "rpc/names", "transport", "proto/xdr", "proto/oncrpc"},
-		Tests:    []string{"iwarp"},
+		Tests:    []string{"iwarp", "examples"},
 		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{

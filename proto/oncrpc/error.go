@@ -1,17 +1,15 @@
 package oncrpc
 
-import (
-	"fmt"
-	"strconv"
-)
+import "fmt"
 
 // An RPCError is an error reply: the server answered, but did not execute the procedure
 // successfully. Stat decides which of the other fields mean anything, as in [ReplyHeader].
 //
-// Prog, Vers and Proc name what was called. A reply does not carry them; the caller fills them
-// in. While they are zero the error message omits them.
+// Prog, Vers and Proc are what was called. A reply does not carry them; the caller fills them in. While
+// Prog is 0, which is no program, the error message omits them. Names has names for them, or is nil.
 type RPCError struct {
 	Prog, Vers, Proc uint32
+	Names            *Program
 
 	Stat       ReplyStat
 	AcceptStat AcceptStat
@@ -38,69 +36,57 @@ func (h *ReplyHeader) Err() error {
 }
 
 func (e *RPCError) Error() string {
+	if e.Prog == 0 {
+		return "rpc: " + e.reason()
+	}
+	names := e.Names
+	if names == nil {
+		names = &Program{Number: e.Prog, Vers: e.Vers}
+	}
+	return names.CallName(e.Proc) + ": " + e.reason()
+}
+
+// reason says what the server answered.
+func (e *RPCError) reason() string {
 	switch e.Stat {
 	case MsgAccepted:
-		return "rpc: " + e.accepted()
+		return e.accepted()
 	case MsgDenied:
-		return "rpc: " + e.denied()
+		return e.denied()
 	}
-	return fmt.Sprintf("rpc: server answered with unknown status %v", e.Stat)
+	return fmt.Sprintf("the server answered with the unknown status %v", e.Stat)
 }
 
 func (e *RPCError) accepted() string {
 	switch e.AcceptStat {
 	case ProgUnavail:
-		return e.program() + " not available at the server"
+		return "the server does not have the program (PROG_UNAVAIL)"
 	case ProgMismatch:
-		return fmt.Sprintf("%s%s not supported, server has %d..%d", e.program(), e.version(), e.Low, e.High)
+		return fmt.Sprintf("the server has %s of the program (PROG_MISMATCH)", e.versions("version"))
 	case ProcUnavail:
-		return fmt.Sprintf("%s not available in %s%s", e.procedure(), e.program(), e.version())
+		return "the server does not have the procedure (PROC_UNAVAIL)"
 	case GarbageArgs:
-		return "server could not decode the arguments" + e.called()
+		return "the server could not decode the arguments (GARBAGE_ARGS)"
 	case SystemErr:
-		return "server failed with a system error" + e.called()
+		return "the server failed (SYSTEM_ERR)"
 	}
-	return fmt.Sprintf("server answered with unknown status %v%s", e.AcceptStat, e.called())
+	return fmt.Sprintf("the server answered with the unknown status %v", e.AcceptStat)
 }
 
 func (e *RPCError) denied() string {
 	switch e.RejectStat {
 	case RPCMismatch:
-		return fmt.Sprintf("RPC version %d not supported, server has %d..%d", Version, e.Low, e.High)
+		return fmt.Sprintf("the server has %s, not %d (RPC_MISMATCH)", e.versions("RPC version"), Version)
 	case AuthError:
-		return fmt.Sprintf("server denied the call: %v%s", e.AuthStat, e.called())
+		return fmt.Sprintf("the server denied the call (%v)", e.AuthStat)
 	}
-	return fmt.Sprintf("server denied the call with unknown status %v%s", e.RejectStat, e.called())
+	return fmt.Sprintf("the server denied the call with the unknown status %v", e.RejectStat)
 }
 
-// known reports whether the caller filled in what was called; no program has the
-// number 0.
-func (e *RPCError) known() bool { return e.Prog != 0 }
-
-func (e *RPCError) program() string {
-	if !e.known() {
-		return "program"
+// versions returns those that the server has.
+func (e *RPCError) versions(of string) string {
+	if e.Low == e.High {
+		return fmt.Sprintf("%s %d", of, e.Low)
 	}
-	return "program " + strconv.FormatUint(uint64(e.Prog), 10)
-}
-
-func (e *RPCError) version() string {
-	if !e.known() {
-		return " version"
-	}
-	return " version " + strconv.FormatUint(uint64(e.Vers), 10)
-}
-
-func (e *RPCError) procedure() string {
-	if !e.known() {
-		return "procedure"
-	}
-	return "procedure " + strconv.FormatUint(uint64(e.Proc), 10)
-}
-
-func (e *RPCError) called() string {
-	if !e.known() {
-		return ""
-	}
-	return fmt.Sprintf(" (program %d version %d procedure %d)", e.Prog, e.Vers, e.Proc)
+	return fmt.Sprintf("%ss %d to %d", of, e.Low, e.High)
 }

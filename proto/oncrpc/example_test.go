@@ -33,5 +33,5 @@ func Example() {
 		no.Prog, no.Vers, no.Proc = c.Prog, c.Vers, c.Proc
 	}
 	fmt.Println(err)
-	// Output: rpc: program 100003 version 9 not supported, server has 3..4
+	// Output: procedure 0 of program 100003 v9: the server has versions 3 to 4 of the program (PROG_MISMATCH)
 }

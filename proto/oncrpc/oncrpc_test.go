@@ -122,8 +122,7 @@ var replies = []struct {
 	name string
 	wire string
 	h    ReplyHeader
-	err  string // of Err, with program 100003 version 9 procedure 7 filled in
-	bare string // of Err as it comes
+	err  string // of Err, what was called aside
 }{{
 	name: "SUCCESS",
 	wire: "01020304 00000001 00000000  00000000 00000000  00000000",
@@ -136,62 +135,57 @@ var replies = []struct {
 	name: "V1-8-1 PROG_UNAVAIL",
 	wire: "01020304 00000001 00000000  00000000 00000000  00000001",
 	h:    ReplyHeader{XID: 0x01020304, AcceptStat: ProgUnavail},
-	err:  "rpc: program 100003 not available at the server",
-	bare: "rpc: program not available at the server",
+	err:  "the server does not have the program (PROG_UNAVAIL)",
 }, {
 	name: "PROG_MISMATCH",
 	wire: "01020304 00000001 00000000  00000000 00000000  00000002 00000003 00000004",
 	h:    ReplyHeader{XID: 0x01020304, AcceptStat: ProgMismatch, Low: 3, High: 4},
-	err:  "rpc: program 100003 version 9 not supported, server has 3..4",
-	bare: "rpc: program version not supported, server has 3..4",
+	err:  "the server has versions 3 to 4 of the program (PROG_MISMATCH)",
+}, {
+	name: "PROG_MISMATCH, one version",
+	wire: "01020304 00000001 00000000  00000000 00000000  00000002 00000003 00000003",
+	h:    ReplyHeader{XID: 0x01020304, AcceptStat: ProgMismatch, Low: 3, High: 3},
+	err:  "the server has version 3 of the program (PROG_MISMATCH)",
 }, {
 	name: "PROC_UNAVAIL",
 	wire: "01020304 00000001 00000000  00000000 00000000  00000003",
 	h:    ReplyHeader{XID: 0x01020304, AcceptStat: ProcUnavail},
-	err:  "rpc: procedure 7 not available in program 100003 version 9",
-	bare: "rpc: procedure not available in program version",
+	err:  "the server does not have the procedure (PROC_UNAVAIL)",
 }, {
 	name: "GARBAGE_ARGS",
 	wire: "01020304 00000001 00000000  00000000 00000000  00000004",
 	h:    ReplyHeader{XID: 0x01020304, AcceptStat: GarbageArgs},
-	err:  "rpc: server could not decode the arguments (program 100003 version 9 procedure 7)",
-	bare: "rpc: server could not decode the arguments",
+	err:  "the server could not decode the arguments (GARBAGE_ARGS)",
 }, {
 	name: "SYSTEM_ERR",
 	wire: "01020304 00000001 00000000  00000000 00000000  00000005",
 	h:    ReplyHeader{XID: 0x01020304, AcceptStat: SystemErr},
-	err:  "rpc: server failed with a system error (program 100003 version 9 procedure 7)",
-	bare: "rpc: server failed with a system error",
+	err:  "the server failed (SYSTEM_ERR)",
 }, {
 	name: "accept_stat without a name",
 	wire: "01020304 00000001 00000000  00000000 00000000  00000063",
 	h:    ReplyHeader{XID: 0x01020304, AcceptStat: 99},
-	err:  "rpc: server answered with unknown status ACCEPT_STAT(99) (program 100003 version 9 procedure 7)",
-	bare: "rpc: server answered with unknown status ACCEPT_STAT(99)",
+	err:  "the server answered with the unknown status ACCEPT_STAT(99)",
 }, {
 	name: "RPC_MISMATCH",
 	wire: "01020304 00000001 00000001  00000000 00000003 00000004",
 	h:    ReplyHeader{XID: 0x01020304, Stat: MsgDenied, RejectStat: RPCMismatch, Low: 3, High: 4},
-	err:  "rpc: RPC version 2 not supported, server has 3..4",
-	bare: "rpc: RPC version 2 not supported, server has 3..4",
+	err:  "the server has RPC versions 3 to 4, not 2 (RPC_MISMATCH)",
 }, {
 	name: "AUTH_ERROR",
 	wire: "01020304 00000001 00000001  00000001 00000005",
 	h:    ReplyHeader{XID: 0x01020304, Stat: MsgDenied, RejectStat: AuthError, AuthStat: AuthTooWeak},
-	err:  "rpc: server denied the call: AUTH_TOOWEAK (program 100003 version 9 procedure 7)",
-	bare: "rpc: server denied the call: AUTH_TOOWEAK",
+	err:  "the server denied the call (AUTH_TOOWEAK)",
 }, {
 	name: "reject_stat without a name",
 	wire: "01020304 00000001 00000001  00000063",
 	h:    ReplyHeader{XID: 0x01020304, Stat: MsgDenied, RejectStat: 99},
-	err:  "rpc: server denied the call with unknown status REJECT_STAT(99) (program 100003 version 9 procedure 7)",
-	bare: "rpc: server denied the call with unknown status REJECT_STAT(99)",
+	err:  "the server denied the call with the unknown status REJECT_STAT(99)",
 }, {
 	name: "reply_stat without a name",
 	wire: "01020304 00000001 00000063",
 	h:    ReplyHeader{XID: 0x01020304, Stat: 99},
-	err:  "rpc: server answered with unknown status REPLY_STAT(99)",
-	bare: "rpc: server answered with unknown status REPLY_STAT(99)",
+	err:  "the server answered with the unknown status REPLY_STAT(99)",
 }}
 
 func TestReplyGolden(t *testing.T) {
@@ -224,6 +218,26 @@ func TestReplyGolden(t *testing.T) {
 	}
 }
 
+// What has no name is a number, in hexadecimal if users choose it.
+func TestCallName(t *testing.T) {
+	store := &Program{Number: 0x20000001, Vers: 1, Name: "STORE", Procedures: []string{"NULL", "", "GET"}}
+	for _, tt := range []struct {
+		names *Program
+		proc  uint32
+		want  string
+	}{
+		{store, 2, "GET of STORE v1"},
+		{store, 1, "procedure 1 of STORE v1"},
+		{store, 1<<32 - 1, "procedure 4294967295 of STORE v1"},
+		{&Program{Number: 0x20000001, Vers: 2}, 2, "procedure 2 of program 0x20000001 v2"},
+		{&Program{Number: 0x1fffffff, Vers: 3}, 0, "procedure 0 of program 536870911 v3"},
+	} {
+		if got := tt.names.CallName(tt.proc); got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
+
 func TestReplyErr(t *testing.T) {
 	for _, tt := range replies {
 		t.Run(tt.name, func(t *testing.T) {
@@ -238,12 +252,16 @@ func TestReplyErr(t *testing.T) {
 			if !errors.As(err, &rpc) {
 				t.Fatalf("error is %v, want a *RPCError", err)
 			}
-			if rpc.Error() != tt.bare {
-				t.Errorf("got %q, want %q", rpc, tt.bare)
+			if want := "rpc: " + tt.err; rpc.Error() != want {
+				t.Errorf("got %q, want %q", rpc, want)
 			}
 			rpc.Prog, rpc.Vers, rpc.Proc = 100003, 9, 7
-			if rpc.Error() != tt.err {
-				t.Errorf("got %q, want %q", rpc, tt.err)
+			if want := "procedure 7 of program 100003 v9: " + tt.err; rpc.Error() != want {
+				t.Errorf("got %q, want %q", rpc, want)
+			}
+			rpc.Names = &Program{Number: 100003, Vers: 9, Name: "NFS", Procedures: []string{7: "WRITE"}}
+			if want := "WRITE of NFS v9: " + tt.err; rpc.Error() != want {
+				t.Errorf("got %q, want %q", rpc, want)
 			}
 			if rpc.Stat != tt.h.Stat || rpc.AcceptStat != tt.h.AcceptStat || rpc.RejectStat != tt.h.RejectStat ||
 				rpc.AuthStat != tt.h.AuthStat || rpc.Low != tt.h.Low || rpc.High != tt.h.High {

@@ -67,7 +67,7 @@ func ExampleAllow() {
 	greet(cl, 1002)
 	// Output:
 	// hello...
-	// rpc: server denied the call: AUTH_TOOWEAK (program 536870913 version 1 procedure 1)
+	// procedure 1 of program 0x20000001 v1: the server denied the call (AUTH_TOOWEAK)
 }
 
 // A log of all calls, those included that are refused after it.
@@ -93,7 +93,7 @@ func ExampleLog() {
 	// level=INFO msg=rpc prog=536870913 vers=1 proc=1 flavor=AUTH_SYS uid=1000 gid=100 status=SUCCESS in=0 out=8
 	// hello...
 	// level=WARN msg=rpc prog=536870913 vers=1 proc=1 flavor=AUTH_SYS uid=0 gid=100 status=AUTH_TOOWEAK in=0 out=0
-	// rpc: server denied the call: AUTH_TOOWEAK (program 536870913 version 1 procedure 1)
+	// procedure 1 of program 0x20000001 v1: the server denied the call (AUTH_TOOWEAK)
 }
 
 // Each user has one call per hour, and eight calls in flight.
@@ -112,7 +112,7 @@ func ExampleNewLimiter() {
 	fmt.Println(limiter.Stats().Refused, "refused")
 	// Output:
 	// hello...
-	// rpc: server failed with a system error (program 536870913 version 1 procedure 1)
+	// procedure 1 of program 0x20000001 v1: the server failed (SYSTEM_ERR)
 	// hello...
 	// 1 refused
 }

@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"log"
 
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 )
 
 // Counters for the procedures of a program, and one for everything that peers make up.
 func Example() {
-	table, err := names.New(names.Program{
+	table, err := names.New(&oncrpc.Program{
 		Number: 0x20000055, Vers: 1, Name: "MOVE", Procedures: []string{"NULL", "PUT", "GET"},
 	})
 	if err != nil {

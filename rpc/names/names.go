@@ -14,6 +14,7 @@ import (
 	"strconv"
 
 	"github.com/rpcrdma/rpcrdma/proto/dump"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
 // Other is the name of procedures, and of programs, that are not in a Table.
@@ -22,21 +23,14 @@ const Other = "other"
 // MaxEntries is how many entries a Table has at most.
 const MaxEntries = 4096
 
-// A Program names the procedures of one version of a program.
-type Program struct {
-	Number, Vers uint32   // in RPC calls
-	Name         string   // for labels
-	Procedures   []string // by number; an empty one has no name, and is Other
-}
-
 // Known returns the versions of programs with the given numbers that package dump names, such as
 // 100003 for NFS, in the order of their numbers. It leaves out programs that it does not know.
-func Known(numbers ...uint32) []Program {
-	var list []Program
+func Known(numbers ...uint32) []*oncrpc.Program {
+	var list []*oncrpc.Program
 	for _, n := range numbers {
 		name, versions := dump.Program(n)
 		for _, v := range versions {
-			list = append(list, Program{Number: n, Vers: v.Number, Name: name, Procedures: v.Procedures})
+			list = append(list, &oncrpc.Program{Number: n, Vers: v.Number, Name: name, Procedures: v.Procedures})
 		}
 	}
 	return list
@@ -75,10 +69,9 @@ type span struct{ first, n int }
 
 // New returns a Table of programs. It fails if one of them has no name or is in the list twice, and
 // if there were more than MaxEntries entries.
-func New(programs ...Program) (*Table, error) {
+func New(programs ...*oncrpc.Program) (*Table, error) {
 	t := &Table{spans: make(map[version]span)}
-	for i := range programs {
-		p := &programs[i]
+	for _, p := range programs {
 		v := version{p.Number, p.Vers}
 		switch _, twice := t.spans[v]; {
 		case p.Name == "" || p.Name == Other:

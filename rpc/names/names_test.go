@@ -5,11 +5,13 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
 func nfs(t *testing.T) *Table {
 	t.Helper()
-	table, err := New(append(Known(100003, 100005), Program{Number: 77, Vers: 2, Name: "gaps", Procedures: []string{"NULL", "", "LAST"}})...)
+	table, err := New(append(Known(100003, 100005), &oncrpc.Program{Number: 77, Vers: 2, Name: "gaps", Procedures: []string{"NULL", "", "LAST"}})...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,12 +62,12 @@ func TestRandom(t *testing.T) {
 
 func TestNewFails(t *testing.T) {
 	for _, tt := range []struct {
-		programs []Program
+		programs []*oncrpc.Program
 		want     string
 	}{
-		{[]Program{{Number: 5}}, "program 5 has no name"},
+		{[]*oncrpc.Program{{Number: 5}}, "program 5 has no name"},
 		{append(Known(100003), Known(100003)...), "is named twice"},
-		{[]Program{{Number: 5, Name: "long", Procedures: make([]string, MaxEntries)}}, "too many"},
+		{[]*oncrpc.Program{{Number: 5, Name: "long", Procedures: make([]string, MaxEntries)}}, "too many"},
 	} {
 		if _, err := New(tt.programs...); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want %q", err, tt.want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log"
 
+	"github.com/rpcrdma/rpcrdma/examples/kv"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 	"github.com/rpcrdma/rpcrdma/rpc/otel"
@@ -13,7 +14,7 @@ import (
 // The calls of a client and a server are measured and traced. Both ends have agreed on a flavor of
 // verifier for the context of a trace.
 func Example() {
-	table, err := names.New(names.Program{Number: 0x20000055, Vers: 1, Name: "MOVE", Procedures: []string{"NULL", "PUT", "GET"}})
+	table, err := names.New(kv.StoreV1Names)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -30,8 +31,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer srv.Close()
-	handler := transport.Procedures{} // the program's own
-	if err := srv.Register(transport.Program{Number: 0x20000055, Low: 1, High: 1, Handler: tracing.Handler(handler)}); err != nil {
+	program := kv.StoreV1Program(kv.UnimplementedStoreV1Server{})
+	program.Handler = tracing.Handler(program.Handler)
+	if err := srv.Register(program); err != nil {
 		log.Fatal(err)
 	}
 
@@ -40,6 +42,8 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	caller := tracing.Caller(client) // for everything that accepts a transport.Caller
-	_ = caller
+	store := kv.NewStoreV1Client(tracing.Caller(client))
+	if _, err := store.Put(context.Background(), "key", kv.Value("value")); err != nil {
+		log.Fatal(err)
+	}
 }

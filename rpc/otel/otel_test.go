@@ -45,7 +45,7 @@ const (
 
 func table(t testing.TB) *names.Table {
 	t.Helper()
-	names, err := names.New(names.Program{Number: prog, Vers: 1, Name: "TEST", Procedures: []string{"NULL", "ECHO", "RELAY", "FAIL", "BOOM"}})
+	names, err := names.New(&oncrpc.Program{Number: prog, Vers: 1, Name: "TEST", Procedures: []string{"NULL", "ECHO", "RELAY", "FAIL", "BOOM"}})
 	testutil.Must(t, err)
 	return names
 }

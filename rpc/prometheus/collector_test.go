@@ -32,7 +32,7 @@ const (
 func table(t testing.TB) *names.Table {
 	t.Helper()
 	names, err := names.New(append(names.Known(100003),
-		names.Program{Number: prog, Vers: 1, Name: "TEST", Procedures: []string{"NULL", "ECHO", "FAIL"}})...)
+		&oncrpc.Program{Number: prog, Vers: 1, Name: "TEST", Procedures: []string{"NULL", "ECHO", "FAIL"}})...)
 	ours.Must(t, err)
 	return names
 }

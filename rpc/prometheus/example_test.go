@@ -7,15 +7,15 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/rpcrdma/rpcrdma/examples/kv"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 	"github.com/rpcrdma/rpcrdma/rpc/prometheus"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 func ExampleNew() {
-	// NFS, which is known by name, and a program of our own.
-	own := names.Program{Number: 0x20000055, Vers: 1, Name: "MOVE", Procedures: []string{"NULL", "PUT", "GET"}}
-	table, err := names.New(append(names.Known(100003), own)...)
+	// NFS, which is known by name, and a program that xdrgen has compiled.
+	table, err := names.New(append(names.Known(100003), kv.StoreV1Names)...)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -34,7 +34,7 @@ const (
 
 func table(t testing.TB) *names.Table {
 	t.Helper()
-	names, err := names.New(names.Program{Number: prog, Vers: 1, Name: "TEST", Procedures: []string{"NULL", "ECHO", "HANG", "FAIL"}})
+	names, err := names.New(&oncrpc.Program{Number: prog, Vers: 1, Name: "TEST", Procedures: []string{"NULL", "ECHO", "HANG", "FAIL"}})
 	if err != nil {
 		t.Fatal(err)
 	}

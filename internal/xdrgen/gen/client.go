@@ -20,7 +20,7 @@ func (g *generator) client(s *service) {
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever %[6]s was
+// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever %[4]s was
 // called with. What an argument refers to belongs to the call until the Pipeline's Wait calls done,
 // with what the other method would have returned. An argument that Check refuses is the error of
 // Start, and done is not called.
@@ -33,14 +33,14 @@ type %[1]s struct {
 	calls  transport.Calls
 }
 
-// %[6]s returns a client that makes its calls with c, which stays the caller's.
-func %[6]s(c transport.Caller) *%[1]s { return &%[1]s{caller: c} }
+// %[4]s returns a client that makes its calls with c, which stays the caller's.
+func %[4]s(c transport.Caller) *%[1]s { return &%[1]s{caller: c} }
 
 func (c *%[1]s) call(proc uint32) *transport.Call {
-	call := c.calls.Get(%[3]s, %[4]s, proc)
+	call := c.calls.Get(%[3]s, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
-}`, s.client, s.doc, s.prog, s.vers, article(s.client), s.newClient)
+}`, s.client, s.doc, s.names, s.newClient, article(s.client))
 	if s.null != "" {
 		g.use("context")
 		g.p("")
@@ -51,7 +51,7 @@ func (c *%[1]s) call(proc uint32) *transport.Call {
 		}
 		g.prose([]string{first}, doc)
 		g.p("func (c *%s) %s(ctx context.Context) error {", s.client, s.null)
-		g.p("call := c.call(0)\nerr := c.caller.Call(ctx, call)\nc.calls.Put(call)\nreturn err\n}")
+		g.p("call := c.call(0)\nerr := %s\nc.calls.Put(call)\nreturn err\n}", s.wrap("c.caller.Call(ctx, call)"))
 	}
 	for _, m := range s.procs {
 		g.use("context")
@@ -107,7 +107,7 @@ func (g *generator) clientMethod(s *service, m *method) {
 	g.p("p.StartFunc(call, func(err error) { done(c.%sEnded(call, err)) })\n}\nreturn err\n}", own)
 
 	g.p("\nfunc (c *%s) %sCall(%s) (*transport.Call, error) {", s.client, own, strings.TrimPrefix(params, ", "))
-	g.wrap = fmt.Sprintf(`nil, fmt.Errorf("%s: arguments: %%%%w", %%s)`, m.Name)
+	g.wrap = fmt.Sprintf(`nil, fmt.Errorf("%sarguments: %%%%w", %%s)`, s.called(m))
 	checks := g.capture(func() {
 		for _, p := range m.params {
 			g.check(p.Type, p.value(), m.at(p))
@@ -144,6 +144,22 @@ func (g *generator) clientMethod(s *service, m *method) {
 	}
 	g.clientResults(s, m)
 	g.p("}")
+}
+
+// wrap returns the expression of an error of the transport as the client returns it.
+func (s *service) wrap(err string) string {
+	if s.wrapped {
+		return err
+	}
+	return "call.Wrap(" + err + ")"
+}
+
+// called is what errors of a method begin with.
+func (s *service) called(m *method) string {
+	if s.wrapped {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s v%d: ", m.plain, s.program, s.version)
 }
 
 // clientArgs writes the statements that encode the arguments.
@@ -184,7 +200,10 @@ func (g *generator) clientResults(s *service, m *method) {
 			g.use(pkgXDR)
 		}
 	}
-	g.p("if err = d.End(); err != nil {\nerr = fmt.Errorf(\"%s: results: %%w\", err)\n}\n}", m.Name)
+	g.p("if err = d.End(); err != nil {\nerr = fmt.Errorf(\"results: %%w\", err)\n}\n}")
+	if !s.wrapped {
+		g.p("err = call.Wrap(err)")
+	}
 	g.p("c.calls.Put(call)")
 	if m.result() != nil {
 		g.p("return res, err")

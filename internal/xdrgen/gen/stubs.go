@@ -1,9 +1,11 @@
 package gen
 
 import (
+	"cmp"
 	"fmt"
 	"go/token"
 	"go/types"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,6 +22,9 @@ type service struct {
 	client     string // the client's type
 	newClient  string // the function that returns one
 	binding    string // the binding's type
+	names      string // the variable that has the names
+	program    string // the name of the program in errors
+	version    uint32
 	number     uint32 // of the program
 	lax        bool   // pad bytes are ignored
 	alone      bool   // handlers wait for nothing that their client does
@@ -27,12 +32,14 @@ type service struct {
 	procs      []*method
 	null       string // the method for procedure 0
 	nullProc   *check.Proc
+	plainNull  string // its name in errors
 }
 
 // A method is one procedure in Go.
 type method struct {
 	*check.Proc
 	name   string // of the method
+	plain  string // of the procedure, in errors
 	start  string // of the client's method for a Pipeline
 	number string // the constant
 	params []param
@@ -59,6 +66,7 @@ func (g *generator) stubs() {
 	for _, p := range g.spec.Programs {
 		for _, v := range p.Versions {
 			s := g.service(p, v)
+			g.programNames(s)
 			g.client(s)
 			g.server(s)
 			g.binding(s)
@@ -71,17 +79,17 @@ func (g *generator) service(p *check.Program, v *check.Version) *service {
 	s := &service{
 		prog: g.names.programs[number{p.Name, p.Number}], vers: g.names.versions[number{v.Name, v.Number}],
 		doc: fmt.Sprintf("version %s of program %s", v.Name, p.Name), number: p.Number, lax: v.Lax, alone: v.Independent,
-		wrapped: v.Wrapped,
+		wrapped: v.Wrapped, program: p.Name, version: v.Number,
 	}
-	used := map[string]bool{"Cred": true, "Verf": true, "NoResend": true}
+	used := map[string]bool{"Cred": true, "Verf": true, "NoResend": true, "MaxDecoded": true}
 	prefix := commonPrefix(v.Procs)
 	for _, proc := range v.Procs {
 		name := unique(used, "", strings.TrimPrefix(proc.Name, prefix), "Proc")
 		if proc.Number == 0 {
-			s.null, s.nullProc = name, proc
+			s.null, s.nullProc, s.plainNull = name, proc, strings.TrimPrefix(proc.Name, prefix)
 			continue
 		}
-		m := &method{Proc: proc, name: name, number: g.names.procs[number{proc.Name, proc.Number}]}
+		m := &method{Proc: proc, name: name, plain: strings.TrimPrefix(proc.Name, prefix), number: g.names.procs[number{proc.Name, proc.Number}]}
 		g.params(m)
 		s.procs = append(s.procs, m)
 	}
@@ -97,11 +105,51 @@ func (g *generator) service(p *check.Program, v *check.Version) *service {
 	}
 	s.base = g.base(p, v, s.procs)
 	s.local = lower(s.base)
-	s.client, s.newClient, s.binding = s.base+"Client", "New"+s.base+"Client", s.base+"Binding"
+	s.client, s.newClient, s.binding, s.names = s.base+"Client", "New"+s.base+"Client", s.base+"Binding", s.base+"Names"
 	if s.wrapped {
-		s.client, s.newClient, s.binding = lower(s.client), lower(s.newClient), lower(s.binding)
+		s.client, s.newClient, s.binding, s.names = lower(s.client), lower(s.newClient), lower(s.binding), lower(s.names)
+	}
+	for _, suffix := range []string{"_PROG", "_PROGRAM"} {
+		if name, found := strings.CutSuffix(s.program, suffix); found && name != "" {
+			s.program = name
+		}
 	}
 	return s
+}
+
+// maxNamed is the largest number of a procedure that has a name when the program runs: names are in a slice.
+const maxNamed = 1000
+
+// programNames writes the variable that has the names of a version: those of the source, without what all
+// procedures begin with, and without what programs often end with.
+func (g *generator) programNames(s *service) {
+	g.use(pkgOncrpc)
+	g.p("\n// %s are the names of %s, for errors and metrics. Immutable.", s.names, s.doc)
+	g.p("var %s = &oncrpc.Program{\nNumber: %s, Vers: %s, Name: %q,\nProcedures: []string{", s.names, s.prog, s.vers, s.program)
+	line, next := `"NULL",`, uint32(1)
+	if s.nullProc != nil {
+		line = strconv.Quote(s.plainNull) + ","
+	}
+	for _, m := range s.byNumber() {
+		item := strconv.Quote(m.plain) + ","
+		if m.Proc.Number != next {
+			item = fmt.Sprintf("%d: %s", m.Proc.Number, item)
+		}
+		next = m.Proc.Number + 1
+		if len(line)+len(item) > lineLength {
+			g.p("%s", line)
+			line = ""
+		}
+		line += " " + item
+	}
+	g.p("%s\n},\n}", line)
+}
+
+// byNumber returns the procedures whose names the program has when it runs.
+func (s *service) byNumber() []*method {
+	list := slices.DeleteFunc(slices.Clone(s.procs), func(m *method) bool { return m.Proc.Number > maxNamed })
+	slices.SortFunc(list, func(a, b *method) int { return cmp.Compare(a.Proc.Number, b.Proc.Number) })
+	return list
 }
 
 // base chooses what the names of a version's types and functions begin with: the version's name, or
@@ -110,8 +158,8 @@ func (g *generator) base(p *check.Program, v *check.Version, procs []*method) st
 	free := func(base string) bool {
 		names := []string{
 			base + "Client", "New" + base + "Client", base + "Server", "Unimplemented" + base + "Server",
-			base + "Program", "Register" + base, base + "Binding", lower(base) + "Handler",
-			lower(base) + "Client", "new" + base + "Client", lower(base) + "Binding",
+			base + "Program", "Register" + base, base + "Binding", base + "Names", lower(base) + "Handler",
+			lower(base) + "Client", "new" + base + "Client", lower(base) + "Binding", lower(base) + "Names",
 		}
 		for _, m := range procs {
 			names = append(names, lower(base)+m.name+"Call", "check"+base+m.name)

@@ -386,7 +386,7 @@ func TestSmallBuffer(t *testing.T) {
 			var bad *transport.BadReplyError
 			switch {
 			case errors.As(err, &decode):
-				want := fmt.Sprintf("STORE_GET: results: xdr: byte %d: opaque of %d bytes, its buffer has %d", decode.Offset, tt.size, tt.room)
+				want := fmt.Sprintf("GET of STORE v1: results: xdr: byte %d: opaque of %d bytes, its buffer has %d", decode.Offset, tt.size, tt.room)
 				if err.Error() != want {
 					t.Errorf("error %q, want %q", err, want)
 				}
@@ -533,10 +533,10 @@ func TestArgumentsChecked(t *testing.T) {
 	_, err3 := b.store.Watch(t.Context(), 1, make(StoreId, 40))
 	_, err4 := b.store.Swap(t.Context(), &Pair{Other: make(StoreValue, MaxValue+1)}, nil, nil)
 	for err, want := range map[error]string{
-		err1: "STORE_PUT: arguments: xdr: Id: length is 33, limit is 32",
-		err2: "STORE_NAME: arguments: xdr: prefix: length is 9, limit is 8",
-		err3: "STORE_WATCH: arguments: xdr: arg2: length is 40, limit is 32",
-		err4: "STORE_SWAP: arguments: xdr: Other: length is 1048577, limit is 1048576",
+		err1: "PUT of STORE v1: arguments: xdr: Id: length is 33, limit is 32",
+		err2: "NAME of STORE v1: arguments: xdr: prefix: length is 9, limit is 8",
+		err3: "WATCH of STORE v1: arguments: xdr: arg2: length is 40, limit is 32",
+		err4: "SWAP of STORE v1: arguments: xdr: Other: length is 1048577, limit is 1048576",
 	} {
 		var check *xdr.CheckError
 		if !errors.As(err, &check) || err.Error() != want {
@@ -616,6 +616,39 @@ func TestServerErrors(t *testing.T) {
 	})
 }
 
+// Every error of a client names the procedure, once.
+func TestErrorsNameTheProcedure(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		s := new(broken)
+		b := start(t, over, StoreV1Program(s))
+		failure := errors.New("no")
+		s.err.Store(&failure)
+		if err := b.store.Clear(t.Context()); err == nil || err.Error() != "CLEAR of STORE v1: the server failed (SYSTEM_ERR)" {
+			t.Errorf("an RPC error: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := b.store.Null(ctx); !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "NULL of STORE v1: ") {
+			t.Errorf("NULL, canceled: %v", err)
+		}
+		if _, err := b.store.Count(ctx, 1); !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "COUNT of STORE v1: ") {
+			t.Errorf("COUNT, canceled: %v", err)
+		}
+	})
+}
+
+// The names are those of the source, by number.
+func TestNames(t *testing.T) {
+	for proc, want := range map[uint32]string{0: "NULL", StorePut: "PUT", StoreEcho: "ECHO", StoreEcho + 1: "", 1<<32 - 1: ""} {
+		if got := StoreV1Names.Procedure(proc); got != want {
+			t.Errorf("procedure %d is %q, want %q", proc, got, want)
+		}
+	}
+	if StoreV2Names.Number != StoreProg || StoreV2Names.Vers != StoreV2 || StoreV2Names.Name != "STORE" {
+		t.Errorf("version 2 is %+v", StoreV2Names)
+	}
+}
+
 // Results that cannot be decoded are an error with the name of the procedure.
 func TestBadResults(t *testing.T) {
 	each(t, func(t *testing.T, over string) {
@@ -629,9 +662,9 @@ func TestBadResults(t *testing.T) {
 		_, err2 := b.store.Get(t.Context(), &GetArgs{}, make([]byte, 8000))
 		err3 := b.store.Clear(t.Context())
 		for err, want := range map[error]string{
-			err1: "STORE_COUNT: results: xdr: byte 4: bytes after the last item",
-			err2: "STORE_GET: results: xdr: byte 4: opaque is cut short",
-			err3: "STORE_CLEAR: results: xdr: byte 0: bytes after the last item",
+			err1: "COUNT of STORE v1: results: xdr: byte 4: bytes after the last item",
+			err2: "GET of STORE v1: results: xdr: byte 4: opaque is cut short",
+			err3: "CLEAR of STORE v1: results: xdr: byte 0: bytes after the last item",
 		} {
 			var decode *xdr.DecodeError
 			if !errors.As(err, &decode) || err.Error() != want {
@@ -681,7 +714,7 @@ func TestPadBytes(t *testing.T) {
 			}),
 		})
 		_, err := b.store.Name(t.Context(), 1, "")
-		if err == nil || err.Error() != "STORE_NAME: results: xdr: byte 0: string is followed by pad bytes that are not zero" {
+		if err == nil || err.Error() != "NAME of STORE v1: results: xdr: byte 0: string is followed by pad bytes that are not zero" {
 			t.Errorf("results: %v", err)
 		}
 		list, err := NewStoreV2Client(b.client).Entries(t.Context(), 100)
@@ -785,7 +818,7 @@ func TestBareItems(t *testing.T) {
 		if before.ReadChunk != after.ReadChunk || before.WriteChunk != after.WriteChunk {
 			t.Error("LEND has chunks, for which the annotation is not")
 		}
-		if _, err := store.Switch(t.Context(), nil, make(StorePage, MaxValue+1), nil, nil); err == nil || err.Error() != "STORE_SWITCH: arguments: xdr: newArg: length is 1048577, limit is 1048576" {
+		if _, err := store.Switch(t.Context(), nil, make(StorePage, MaxValue+1), nil, nil); err == nil || err.Error() != "SWITCH of STORE v2: arguments: xdr: newArg: length is 1048577, limit is 1048576" {
 			t.Errorf("a page that is too long: %v", err)
 		}
 	})
