@@ -32,6 +32,22 @@ func wantGone(t *testing.T, name string) {
 	}
 }
 
+// Without LOCAL, a copy has its name on the server.
+func TestGetHere(t *testing.T) {
+	dir, here := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"file": "1", "tree/a": "2"})
+	s := startServer(t, "--dir", dir)
+	for _, args := range [][]string{{"get", s.url("/file")}, {"get", "-r", s.url("/tree")}} {
+		cmd := command(t.Context(), args...)
+		cmd.Dir = here
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", args, err, out)
+		}
+	}
+	wantFile(t, filepath.Join(here, "file"), "1")
+	wantFile(t, filepath.Join(here, "tree/a"), "2")
+}
+
 func TestMkdir(t *testing.T) {
 	dir := t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{"file": "x", "real/": "", "link": "-> real", "dangling": "-> nowhere"})

@@ -73,7 +73,7 @@ func TestRPCBind(t *testing.T) {
 				}
 			}
 			for _, asking := range []string{"--timeout=1m", "--rpcbind"} { // unasked, and asked for
-				if out := mustRun(t, "ls", "--provider", "tcp", asking, "nfs://127.0.0.1/again"); out != "again\n" {
+				if out := mustRun(t, "ls", "--provider", "tcp", asking, "127.0.0.1:/again"); out != "again\n" {
 					t.Errorf("ls over TCP prints %q", out)
 				}
 				if out := mustRun(t, "ping", "-c", "1", "--provider", "tcp", "--prog", "100005", asking, "127.0.0.1"); !strings.Contains(out, " at "+s.tcp+" over tcp\n") {

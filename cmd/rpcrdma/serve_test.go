@@ -269,7 +269,7 @@ func TestMessages(t *testing.T) {
 		{2, "--parallel is 0", []string{"get", "-P", "0", s.url("/file"), in("x")}},
 		{2, "want 1 to 64", []string{"get", "--connections", "0", s.url("/file"), in("x")}},
 		{2, "want 1 to 64", []string{"bench", "--connections", "65", s.addr}},
-		{2, "argument LOCAL is missing", []string{"get", s.url("/file")}},
+		{2, "argument URL is missing", []string{"get"}},
 		{2, "--dir DIR is missing", []string{"serve"}},
 		{2, "unknown flag", []string{"put", "--no-such-flag"}},
 	} {

@@ -54,6 +54,11 @@ func flagError(cmd *cobra.Command, err error) error {
 	switch {
 	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
 		return fmt.Errorf("unknown flag -%s", unknown.GetSpecifiedName())
+	case errors.As(err, &unknown) && unknown.GetSpecifiedName() == "port":
+		if cmd.Flags().Lookup("addr") != nil {
+			return errors.New("unknown flag --port: the port to listen on is part of --addr, such as --addr :20049")
+		}
+		return errors.New("unknown flag --port: the port of a server follows its name, such as HOST:20049")
 	case errors.As(err, &unknown):
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
@@ -86,8 +91,21 @@ func wanted(f *pflag.Flag, err error) string {
 	return err.Error()
 }
 
+// otherCommands are commands that people know from elsewhere, and what to type instead. Immutable.
+var otherCommands = map[string]string{
+	"mount":     "as root, 'mount -t nfs -o vers=3,proto=rdma,port=20049,nolock HOST:/EXPORT /MNT' mounts; 'rpcrdma ls HOST:/EXPORT' needs no mount",
+	"umount":    "'umount /MNT' unmounts",
+	"showmount": "'rpcrdma exports HOST' lists the exports of a server",
+	"exportfs":  "'rpcrdma serve --export DIR' exports, and 'rpcrdma exports HOST' lists exports",
+	"rpcinfo":   "'rpcrdma ping --prog NUMBER --vers VERSION HOST' asks for a program",
+	"nfsstat":   "'rpcrdma stats' prints statistics",
+}
+
 // unknownCommand is the error of a first argument that is no command.
 func unknownCommand(root *cobra.Command, name string) error {
+	if instead, ok := otherCommands[strings.ToLower(name)]; ok {
+		return fmt.Errorf("unknown command %q: %s", name, instead)
+	}
 	var names []string
 	near := ""
 	for _, cmd := range root.Commands() {

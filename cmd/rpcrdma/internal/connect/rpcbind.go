@@ -52,7 +52,8 @@ func (o *Options) CheckRPCBind(cmd *cobra.Command) error {
 	return nil
 }
 
-// ParseURL parses a URL argument with one of the given schemes, or nfs. Its errors are usage errors.
+// ParseURL parses a URL argument with one of the given schemes, or nfs, or HOST:/PATH. Its errors are
+// usage errors.
 func (o *Options) ParseURL(cmd *cobra.Command, arg string, schemes ...string) (*nfs.URL, error) {
 	if err := o.CheckRPCBind(cmd); err != nil {
 		return nil, err
@@ -63,9 +64,10 @@ func (o *Options) ParseURL(cmd *cobra.Command, arg string, schemes ...string) (*
 	refuse := func(format string, args ...any) (*nfs.URL, error) {
 		return nil, cli.Usage(cmd, fmt.Errorf(format, args...))
 	}
+	arg = mountURL(arg, schemes[0])
 	scheme, rest, ok := strings.Cut(arg, "://")
 	if !ok || !slices.Contains(schemes, scheme) {
-		return refuse("want %s://HOST[:PORT]/EXPORT/PATH, got %q", schemes[0], arg)
+		return refuse("want %s://HOST[:PORT]/EXPORT/PATH or HOST:/EXPORT/PATH, got %q", schemes[0], arg)
 	}
 	u, err := nfs.ParseURL("nfs://" + rest)
 	if bad, ok := errors.AsType[*nfs.URLError](err); ok {
@@ -79,6 +81,18 @@ func (o *Options) ParseURL(cmd *cobra.Command, arg string, schemes ...string) (*
 		return refuse("--rpcbind finds the port: give the URL without :%s", p.Port())
 	}
 	return u, nil
+}
+
+// mountURL returns HOST:/PATH, as mount(8) has it, as a URL, and other arguments as they are.
+func mountURL(arg, scheme string) string {
+	host, path, ok := strings.Cut(arg, ":/")
+	if !ok || strings.HasPrefix(path, "/") || !cli.IsHost(host) {
+		return arg
+	}
+	if host = cli.BareHost(host); strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return (&url.URL{Scheme: scheme, Host: host, Path: "/" + path}).String()
 }
 
 // Server names the server of a URL, whose port may not be known yet.

@@ -27,15 +27,16 @@ import (
 func NewGet() *cobra.Command {
 	var o transferOptions
 	cmd := &cobra.Command{
-		Use:        "get URL LOCAL",
+		Use:        "get URL [LOCAL]",
 		SuggestFor: []string{"download", "fetch", "pull"},
 		Short:      "Copy files from an NFS server",
 		Long: `Copy a file, or with -r a directory, from an NFS server.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. LOCAL is the name of the
 copy, or a directory to put it into. With -r, LOCAL becomes a copy of the directory: it is
-made if it does not exist, and other files in it are kept. If LOCAL is -, a single file
-goes to standard output; a file of that name is ./-.
+made if it does not exist, and other files in it are kept. Without LOCAL, the copy has its
+name on the server, in the working directory. If LOCAL is -, a single file goes to standard
+output; a file of that name is ./-.
 
 A file appears under its name only when it is complete and was the same at the end as at
 the beginning. Symbolic links below the directory become symbolic links if they lead to
@@ -48,12 +49,12 @@ Copies have the permissions of their originals, as far as the umask lets them. A
 that is read-only for its owner becomes so at the end, when everything is in it.
 
 ` + remote.RetryHelp + resumeHelp,
-		Example: `  rpcrdma get nfs://server/srv/data/report.pdf .
+		Example: `  rpcrdma get nfs://server/srv/data/report.pdf
   rpcrdma get nfs://server/srv/data/report.pdf - | lp
   rpcrdma get -r -P 32 nfs://server/srv/data copy-of-data
   rpcrdma get -r --resume --retry 10m nfs://server/srv/data copy-of-data`,
 		ValidArgsFunction: cli.Positions(remote.CompleteURL, cli.Files),
-		Args:              cli.WantArgs("URL", "LOCAL"),
+		Args:              cli.WantArgs("URL", "[LOCAL]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.ParseURL(cmd, args[0])
 			if err != nil {
@@ -62,7 +63,11 @@ that is read-only for its owner becomes so at the end, when everything is in it.
 			if err := remote.CheckParallel(cmd, o.parallel); err != nil {
 				return err
 			}
-			toStdout := args[1] == "-"
+			local, err := copyName(args, u, o.recursive)
+			if err != nil {
+				return cli.Usage(cmd, err)
+			}
+			toStdout := local == "-"
 			if toStdout && (o.recursive || o.JSON || o.resume) {
 				return cli.Usage(cmd, errors.New("only one file goes to standard output: - is not for -r and --json, nor for --resume"))
 			}
@@ -76,13 +81,27 @@ that is read-only for its owner becomes so at the end, when everything is in it.
 			case toStdout:
 				err = printFile(ctx, r, cmd.OutOrStdout(), o.parallel)
 			default:
-				err = t.get(ctx, args[1], o.recursive)
+				err = t.get(ctx, local, o.recursive)
 			}
-			return t.finish(ctx, ResultJSON{Local: args[1]}, cmd.OutOrStdout(), err)
+			return t.finish(ctx, ResultJSON{Local: local}, cmd.OutOrStdout(), err)
 		},
 	}
 	addTransferOptions(cmd, &o)
 	return cmd
+}
+
+// copyName returns where the copy of a URL goes: to LOCAL, or to its own name in the working directory.
+func copyName(args []string, u *nfs.URL, recursive bool) (string, error) {
+	name := path.Base(u.Path)
+	switch {
+	case len(args) == 2:
+		return args[1], nil
+	case !recursive:
+		return ".", nil
+	case !nfs.ValidName(name):
+		return "", fmt.Errorf("the copy of %s needs a name: give LOCAL", u.Path)
+	}
+	return name, nil
 }
 
 // get copies the file or directory at the URL.

@@ -117,7 +117,12 @@ SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`
   rpcrdma serve --export /srv/data --export /home=/users,squash=all,allow=192.0.2.0/24 --addr 192.0.2.1:20049
   rpcrdma serve --exports /etc/rpcrdma/exports --state /var/lib/rpcrdma --access-log /var/log/rpcrdma/access
   rpcrdma serve --dir . --addr 192.0.2.1:0 --rpcbind`,
-		Args: cli.WantArgs(),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && !cmd.Flags().Changed("dir") {
+				return fmt.Errorf("unexpected argument %q: to serve the directory %s: --dir %s", args[0], args[0], args[0])
+			}
+			return cli.WantArgs()(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			exports, err := o.exports()
 			if bad, ok := errors.AsType[*exportsError](err); ok {

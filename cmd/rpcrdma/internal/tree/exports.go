@@ -31,9 +31,8 @@ type ExportJSON struct {
 func NewExports() *cobra.Command {
 	var o remote.Options
 	cmd := &cobra.Command{
-		Use:        "exports HOST[:PORT]",
-		SuggestFor: []string{"showmount", "exportfs"},
-		Short:      "List what an NFS server exports, and to whom",
+		Use:   "exports HOST[:PORT]",
+		Short: "List what an NFS server exports, and to whom",
 		Long: `List the directories that an NFS server exports, and the clients that may mount them, as
 'showmount -e' does. The default port is 20049.`,
 		Example: `  rpcrdma exports server
