@@ -7,8 +7,8 @@
 //	defer w.Close()
 //	p := w.Provider(iwarp.New(iwarp.Config{}))
 //
-// The provider that [Writer.Provider] returns takes the place of the one it wraps. A program that
-// does not wrap its provider pays nothing.
+// The provider that [Writer.Provider] returns replaces the one it wraps. A program that does not wrap
+// its provider pays nothing.
 //
 // # Contents of a recording
 //
@@ -23,22 +23,22 @@
 //
 // # What packets look like
 //
-// The packets never were on a wire. They are written as iWARP over TCP (RFC 5040, RFC 5041, RFC
-// 5044), whatever the adapter speaks, since Wireshark puts chunks and messages together from that;
-// or as RoCE v2, see [Framing]. Addresses and ports are those of the connection. Each packet is one
+// The packets were never on a wire. They are written as iWARP over TCP (RFC 5040, RFC 5041, RFC
+// 5044), whatever the adapter speaks, since Wireshark reassembles chunks and messages from that; or
+// as RoCE v2, see [Framing]. Addresses and ports are those of the connection. Each packet is one
 // segment of a message, up to 60 KiB of data; there are no acknowledgements on their own, TCP
 // checksums are zero, and sequence numbers begin at an arbitrary place.
 //
 // Wireshark knows only version 1 of RPC-over-RDMA. RDMA_MSG, RDMA_NOMSG and RDMA_ERROR have the same
 // form in version 2, so they are written with a 1 in rdma_vers, and the packet has the comment
-// [VersionComment]. [Config].KeepVersion leaves them alone.
+// [VersionComment]. [Config].KeepVersion leaves version 2 in place.
 //
 // # Bounds
 //
 // Recording never waits. Events wait for the disk in a queue of [Config].Queue bytes; what does not
 // fit is dropped and counted, and leaves no gap in the sequence numbers. [Config].SnapLen bounds the
-// data that is kept of each packet, MaxSize and Files the files. A file is whole up to the last
-// block that was written, also after the process was killed.
+// data that is kept of each packet, MaxSize and Files the files. A file is intact up to the last
+// block written, even if the process was killed.
 //
 // # Privacy
 //

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Create returns a Writer to a new file with this name, which only its owner can read. A file
-// that exists already is replaced: what has it open keeps the old one. A nil cfg is the zero Config.
+// Create returns a Writer to a new file with this name, which only its owner can read. An existing
+// file is replaced: a process that has it open keeps the old one. A nil cfg is the zero Config.
 func Create(name string, cfg *Config) (*Writer, error) {
 	f := &files{name: name, keep: 1}
 	if cfg != nil {

@@ -48,8 +48,8 @@ func (f Framing) String() string {
 // Config bounds the recording. The zero value is ready for use.
 type Config struct {
 	// SnapLen is how many bytes of data are kept of each packet, of which one has up to 60 KiB.
-	// Headers of the layers below are kept always. Wireshark does not put messages together from
-	// chunks that were cut. Zero: everything.
+	// Headers of the layers below are kept always. Wireshark does not reassemble messages from chunks
+	// that were cut. Zero: everything.
 	SnapLen int
 
 	// MaxSize is how many bytes a file may have. Zero: no limit.

@@ -52,8 +52,8 @@ type Access struct {
 }
 
 // An Object stands for an object of a file system: a hash of its handle without the signature, so
-// that it shows nothing that handles could be made from. It is the same as long as the handle is,
-// and for the few objects that are looked at in a log no other has it.
+// that it shows nothing that handles could be made from. It is the same as long as the handle is, and
+// unique among the objects of a log, as far as a hash can be.
 type Object uint64
 
 // String is the number in hexadecimal, 16 digits.

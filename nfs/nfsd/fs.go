@@ -13,9 +13,9 @@ type FS interface {
 	// Root returns the root directory.
 	Root(ctx context.Context) (Node, error)
 
-	// Node returns the object with a handle that AppendHandle of one of the file system's
-	// nodes has made, maybe in an earlier life of the process. syscall.ESTALE means that the
-	// object is gone. handle is valid until Node returns.
+	// Node returns the object with a handle that AppendHandle of one of the file system's nodes has
+	// made, maybe before a restart of the process. syscall.ESTALE means that the object is gone.
+	// handle is valid until Node returns.
 	Node(ctx context.Context, handle []byte) (Node, error)
 }
 
@@ -38,13 +38,13 @@ type Node interface {
 	// its parent, which for the root is the root.
 	Lookup(ctx context.Context, who *Caller, name string) (Node, error)
 
-	// ReadDir calls emit for the entries of a directory after the one with the cookie, 0: from
-	// the start, until emit returns false or the directory ends: then eof is true. It includes
-	// "." and "..". An entry for which emit returns false has not been taken. An entry that is
-	// neither added nor removed comes exactly once in a listing that goes on with the cookie of
-	// the last entry taken, whatever happens to other entries meanwhile. A cookie that cannot be
-	// is syscall.EINVAL. The Entry belongs to ReadDir, which may use it again. emit may wait for
-	// other connections' turns: ReadDir holds nothing meanwhile that other calls need.
+	// ReadDir calls emit for the entries of a directory after the one with the cookie, 0: from the
+	// start, until emit returns false or the directory ends: then eof is true. It includes "." and
+	// "..". An entry for which emit returns false has not been taken. An entry that is neither added
+	// nor removed comes exactly once in a listing that goes on with the cookie of the last entry
+	// taken, whatever happens to other entries meanwhile. An impossible cookie is syscall.EINVAL. The
+	// Entry belongs to ReadDir, which may use it again. emit may wait for other connections' turns:
+	// ReadDir holds nothing meanwhile that other calls need.
 	//
 	// With plus, entries have attributes and handles as far as that is possible; see Entry.
 	ReadDir(ctx context.Context, who *Caller, cookie uint64, plus bool, emit func(*Entry) bool) (eof bool, err error)
@@ -116,8 +116,8 @@ func (c *Caller) Member(gid uint32) bool {
 
 // A Setter is a Node with attributes that can be changed.
 type Setter interface {
-	// SetAttr changes what set says. With guard it fails with nfs.StatusNotSync, unless the
-	// object's ctime is guard; no other SetAttr comes in between. RFC 1813 section 3.3.2.
+	// SetAttr changes the attributes that set has. With guard it fails with nfs.StatusNotSync, unless
+	// the object's ctime is guard; no other SetAttr comes in between. RFC 1813 section 3.3.2.
 	SetAttr(ctx context.Context, who *Caller, set *nfs.SetAttr, guard *nfs.Time) error
 }
 
@@ -153,8 +153,8 @@ type Creator interface {
 	// Rmdir removes an empty directory.
 	Rmdir(ctx context.Context, who *Caller, name string) error
 
-	// Rename moves an entry to another name in directory to, which is of the same file system.
-	// What is there before is replaced as rename(2) does. to is the caller's.
+	// Rename moves an entry to another name in directory to, which is of the same file system. An
+	// existing entry of the new name is replaced, as rename(2) does. to belongs to the caller.
 	Rename(ctx context.Context, who *Caller, name string, to Node, newName string) error
 }
 
@@ -166,7 +166,7 @@ type Symlinker interface {
 
 // A LinkReader is a Node that can be a symbolic link.
 type LinkReader interface {
-	// ReadLink returns what the link says.
+	// ReadLink returns the target of the link.
 	ReadLink(ctx context.Context, who *Caller) (string, error)
 }
 

@@ -21,19 +21,19 @@ type Access struct {
 	// group or among their other groups. If both are nil every user may.
 	UIDs, GIDs []uint32
 
-	// None lets calls pass that have AUTH_NONE, unless UIDs or GIDs is set.
+	// None permits calls with AUTH_NONE, unless UIDs or GIDs is set.
 	None bool
 
-	// Others are flavors that pass as well, whatever their credentials say: other code checks
+	// Others are flavors that are permitted as well, whatever their credentials say: other code checks
 	// them, such as a wrapper for RPCSEC_GSS.
 	Others []oncrpc.Flavor
 
-	// ReservedPorts asks for a source port below 1024, which on the client's machine takes
-	// privileges, if that is a Unix. Adapters choose ports in ways of their own: it is for TCP.
+	// ReservedPorts requires a source port below 1024, which needs privileges on a Unix client. It is
+	// for TCP: RDMA adapters choose ports themselves.
 	ReservedPorts bool
 
-	// Null has calls of procedure 0 checked, too. Otherwise everybody may make them: they do
-	// nothing, and clients use them, with AUTH_NONE, to see whether a server lives.
+	// Null checks calls of procedure 0, too. Otherwise everyone may make them: they do nothing, and
+	// clients use them, with AUTH_NONE, to see whether a server is alive.
 	Null bool
 }
 
@@ -44,10 +44,10 @@ const highestReserved = 1023
 // be executed:
 //
 //   - AUTH_BADCRED if its AUTH_SYS credential cannot be decoded, or has bytes after it;
-//   - AUTH_TOOWEAK if a does not let it pass, so that clients do not try the same again.
+//   - AUTH_TOOWEAK if a does not permit it, so that clients do not try again.
 //
-// It does not depend on the lists of a afterwards. It allocates nothing, and takes time that grows
-// with the number of different prefix lengths in From, and with nothing else.
+// The function does not use the lists of a afterwards. It allocates nothing, and its time depends
+// only on the number of different prefix lengths in From.
 func Allow(a Access) func(*transport.Request) oncrpc.AuthStat {
 	from, uids, gids := newPrefixSet(a.From), newSet(a.UIDs), newSet(a.GIDs)
 	others := slices.Clone(a.Others)
@@ -85,11 +85,10 @@ func Allow(a Access) func(*transport.Request) oncrpc.AuthStat {
 	}
 }
 
-// Require returns a wrapper that denies the calls for which check says so, without calling the
-// handler within. It is in the place of transport.Program.Auth where an outer wrapper is to see
-// refused calls, and for servers that are bridged (transport.Server.Bridge). What the reply cache
-// answers does not get here, nor does procedure 0, unless transport.Program.Null says so or it is a
-// bridge's.
+// Require returns a wrapper that denies the calls that check refuses, without calling the inner
+// handler. It replaces transport.Program.Auth where an outer wrapper is to see refused calls, and for
+// bridged servers (transport.Server.Bridge). It does not see calls that the reply cache answers, nor
+// procedure 0, unless transport.Program.Null is set or the server is bridged.
 func Require(check func(*transport.Request) oncrpc.AuthStat) transport.Middleware {
 	return func(next transport.Handler) transport.Handler {
 		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {

@@ -7,22 +7,23 @@
 // users and groups of AUTH_SYS, reserved ports. It is called before everything else, for procedure 0
 // as well. [Require] calls such a function in the chain of wrappers instead, inside a [Log] that is
 // to see refused callers. AUTH_SYS is a claim of the client: it keeps honest clients apart, and does
-// not stop an attacker, who can choose what is sent. Addresses are as good as the network.
+// not stop an attacker, who can choose what is sent. Addresses can be trusted as far as the network
+// can.
 //
-// # How much
+// # Limits
 //
-// A [Limiter] bounds the calls in flight and the rate of each caller: a connection, a host, or a
-// user of a host. RPC has no status for "busy". A call beyond its limit waits, up to Limits.Wait:
-// it holds one of its connection's credits meanwhile, so that the client slows down, and not more
-// memory than any other call. Then it is answered with SYSTEM_ERR, or as Limits.Refuse says, where
-// the program has a status for it.
+// A [Limiter] bounds the calls in flight and the rate of each caller: a connection, a host, or a user
+// of a host. RPC has no status for "busy". A call beyond its limit waits, up to Limits.Wait.
+// Meanwhile it holds one of its connection's credits, which slows the client down, and no more memory
+// than any other call. Then it is answered with SYSTEM_ERR, or by Limits.Refuse, where the program
+// has a status for it.
 //
-// # What has happened
+// # Logging
 //
-// [Log] writes a record for each call, of failures no more than a number per second. What the
-// transport refuses by itself, before a handler has the call, no wrapper sees: an Observer does
-// ([transport.Config], field Observer). Panics need no wrapper: the transport recovers those of handlers and
-// of wrappers, answers SYSTEM_ERR and logs the stack.
+// [Log] writes a record for each call, and limits the records of failures per second. Wrappers do not
+// see calls that the transport refuses before a handler has them: an Observer does
+// ([transport.Config], field Observer). Panics need no wrapper: the transport recovers those of
+// handlers and of wrappers, answers SYSTEM_ERR and logs the stack.
 //
 // # Bridged servers
 //
@@ -39,6 +40,6 @@
 //		limiter.Wrap,
 //	}}}
 //
-// None of them allocates memory for a call that is allowed, within its limits, and not logged, when
-// its caller is known already.
+// No wrapper allocates memory for a call that is allowed, within its limits, and not logged, once its
+// caller is known.
 package middleware

@@ -53,13 +53,12 @@ type Limits struct {
 	Rate  float64
 	Burst int
 
-	// Wait is the longest time that a call beyond these waits for its turn. Those of a caller
-	// are served in order. A handler that its program names Inline cannot wait. Zero: no call
-	// waits.
+	// Wait is the longest time that a call beyond these limits waits for its turn. Calls of one caller
+	// are served in order. A call to an Inline procedure cannot wait. Zero: no call waits.
 	Wait time.Duration
 
-	// Refuse answers a call that has waited in vain. Nil: SYSTEM_ERR. A program with a status
-	// such as NFS3ERR_JUKEBOX says it here. The reply cache remembers the answer like any other.
+	// Refuse answers a call that has waited in vain, for example with NFS3ERR_JUKEBOX. Nil:
+	// SYSTEM_ERR. The reply cache remembers the answer like any other.
 	Refuse transport.HandlerFunc
 
 	// Callers is how many callers are tracked separately. One host has at most an eighth of them. A
@@ -162,7 +161,7 @@ type turn struct {
 	next  *turn
 }
 
-// NewLimiter returns a Limiter. The error says which of limits cannot be.
+// NewLimiter returns a Limiter. The error says which limit is invalid.
 func NewLimiter(limits Limits) (*Limiter, error) {
 	if limits.By > ByUser || limits.InFlight < 0 || limits.Wait < 0 || limits.Callers < 0 {
 		return nil, errors.New("middleware: a field of Limits is negative or unknown")

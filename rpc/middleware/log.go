@@ -41,8 +41,8 @@ const defaultFailures = 10 // per second
 //	panic             true, if there was one: the transport logs it
 //	omitted           how many failures before this one have no record
 //
-// Nothing that a client sends gets into a record but numbers. What is not to be logged costs two
-// readings of the clock, and no allocation.
+// Of what a client sends only numbers get into a record. A call that is not logged costs two readings
+// of the clock, and no allocation.
 func Log(cfg LogConfig) transport.Middleware {
 	l := &logger{log: cfg.Logger, level: cfg.Level, failure: cfg.FailureLevel, start: time.Now()}
 	if l.log == nil {

@@ -42,7 +42,8 @@ type Config struct {
 	TracerProvider trace.TracerProvider          // nil: the global one
 	Propagator     propagation.TextMapPropagator // nil: the global one
 
-	// Carrier takes the context of a trace from caller to handler. Nil: nothing does.
+	// Carrier carries the context of a trace from caller to handler. Nil: traces end at the
+	// connection.
 	Carrier Carrier
 }
 
@@ -114,8 +115,8 @@ var buckets = []float64{
 	0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 }
 
-// Metrics measures what it sees as a transport.Observer, of any number of clients and servers.
-// A call that succeeds costs no memory of its own; whether the SDK takes some is its affair.
+// Metrics measures what it sees as a transport.Observer, of any number of clients and servers. A call
+// that succeeds allocates nothing here; the SDK may allocate.
 type Metrics struct {
 	transport.NoObserver
 	table *names.Table

@@ -31,10 +31,10 @@ type Carrier interface {
 }
 
 // Verifier is a Carrier that puts the fields into the RPC verifier of calls, with this flavor. Both
-// ends have to know the flavor: servers that know only the flavors of RFC 5531, such as Linux's, reject
-// such calls. It leaves alone calls that have a verifier, and so those of RPCSEC_GSS. Choose a
-// flavor that nothing else in the network has, such as one above 0x20000000. The fields prove
-// nothing: any caller can continue any trace.
+// ends have to know the flavor: servers that know only the flavors of RFC 5531, such as Linux's,
+// reject such calls. It leaves calls alone that have a verifier already, such as those of RPCSEC_GSS.
+// Choose a flavor that nothing else in the network uses, such as one above 0x20000000. The fields
+// prove nothing: any caller can continue any trace.
 type Verifier oncrpc.Flavor
 
 // maxFields is how many fields a verifier may have.
@@ -139,8 +139,8 @@ func end(span trace.Span, e *transport.CallEvent) {
 	}
 }
 
-// Caller returns a Caller that makes calls with next, each with a span that is below that of its
-// context, and has Config.Carrier take the span's context along.
+// Caller returns a Caller that makes calls with next, each with a span below that of its context.
+// Config.Carrier carries the span's context.
 func (t *Tracing) Caller(next transport.Caller) transport.Caller { return caller{t, next} }
 
 type caller struct {
@@ -166,9 +166,9 @@ func (c caller) Call(ctx context.Context, call *transport.Call) error {
 	return err
 }
 
-// Handler returns a Handler that executes calls with next, each in a span: below that of the
-// caller, if Config.Carrier has brought its context. Calls that next makes with the context that it
-// gets are below that. The transport answers NULL itself, which has no span here.
+// Handler returns a Handler that executes calls with next, each in a span: below that of the caller,
+// if Config.Carrier has its context. Calls that next makes with its context are below the new span.
+// NULL has no span, because the transport answers it.
 func (t *Tracing) Handler(next transport.Handler) transport.Handler {
 	return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
 		if carrier := t.cfg.Carrier; carrier != nil {

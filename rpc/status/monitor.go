@@ -9,9 +9,10 @@
 //	...
 //	http.Handle("/debug/rpcrdma", m)
 //
-// The page needs no JavaScript and nothing from elsewhere. What a Monitor keeps is bounded,
-// whatever peers do. It tells addresses of peers and errors with what peers sent, and is meant
-// for operators: serve it where only they get, such as on a loopback address.
+// The page needs no JavaScript and loads nothing from other servers. The memory of a Monitor is
+// bounded, whatever peers do. The page shows addresses of peers, and errors that quote what peers
+// sent. It is meant for operators: serve it where only they can reach it, such as on a loopback
+// address.
 package status
 
 import (

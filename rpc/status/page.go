@@ -29,8 +29,8 @@ type page struct {
 }
 
 // ServeHTTP answers GET and HEAD with a page, or with JSON for ?format=json, which is a [Snapshot].
-// With ?refresh=5 a browser loads it again every 5 seconds. All requests within a second get the
-// same, so that many of them cost little.
+// With ?refresh=5 a browser loads it again every 5 seconds. All requests within a second get the same
+// answer, so that many of them cost little.
 func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")

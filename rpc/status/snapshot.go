@@ -208,8 +208,8 @@ type Procedure struct {
 	Classes   []uint64 `json:"classes"` // calls of less than 1 µs, of less than 2 µs, 4 µs and so on
 }
 
-// Snapshot returns what there is to show now. It takes the locks of the data path of each
-// connection for a moment.
+// Snapshot returns the current state. It takes the locks of the data path of each connection for a
+// moment.
 func (m *Monitor) Snapshot() *Snapshot {
 	now := time.Now()
 	s := &Snapshot{Title: m.cfg.Title, Time: now, Since: m.began, Slowest: m.slow.slowest(now)}

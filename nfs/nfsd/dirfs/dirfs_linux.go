@@ -24,12 +24,12 @@ import (
 
 // Config configures an FS. The zero value and a nil pointer mean the defaults.
 type Config struct {
-	// Async has methods return before changes are on the disk. A crash of the host can then
-	// lose what clients believe to be safe.
+	// Async makes methods return before changes are on the disk. A crash of the host can then lose
+	// what clients believe to be safe.
 	Async bool
 
-	// MaxOpen bounds the descriptors that are kept open. Those of operations under way may come on
-	// top. 0: a quarter of what the process may have, at most 16384.
+	// MaxOpen bounds the descriptors that are kept open. Operations under way may need more. 0: a
+	// quarter of what the process may have, at most 16384.
 	MaxOpen int
 
 	// Idle is how long a descriptor stays open without use. 0: 10 s.

@@ -27,13 +27,13 @@ func NewCompletion() *cobra.Command {
 	return &cobra.Command{
 		Use:        "completion SHELL",
 		SuggestFor: []string{"complete"},
-		Short:      "Print the script with which a shell completes",
-		Long: `Print the script with which a shell, bash, zsh, fish or powershell, completes commands,
-flags, files, hosts and what servers export. Packages bring it for the first three.
+		Short:      "Print a shell's completion script",
+		Long: `Print a completion script for bash, zsh, fish or powershell. It completes commands, flags,
+files, hosts and exports of servers. Packages include it for the first three shells.
 
-It is read by shells that are started afterwards. The examples are for the user; for all
-users of a machine the files are /usr/share/bash-completion/completions/rpcrdma (which needs
-the package bash-completion), /usr/share/zsh/site-functions/_rpcrdma and
+Shells read the script when they start. The examples install it for one user; for all users
+of a machine the files are /usr/share/bash-completion/completions/rpcrdma (which needs the
+package bash-completion), /usr/share/zsh/site-functions/_rpcrdma and
 /usr/share/fish/vendor_completions.d/rpcrdma.fish.`,
 		Example: `  rpcrdma completion bash >~/.local/share/bash-completion/completions/rpcrdma
   rpcrdma completion zsh >"${fpath[1]}/_rpcrdma"

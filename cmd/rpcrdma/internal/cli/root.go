@@ -71,12 +71,12 @@ func Root(groups []Group) *cobra.Command {
 		Use:   "rpcrdma",
 		Short: "ONC RPC over RDMA from the command line",
 		Long: `ONC RPC over RDMA from the command line: serve files over NFS, copy them, and test and
-measure servers. Without RDMA devices it works as well, with RDMA in software.
+measure servers. It also works without RDMA devices, with RDMA in software.
 
-'rpcrdma COMMAND --help' has what a command does, examples, and all flags with their
-defaults. The exit status is 0 for success, 1 if the work failed or a part of it was
-skipped, and 2 if the command line made no sense. Errors go to standard error, with --json
-as JSON objects.`,
+'rpcrdma COMMAND --help' describes a command, with examples and all flags with their
+defaults. The exit status is 0 for success, 1 if the work failed or part of it was skipped,
+and 2 if the command line was wrong. Errors go to standard error, with --json as JSON
+objects.`,
 		Example: `  rpcrdma serve --dir /srv/data
   rpcrdma ls -l nfs://localhost/
   rpcrdma get -r nfs://localhost/reports copy-of-reports

@@ -20,12 +20,12 @@ func NewCat() *cobra.Command {
 		Use:        "cat URL...",
 		SuggestFor: []string{"read", "print", "show"},
 		Short:      "Print files of an NFS server",
-		Long: `Print files of an NFS server to standard output, one after the other and without
-anything between them.
+		Long: `Print files of an NFS server to standard output, one after the other, with nothing between
+them.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. A file that cannot be
 printed is reported, the others are printed, and the exit status is 1. It is also 1 if a
-file has changed while it was read: what was printed need not be one version of it.`,
+file has changed while it was read: then the output may mix versions of it.`,
 		Example: `  rpcrdma cat nfs://server/etc/motd
   rpcrdma cat nfs://server/logs/1.gz nfs://server/logs/2.gz | zcat`,
 		ValidArgsFunction: remote.CompleteURL,

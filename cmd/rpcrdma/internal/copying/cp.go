@@ -24,7 +24,7 @@ func NewCp() *cobra.Command {
 		SuggestFor: []string{"copy", "sync", "rsync"},
 		Short:      "Copy files on an NFS server, or from one to another",
 		Long: `Copy a file, or with -r a directory, on an NFS server or from one server to another. The
-data passes through this machine, and not through its disk: NFS version 3 has no copy.
+data passes through this machine, but not through its disk: NFS version 3 has no copy.
 
 FROM and TO are nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. TO is the name of
 the copy, or a directory to put it into. With -r, the directory TO becomes a copy of FROM:

@@ -38,12 +38,12 @@ made if it does not exist, and other files in it are kept. Without LOCAL, the co
 name on the server, in the working directory. If LOCAL is -, a single file goes to standard
 output; a file of that name is ./-.
 
-A file appears under its name only when it is complete and was the same at the end as at
-the beginning. Symbolic links below the directory become symbolic links if they lead to
-something in it. Links that lead out of it, special files, files that the server does not
-hand out, and files that change while they are copied are skipped: they are reported,
-everything else is copied, and the exit status is 1. Incomplete copies that this
-command has made, .rpcrdma-*.part, are left out.
+A file appears under its name only when it is complete and was the same at the end as at the
+beginning. Symbolic links below the directory become symbolic links if they lead to
+something in it. Links that lead out of it, special files, files that the server refuses to
+read, and files that change while they are copied are skipped: they are reported, everything
+else is copied, and the exit status is 1. Incomplete copies that this command has made,
+.rpcrdma-*.part, are left out.
 
 Copies have the permissions of their originals, as far as the umask lets them. A directory
 that is read-only for its owner becomes so at the end, when everything is in it.

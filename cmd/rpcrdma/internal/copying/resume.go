@@ -170,9 +170,10 @@ func (r *record) close(keep bool) {
 }
 
 // resumeHelp explains --resume in the help of the commands that have it.
-const resumeHelp = `With --resume, copies get the modification times of their originals. A file whose copy has
-its size and time is not copied again; a large file that was cut goes on where its copy is
-safe, unless the original has changed meanwhile. Give --resume from the first time on.`
+const resumeHelp = `With --resume, copies get the modification times of their originals. A file is not copied
+again if its copy has the same size and time. An interrupted copy of a large file continues
+where it is safely stored, unless the original has changed meanwhile. Give --resume from the
+first run on.`
 
 // A keptError is the end of a copy that can go on later.
 type keptError struct {

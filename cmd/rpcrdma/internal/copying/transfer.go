@@ -34,7 +34,7 @@ func addTransferOptions(cmd *cobra.Command, o *transferOptions) {
 	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "copy a directory and everything below it")
 	remote.AddParallelOption(cmd, &o.parallel)
 	connect.AddConnectionsOption(cmd, &o.Conns)
-	cmd.Flags().BoolVar(&o.resume, "resume", false, "keep what a copy has when it is cut, and go on from there the next time")
+	cmd.Flags().BoolVar(&o.resume, "resume", false, "keep an interrupted copy, and continue it the next time")
 	remote.AddRetryOption(cmd, &o.Options)
 }
 

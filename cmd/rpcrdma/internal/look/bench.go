@@ -46,14 +46,14 @@ func NewBench() *cobra.Command {
 		Use:        "bench HOST[:PORT]",
 		SuggestFor: []string{"benchmark", "perf", "measure"},
 		Short:      "Measure calls to a server: latency, rate, throughput",
-		Long: `Measure calls to a server: latency, calls per second and throughput. They go on one
-connection, and with --connections on more, if one has more bulk data, or more calls, than
-it can take at once.
+		Long: `Measure calls to a server: latency, calls per second and throughput. They use one
+connection, or with --connections more, when one has more bulk data, or more calls, than it
+can handle at once.
 
 The server is 'rpcrdma serve', on this machine or another. It has a benchmark program,
 0x20524442 version 1, that moves bytes and does nothing else with them.
 
-  null   calls without data: the round trip that every call has in it
+  null   calls without data: the round trip that is part of every call
   echo   data to the server and back, inline as far as it fits
   read   data from the server, which writes it into this end's memory (SOURCE)
   write  data to the server, which reads it from this end's memory (SINK)
@@ -63,8 +63,8 @@ Each op is measured with each size and each depth, the number of calls outstandi
 begins with a few calls that are not counted, and every answer is checked.
 
 --plot draws, below the table, throughput by size and calls per second by depth, if there
-are several of them, and of up to 6 steps the latencies, by the part of the calls that took no
-longer. --svg writes the same to a file for browsers.
+are several, and the distribution of the latencies of up to 6 steps. --svg writes the same
+to a file for browsers.
 
 MiB/s counts the data of a call once, even for echo. The default port is 20049.`,
 		Example: `  rpcrdma bench server:20049

@@ -30,14 +30,14 @@ Messages are hexadecimal, from FILE or standard input: plain digits with or with
 commas and spaces, or the output of xxd, hexdump -C, tcpdump -x or Wireshark. An empty
 line ends a message; lines that begin with # are comments.
 
-A damaged message is printed up to the damage. What is wrong with it goes to standard
-error, and the exit status is 1.
+A damaged message is printed up to the damage. The reason goes to standard error, and the
+exit status is 1.
 
 A capture is a file of --capture, tcpdump or Wireshark, pcap or pcapng, with iWARP over TCP
-or RoCE v2. Printed are for each connection the calls by procedure: how many, how long they
-took, how their data travelled, and with --calls each of them; then what the specifications
-forbid, with the rule's id in docs/reports/conformance.md. In such a case the exit status is 1, and
-for a capture without RPC-over-RDMA, too.`,
+or RoCE v2. For each connection the command prints the calls by procedure: how many, how
+long they took, how their data travelled, and with --calls each call; then violations of the
+specifications, with the rule's id in docs/reports/conformance.md. The exit status is 1 if
+there are violations, or if the capture has no RPC-over-RDMA.`,
 		Example: `  echo 00000001 00000001 00000020 00000000 00000000 00000000 00000000 | rpcrdma decode
   xxd message.bin | rpcrdma decode --json
   rpcrdma get --capture get.pcapng nfs://server/file && rpcrdma decode get.pcapng

@@ -30,7 +30,7 @@ one message.
 
 With --json the output is one object:
 
-  providers        what --provider takes: name, usable, and reason if it is not
+  providers        the values of --provider: name, usable, and reason if it is not
   devices          name, driver (rxe, siw, or the kernel module of an adapter), transport
                    (infiniband, roce, iwarp), node_guid, firmware, usable and reason
     addresses      address, port, network_device
@@ -44,7 +44,7 @@ With --json the output is one object:
 A device that may not be opened has neither ports nor capabilities. How much a message may
 carry inline is not listed: devices do not report it.
 
-A machine without devices is no failure: the list is empty.`,
+On a machine without devices the list is empty, and the exit status is 0.`,
 		Example: `  rpcrdma devices
   rpcrdma devices --json | jq -r '.devices[] | select(.usable).name'`,
 		Args: cli.WantArgs(),

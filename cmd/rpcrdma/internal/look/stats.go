@@ -36,25 +36,25 @@ func NewStats() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "stats [HOST[:PORT]]",
 		SuggestFor: []string{"status", "statistics", "metrics", "top"},
-		Short:      "Print what a server, or this machine's kernel, has counted",
-		Long: `Print statistics: with HOST:PORT, those of an 'rpcrdma serve' whose --metrics-addr that is,
-by default port 9649; without it, what the kernel of this machine has counted: its NFS server,
+		Short:      "Print statistics of a server, or of this machine's kernel",
+		Long: `Print statistics. HOST:PORT is the --metrics-addr of an 'rpcrdma serve', by default with
+port 9649. Without it, the statistics are those of this machine's kernel: its NFS server,
 its NFS client with all mounts, and the ports of its RDMA devices.
 
-With --interval the command goes on, and prints what has been counted in each interval, by the
-second. What is not a counter, such as the number of connections open, is as it was at the end.
-On a terminal each sample takes the place of the one before, and of a server it has the
-connections, what each has agreed on and the credits it uses, and the calls in flight with their
-age; q or Ctrl-C ends it, any other key draws it again. --plain prints one below the other, as
-happens when the output is no terminal. A server looks at itself once a second, so that its
-interval is at least one; the kernel's may be shorter.
+With --interval the command continues, and prints the counts of each interval, per second.
+Values that are not counters, such as the number of open connections, are those at the end
+of the interval. On a terminal each sample replaces the one before, and a server's has the
+connections, with what each has agreed on and the credits in use, and the calls in flight
+with their age; q or Ctrl-C ends it, any other key redraws it. --plain prints the samples
+one below the other, which is the default if the output is no terminal. A server samples
+itself once a second, so its interval is at least one second; the kernel's may be shorter.
 
 Figures that are zero are left out unless -v is given. With --json there is one object, or one
 for each interval: time, seconds (of the interval), and sections, each with a name, figures by
 name, levels by name for what is no counter, and operations: name, calls, failed, sent and
 received (bytes), waited and took (seconds, for all calls together).
 
---root reads /proc and /sys from below another directory. Attributes of files are a matter of
+--root reads /proc and /sys from below another directory. For attributes of files see
 'rpcrdma stat'.`,
 		Example: `  rpcrdma stats 127.0.0.1:9649
   rpcrdma stats --interval 1s 127.0.0.1:9649
@@ -99,12 +99,12 @@ received (bytes), waited and took (seconds, for all calls together).
 	flags := cmd.Flags()
 	o.timeout = 10 * time.Second
 	flags.Var(connect.NewLimit(&o.timeout), "timeout", "give up after this time without an answer; none is no limit")
-	flags.DurationVar(&o.interval, "interval", 0, "go on, and print what has been counted in each `TIME`, such as 1s")
-	flags.IntVar(&o.count, "count", 0, "with --interval, end after `N` of them")
+	flags.DurationVar(&o.interval, "interval", 0, "continue, and print the counts of each `TIME`, such as 1s")
+	flags.IntVar(&o.count, "count", 0, "with --interval, end after `N` intervals")
 	flags.StringVar(&o.root, "root", "/", "read /proc and /sys below `DIR`")
 	cli.CompleteFlag(cmd, "root", cli.Directories)
 	flags.BoolVarP(&o.all, "verbose", "v", false, "print figures that are zero, too")
-	flags.BoolVar(&o.plain, "plain", false, "print interval below interval on a terminal, too")
+	flags.BoolVar(&o.plain, "plain", false, "print samples one below the other on a terminal, too")
 	flags.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }

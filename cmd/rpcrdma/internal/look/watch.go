@@ -33,16 +33,15 @@ func NewWatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "watch URL",
 		SuggestFor: []string{"monitor", "inotify", "tail"},
-		Short:      "Print what changes in a directory of 'rpcrdma serve'",
-		Long: `Print what changes in a directory of 'rpcrdma serve' and below it, as it happens,
-whoever changes it. The server calls this command over the command's own connection, so
-nothing is polled.
+		Short:      "Print changes in a directory of 'rpcrdma serve'",
+		Long: `Print changes in a directory of 'rpcrdma serve' and below it as they happen, whoever makes
+them. The server calls this command over the command's own connection, so nothing is polled.
 
 URL is rdma://HOST[:PORT]/PATH or nfs://HOST[:PORT]/PATH; the default port is 20049. PATH
 must be a directory, and symbolic links are not followed. Each event is a line:
 
   created     a new name, or one moved here from outside of the directory
-  removed     a name that is gone, or was moved out of the directory
+  removed     a name that was removed, or moved out of the directory
   renamed     FROM -> TO, both below the directory
   modified    the contents of a file
   attributes  mode, owner, times
@@ -52,10 +51,10 @@ Names are relative to the directory. Those of directories end in a slash, and th
 unprintable characters are in quotes. Changes that follow each other before the first one
 is sent may be printed once.
 
-Standard error says when the watch begins, and when the connection is lost and comes back,
-at most three times a minute if that goes on. The connection is made again without limit.
-The server keeps events for a minute meanwhile; after that, or if the server was started
-again, an overflow is printed. SIGINT and SIGTERM end the command with status 0.`,
+Standard error reports when the watch begins, and when the connection is lost and comes
+back, at most three times a minute. The command reconnects without limit. The server keeps
+events for a minute meanwhile; after that, or after a restart of the server, an overflow is
+printed. SIGINT and SIGTERM end the command with status 0.`,
 		Example: `  rpcrdma watch rdma://server/incoming
   rpcrdma watch --json rdma://server/ | jq -r 'select(.event == "created").path'
   rpcrdma watch --count 1 --no-recursive rdma://server/flags`,
@@ -85,7 +84,7 @@ again, an overflow is printed. SIGINT and SIGTERM end the command with status 0.
 	connect.AddLookupOption(cmd, &o)
 	flags := cmd.Flags()
 	flags.Lookup("json").Usage = "print each event as a JSON object on a line of its own"
-	flags.BoolVar(&flat, "no-recursive", false, "leave out what happens in subdirectories")
+	flags.BoolVar(&flat, "no-recursive", false, "ignore subdirectories")
 	flags.IntVar(&count, "count", 0, "end after `N` events (default: run until a signal)")
 	return cmd
 }

@@ -25,16 +25,16 @@ import (
 // through calls that were executed by the server that is gone and are answered by the next one.
 
 // RetryHelp explains --retry in the help of the commands that have it.
-const RetryHelp = `With --retry, a server that is started again in the middle does not end the copy, if its
-handles survive that: those of 'rpcrdma serve' do with --state. A server that is not there
-at the beginning is waited for as long. One that is connected and silent ends the copy after
-the longer of --retry and --timeout.
+const RetryHelp = `With --retry, the copy survives a restart of the server if the server's handles do: those of
+'rpcrdma serve' do with --state. The command waits as long for a server that is down at the
+beginning. A server that is connected but silent ends the copy after the longer of --retry
+and --timeout.
 
 `
 
 // AddRetryOption adds the option for the time that a lost connection may take to come back.
 func AddRetryOption(cmd *cobra.Command, o *Options) {
-	cmd.Flags().Var(connect.NewLimit(&o.retry), "retry", "without a connection, try for this long to get one, and go on")
+	cmd.Flags().Var(connect.NewLimit(&o.retry), "retry", "keep trying for this long to reach the server, and go on")
 }
 
 // Constants of connections with --retry.

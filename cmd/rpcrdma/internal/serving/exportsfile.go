@@ -31,7 +31,7 @@ func (e *exportsError) Unwrap() error { return e.err }
 
 func (e *exportsError) Explain() string { return e.where + ": " + explain.Text(e.err) }
 
-// readExports reads an exports file: what --export takes, one to a line, with absolute
+// readExports reads an exports file: exports in the form of --export, one to a line, with absolute
 // paths. Empty lines, and what follows a "#" at the start of a line or after a space, are
 // comments.
 func readExports(name string) ([]exportSpec, error) {

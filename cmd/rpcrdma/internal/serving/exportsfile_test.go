@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// An exports file has what --export takes, and an error says where it is and what was expected.
+// An exports file has the form of --export, and an error says where it is and what was expected.
 func TestExportsFile(t *testing.T) {
 	const want = "want DIR[=/NAME][,OPTION...]"
 	for _, tt := range []struct {

@@ -38,7 +38,7 @@ quotes if it has unprintable characters. Names are sorted, or in the server's or
 directory has more than 65,536. For a server that does not export its root, nfs://HOST/ lists
 its exports.
 
-What cannot be listed is reported, everything else is listed, and the exit status is 1.`,
+Names that cannot be listed are reported, the others are listed, and the exit status is 1.`,
 		Example: `  rpcrdma ls -l nfs://server/srv/data
   rpcrdma ls -r --json nfs://server/srv/data | jq '.entries[].size'`,
 		ValidArgsFunction: cli.Positions(remote.CompleteURL),

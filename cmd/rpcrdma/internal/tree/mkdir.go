@@ -45,7 +45,7 @@ func NewMkdir() *cobra.Command {
 		Long: `Make directories on an NFS server.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. With -p, directories above
-it that are missing are made as well, and one that exists is no error.`,
+it that are missing are made as well, and an existing directory is no error.`,
 		Example: `  rpcrdma mkdir nfs://server/srv/data/incoming
   rpcrdma mkdir -p -m 0700 nfs://server/srv/data/2026/11`,
 		ValidArgsFunction: remote.CompleteURL,

@@ -29,7 +29,8 @@ export.
 
 FROM and TO are nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. TO is the new
 name, or a directory to move it into. An existing file of the new name is replaced. A
-symbolic link is moved itself. From one server or export to another, 'rpcrdma cp' copies.`,
+symbolic link is moved, not its target. From one server or export to another, 'rpcrdma cp'
+copies.`,
 		Example: `  rpcrdma mv nfs://server/srv/data/draft.txt nfs://server/srv/data/report.txt
   rpcrdma mv nfs://server/srv/data/report.txt nfs://server/srv/data/done/`,
 		ValidArgsFunction: cli.Positions(remote.CompleteURL, remote.CompleteURL),

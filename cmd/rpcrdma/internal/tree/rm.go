@@ -29,14 +29,14 @@ func NewRm() *cobra.Command {
 		Short:      "Remove files from an NFS server",
 		Long: `Remove files, or with -r directories and everything in them, from an NFS server.
 
-URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Symbolic links are removed
-themselves, not what they lead to. An export itself cannot be removed.
+URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Symbolic links are removed,
+not their targets. An export itself cannot be removed.
 
-What cannot be removed is reported, everything else is removed, and the exit status is 1.
-With -f, something that does not exist is no error.
+Files that cannot be removed are reported, the others are removed, and the exit status is 1.
+With -f, a file that does not exist is no error.
 
-With --retry, a server that is started again in the middle does not end the work, if its
-handles survive that: those of 'rpcrdma serve' do with --state.`,
+With --retry, the command survives a restart of the server if the server's handles do: those
+of 'rpcrdma serve' do with --state.`,
 		Example: `  rpcrdma rm nfs://server/srv/data/report.pdf nfs://server/srv/data/draft.pdf
   rpcrdma rm -r -f nfs://server/srv/data/old
   rpcrdma rm -r --retry 10m nfs://server/srv/data/old`,
@@ -63,7 +63,7 @@ handles survive that: those of 'rpcrdma serve' do with --state.`,
 	flags := cmd.Flags()
 	flags.Lookup("json").Usage = "print errors as JSON objects"
 	flags.BoolVarP(&recursive, "recursive", "r", false, "remove directories and everything in them")
-	flags.BoolVarP(&force, "force", "f", false, "accept that something does not exist")
+	flags.BoolVarP(&force, "force", "f", false, "ignore files that do not exist")
 	remote.AddParallelOption(cmd, &parallel)
 	remote.AddRetryOption(cmd, &o)
 	return cmd
