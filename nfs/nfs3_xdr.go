@@ -903,6 +903,7 @@ var nfsV3Names = &oncrpc.Program{
 		"CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK",
 		"READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF", "COMMIT",
 	},
+	Longest: 5256,
 }
 
 // A nfsV3Client calls version NFS_V3 of program NFS_PROGRAM.
@@ -2054,6 +2055,7 @@ func (UnimplementedNfsV3Server) Commit(context.Context, *transport.Request, *Com
 func NfsV3Program(impl NfsV3Server) transport.Program {
 	return transport.Program{
 		Number: Program, Low: Version, High: Version,
+		Names:   []*oncrpc.Program{nfsV3Names},
 		Handler: &nfsV3Handler{impl: impl}, Binding: nfsV3Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
 			return nfsV3Binding{}.Idempotent(transport.Procedure{Prog: Program, Vers: vers, Proc: proc})
@@ -2970,6 +2972,7 @@ var mountV3Names = &oncrpc.Program{
 	Procedures: []string{
 		"NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT",
 	},
+	Longest: 1028,
 }
 
 // A mountV3Client calls version MOUNT_V3 of program MOUNT_PROGRAM.
@@ -3267,6 +3270,7 @@ func (UnimplementedMountV3Server) Export(context.Context, *transport.Request, *E
 func MountV3Program(impl MountV3Server) transport.Program {
 	return transport.Program{
 		Number: MountProgram, Low: MountVersion, High: MountVersion,
+		Names:   []*oncrpc.Program{mountV3Names},
 		Handler: &mountV3Handler{impl: impl}, Binding: mountV3Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
 			return mountV3Binding{}.Idempotent(transport.Procedure{Prog: MountProgram, Vers: vers, Proc: proc})

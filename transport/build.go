@@ -93,6 +93,9 @@ func (c *conn) chunks() plan.Chunks {
 // it exposes: s.wrs is the list to post.
 func (s *slot) build(call *Call) error {
 	c := s.c
+	if err := c.cfg.fits(call.Names); err != nil {
+		return err
+	}
 	s.call, s.op = call, call.op
 	s.msg = 0
 	s.wrs = s.wrs[:0]

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
@@ -40,7 +42,8 @@ type Config struct {
 	Credits int
 
 	// MaxMessage is the longest RPC message made or accepted, in bytes, with
-	// everything in chunks included. Zero is DefaultMaxMessage.
+	// everything in chunks included. Zero is DefaultMaxMessage. A generated program with longer
+	// ones is refused: see Program.Names.
 	MaxMessage int
 
 	// MaxMemory bounds what the calls of one connection hold at a server, or at a client
@@ -334,5 +337,18 @@ func (c *config) connAttr(r role) fabric.ConnAttr {
 		RecvDepth:     recvs,
 		InboundReads:  setupReads,
 		OutboundReads: setupReads,
+	}
+}
+
+// headers is what an RPC message has at most beside arguments or results.
+const headers = 10*xdr.Unit + 2*oncrpc.MaxAuthBody
+
+// fits returns an error if messages of a version of a program may be longer than MaxMessage.
+func (c *config) fits(p *oncrpc.Program) error {
+	if p == nil || p.Longest <= c.MaxMessage-headers {
+		return nil
+	}
+	return &SizeError{
+		What: fmt.Sprintf("the longest message of %s v%d, which Config.MaxMessage bounds,", p.Name, p.Vers), Size: p.Longest + headers, Limit: c.MaxMessage,
 	}
 }

@@ -123,6 +123,7 @@ func Versions(programs ...Program) (Program, error) {
 		all.Null = all.Null || p.Null
 		all.Padded, all.ReadReplies = all.Padded && p.Padded, all.ReadReplies && p.ReadReplies
 		all.Independent = all.Independent && p.Independent
+		all.Names = append(all.Names, p.Names...)
 		v.list = append(v.list, p)
 	}
 	if len(v.list) == 0 {

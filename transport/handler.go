@@ -46,6 +46,9 @@ type Program struct {
 	Low, High uint32 // versions, inclusive
 	Handler   Handler
 
+	// Names describe versions of the program. Register refuses those with longer messages than Config.MaxMessage.
+	Names []*oncrpc.Program
+
 	// Binding is the upper-layer binding. It says which arguments may be in read
 	// chunks: a call with other arguments there, or with a chunk whose length differs
 	// from its length word, is answered with GARBAGE_ARGS. With nil the handler has to

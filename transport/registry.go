@@ -12,6 +12,7 @@ import (
 // A registry is the programs that one end executes, and the replies it remembers. The
 // programs do not change once there are connections.
 type registry struct {
+	cfg      *config
 	programs map[uint32]*Program
 	others   func(x *exch) bool // takes calls to other programs; nil: every other program is unavailable
 	cache    *replycache.Cache
@@ -20,7 +21,7 @@ type registry struct {
 
 func newRegistry(cfg *config) *registry {
 	return &registry{
-		programs: make(map[uint32]*Program), cache: replycache.New(replycache.Limits(cfg.ReplyCache)),
+		cfg: cfg, programs: make(map[uint32]*Program), cache: replycache.New(replycache.Limits(cfg.ReplyCache)),
 		around: cfg.Middleware,
 	}
 }
@@ -31,6 +32,11 @@ func (r *registry) register(p Program) error {
 	}
 	if r.programs[p.Number] != nil {
 		return fmt.Errorf("transport: program %d is registered twice", p.Number)
+	}
+	for _, names := range p.Names {
+		if err := r.cfg.fits(names); err != nil {
+			return fmt.Errorf("transport: %w", err)
+		}
 	}
 	if p.Handler = Chain(p.Handler, r.around...); p.Handler == nil {
 		return fmt.Errorf("transport: middleware leaves program %d without a handler", p.Number)

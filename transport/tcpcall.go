@@ -213,6 +213,9 @@ func (cs *tcpCalls) find(xid uint32) *tcpCall {
 // build forms the record of a call, but for its xid.
 func (t *tcpCall) build(cfg *config) error {
 	call := t.call
+	if err := cfg.fits(call.Names); err != nil {
+		return err
+	}
 	pc, err := t.outline(call)
 	if err != nil {
 		return err

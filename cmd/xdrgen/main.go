@@ -121,7 +121,9 @@
 //
 // Kv1Names are the names of the program and its procedures as errors have them, and metrics with package
 // rpc/names: those of the source, without what those of all procedures begin with, and without _PROG or
-// _PROGRAM at the end of the program's.
+// _PROGRAM at the end of the program's. They also have the length of the longest message, as far as types
+// have limits: RegisterKv1, and every call of a Kv1Client, is a *transport.SizeError if Config.MaxMessage is
+// less than that.
 //
 // Kv1Binding is the transport.Binding, which finds the items in messages without decoding them.
 //

@@ -149,6 +149,7 @@ var CalcV1Names = &oncrpc.Program{
 	Procedures: []string{
 		"NULL", "EVALUATE",
 	},
+	Longest: 8008,
 }
 
 // A CalcV1Client calls version CALC_V1 of program CALC_PROG.
@@ -265,6 +266,7 @@ func (UnimplementedCalcV1Server) Evaluate(context.Context, *transport.Request, *
 func CalcV1Program(impl CalcV1Server) transport.Program {
 	return transport.Program{
 		Number: CalcProg, Low: CalcV1, High: CalcV1,
+		Names:   []*oncrpc.Program{CalcV1Names},
 		Handler: &calcV1Handler{impl: impl}, Binding: CalcV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
 			return CalcV1Binding{}.Idempotent(transport.Procedure{Prog: CalcProg, Vers: vers, Proc: proc})

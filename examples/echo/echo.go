@@ -28,6 +28,7 @@ var EchoV1Names = &oncrpc.Program{
 	Procedures: []string{
 		"NULL", "SAY",
 	},
+	Longest: 1028,
 }
 
 // An EchoV1Client calls version ECHO_V1 of program ECHO_PROG.
@@ -147,6 +148,7 @@ func (UnimplementedEchoV1Server) Say(context.Context, *transport.Request, Text, 
 func EchoV1Program(impl EchoV1Server) transport.Program {
 	return transport.Program{
 		Number: EchoProg, Low: EchoV1, High: EchoV1,
+		Names:   []*oncrpc.Program{EchoV1Names},
 		Handler: &echoV1Handler{impl: impl}, Binding: EchoV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
 			return EchoV1Binding{}.Idempotent(transport.Procedure{Prog: EchoProg, Vers: vers, Proc: proc})

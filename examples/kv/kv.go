@@ -86,6 +86,7 @@ var StoreV1Names = &oncrpc.Program{
 	Procedures: []string{
 		"NULL", "PUT", "GET", "WATCH",
 	},
+	Longest: 1048840,
 }
 
 // A StoreV1Client calls version STORE_V1 of program STORE_PROG.
@@ -327,6 +328,7 @@ func (UnimplementedStoreV1Server) Watch(context.Context, *transport.Request, Key
 func StoreV1Program(impl StoreV1Server) transport.Program {
 	return transport.Program{
 		Number: StoreProg, Low: StoreV1, High: StoreV1,
+		Names:   []*oncrpc.Program{StoreV1Names},
 		Handler: &storeV1Handler{impl: impl}, Binding: StoreV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
 			return StoreV1Binding{}.Idempotent(transport.Procedure{Prog: StoreProg, Vers: vers, Proc: proc})
@@ -539,6 +541,7 @@ var WatcherV1Names = &oncrpc.Program{
 	Procedures: []string{
 		"NULL", "CHANGED",
 	},
+	Longest: 260,
 }
 
 // A WatcherV1Client calls version WATCHER_V1 of program WATCHER_PROG.
@@ -654,6 +657,7 @@ func (UnimplementedWatcherV1Server) Changed(context.Context, *transport.Request,
 func WatcherV1Program(impl WatcherV1Server) transport.Program {
 	return transport.Program{
 		Number: WatcherProg, Low: WatcherV1, High: WatcherV1,
+		Names:   []*oncrpc.Program{WatcherV1Names},
 		Handler: &watcherV1Handler{impl: impl}, Binding: WatcherV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
 			return WatcherV1Binding{}.Idempotent(transport.Procedure{Prog: WatcherProg, Vers: vers, Proc: proc})

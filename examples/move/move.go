@@ -35,6 +35,7 @@ var MoveV1Names = &oncrpc.Program{
 	Procedures: []string{
 		"NULL", "SUM",
 	},
+	Longest: 4000004,
 }
 
 // A MoveV1Client calls version MOVE_V1 of program MOVE_PROG.
@@ -154,6 +155,7 @@ func (UnimplementedMoveV1Server) Sum(context.Context, *transport.Request, *File,
 func MoveV1Program(impl MoveV1Server) transport.Program {
 	return transport.Program{
 		Number: MoveProg, Low: MoveV1, High: MoveV1,
+		Names:   []*oncrpc.Program{MoveV1Names},
 		Handler: &moveV1Handler{impl: impl}, Binding: MoveV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
 			return MoveV1Binding{}.Idempotent(transport.Procedure{Prog: MoveProg, Vers: vers, Proc: proc})

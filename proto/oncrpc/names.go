@@ -5,12 +5,16 @@ import (
 	"strconv"
 )
 
-// A Program names one version of a program and its procedures, for errors, logs, metrics and traces. Command
-// xdrgen generates one for each version.
+// A Program describes one version of a program: the names that errors, metrics and traces have for it and its
+// procedures, and the size of its messages. Command xdrgen generates one for each version.
 type Program struct {
 	Number, Vers uint32   // in RPC calls
 	Name         string   // of the program
 	Procedures   []string // by number; an empty one has no name
+
+	// Longest is how long arguments or results may be, in bytes, as far as the types of the program say so:
+	// parts without a limit count as empty.
+	Longest int
 }
 
 // Procedure returns the name of a procedure, "" if it has none.

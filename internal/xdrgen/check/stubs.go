@@ -29,7 +29,7 @@ const (
 // reads the annotations, finds the items of each procedure that may be placed directly, and how
 // long results may get. The error joins an [*syntax.Error] for each mistake.
 func Stubs(spec *Spec) error {
-	s := &stubs{consts: make(map[string]int64), procs: make(map[string]bool), declared: make(map[*ddp]bool)}
+	s := &stubs{consts: make(map[string]int64), procs: make(map[string]bool), declared: make(map[*ddp]bool), lengths: make(map[*Type]int64)}
 	for _, c := range spec.Consts {
 		if n, ok := c.Value.Int64(); ok && !c.IsText {
 			s.consts[c.Name] = n
@@ -73,6 +73,8 @@ type stubs struct {
 	consts   map[string]int64
 	procs    map[string]bool // those that are declared
 	declared map[*ddp]bool   // those with procedures that have been looked up
+
+	lengths map[*Type]int64 // see longest
 
 	// Of the procedure at hand.
 	proc    *Proc
@@ -162,6 +164,9 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 	s.open, s.bounds = make(map[*Type]bool), make(map[*Type]Bound)
 	p.around(spec)
 	for _, a := range p.Args {
+		p.Longest = add(p.Longest, s.longest(a.Type))
+	}
+	for _, a := range p.Args {
 		s.results = false
 		list, _ := s.member(a, "")
 		if p.Sent = append(p.Sent, list...); len(p.Sent) > maxSent {
@@ -183,6 +188,7 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 		p.Received = append(p.Received, Received{m, s.item(m)})
 	}
 	p.Bound = s.memberBound(p.Returned)
+	p.Longest = max(p.Longest, s.longest(p.Returned.Type))
 }
 
 func (s *stubs) mistake(at syntax.Pos, format string, args ...any) {
@@ -488,4 +494,53 @@ func limit(t *Type) int64 {
 		return add(t.Min, unlimitedPart)
 	}
 	return t.Min + min(t.Max-t.Min, maxPart)
+}
+
+// longest returns the length of the longest encoding of a type. Parts without a limit count as empty, and so
+// does what is longer than any message.
+func (s *stubs) longest(t *Type) int64 {
+	n, ok := s.lengths[t]
+	if !ok {
+		if n = s.length(t); n > maxTerm {
+			n = t.Min
+		}
+		s.lengths[t] = n
+	}
+	return n
+}
+
+func (s *stubs) length(t *Type) (n int64) {
+	switch {
+	case t.Recursive || t.Kind == List:
+		return t.Min
+	case t.Kind == Typedef:
+		return s.longest(t.Elem)
+	case t.Kind == Optional:
+		return add(unit, s.longest(t.Elem))
+	case t.Kind == Array && t.Fixed:
+		return mul(int64(t.Len), s.longest(t.Elem))
+	case t.Kind == Array:
+		return add(unit, mul(int64(t.Len), s.longest(t.Elem)))
+	case t.Kind == Struct:
+		for _, m := range t.Members {
+			n = add(n, s.longestMember(m))
+		}
+		return n
+	case t.Kind == Union:
+		for _, m := range t.members() {
+			n = max(n, s.longestMember(m))
+		}
+		return add(unit, n)
+	}
+	return t.Max
+}
+
+// longestMember is longest for a member, which may have a number as its maximum.
+func (s *stubs) longestMember(m *Member) int64 {
+	if a, ok := most(m.Doc); ok {
+		if n, ok := s.constant(a.Text); ok {
+			return add(m.Type.Min, padded(n))
+		}
+	}
+	return s.longest(m.Type)
 }

@@ -168,6 +168,34 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// The longest message is as long as types with limits say, whichever way it goes.
+func TestLongest(t *testing.T) {
+	for _, tt := range []struct {
+		types, result, args string
+		want                int64
+	}{
+		{"", "void", "void", 0},
+		{"", "hyper", "int", 8},
+		{"", "int", "hyper n, int m", 12},
+		{"", "string<10>", "void", 4 + 12},
+		{"", "string", "void", 4},
+		{"typedef opaque b<8388608>; /* ddp */", "b", "void", 4 + 8<<20},
+		{"struct b { opaque x<8388608>; /* ddp */ /* max: n */\n string y<>; };", "b", "int n", 4 + 8<<20 + 4},
+		{"struct b { opaque x<>; /* max: 9000 */\n };", "b", "void", 4 + 9000},
+		{"union b switch (int d) { case 1: opaque x<7>; default: hyper y[3]; };", "void", "b", 4 + 24},
+		{"typedef hyper a[2]; typedef a b<3>;", "b", "void", 4 + 3*16},
+		{"typedef hyper *b;", "b", "void", 4 + 8},
+		{"struct b { opaque x<1000>; b *left; b *right; };", "b", "void", 4 + 4 + 4},
+		{"struct b { opaque x<1000>; b *next; };", "b", "void", 4 + 4},
+		{"typedef opaque b<0x7fffffff>;", "b", "void", 4},
+		{"typedef opaque a<0x3fffffff>; struct b { a x; a y; };", "b", "void", 8},
+	} {
+		if p := bounded(t, tt.types+program(tt.result+" F("+tt.args+") = 1;")); p.Longest != tt.want {
+			t.Errorf("%s: %d bytes, want %d", tt.types+tt.result+tt.args, p.Longest, tt.want)
+		}
+	}
+}
+
 // Types that contain each other many times over take only as much time as there are items.
 func TestManyPaths(t *testing.T) {
 	var src strings.Builder

@@ -208,6 +208,9 @@ type Proc struct {
 
 	// Bound is what the encoded results may grow to, without the data of Received.
 	Bound Bound
+
+	// Longest is the longest encoding of the arguments or of the results. Parts without a limit count as empty.
+	Longest int64
 }
 
 // A Received is an item of the results.

@@ -56,10 +56,11 @@ func (g *generator) program(s *service) {
 func %[1]sProgram(impl %[1]sServer) transport.Program {
 	return transport.Program{
 		Number: %[2]s, Low: %[3]s, High: %[3]s,
+		Names: []*oncrpc.Program{%[6]s},
 		Handler: &%[4]sHandler{impl: impl}, Binding: %[5]s{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
 			return %[5]s{}.Idempotent(transport.Procedure{Prog: %[2]s, Vers: vers, Proc: proc})
-		},`, s.base, s.prog, s.vers, s.local, s.binding)
+		},`, s.base, s.prog, s.vers, s.local, s.binding, s.names)
 	if list := s.having(func(m *method) bool { return m.Inline }); list != "" {
 		g.p("Inline: func(_, proc uint32) bool {\nswitch proc {\ncase %s:\nreturn true\n}\nreturn false\n},", list)
 	}

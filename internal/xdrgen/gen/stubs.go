@@ -142,7 +142,15 @@ func (g *generator) programNames(s *service) {
 		}
 		line += " " + item
 	}
-	g.p("%s\n},\n}", line)
+	g.p("%s\n},", line)
+	longest := int64(0)
+	for _, m := range s.procs {
+		longest = max(longest, m.Longest)
+	}
+	if longest > 0 {
+		g.p("Longest: %d,", longest)
+	}
+	g.p("}")
 }
 
 // byNumber returns the procedures whose names the program has when it runs.

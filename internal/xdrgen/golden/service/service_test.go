@@ -637,6 +637,50 @@ func TestErrorsNameTheProcedure(t *testing.T) {
 	})
 }
 
+// What MaxMessage has no room for is refused before there are calls, and by every call of a client.
+func TestLongestMessage(t *testing.T) {
+	const want = "which Config.MaxMessage bounds, is 1114976 bytes long, the limit is 1048576"
+	refused := func(what string, err error) {
+		t.Helper()
+		var size *transport.SizeError
+		if !errors.As(err, &size) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", what, err, want)
+		}
+	}
+	small := transport.Config{MaxMessage: MaxValue}
+	server, err := transport.NewServer(&transport.ServerConfig{Config: small})
+	testutil.Must(t, err)
+	defer server.Close()
+	refused("Register", RegisterStoreV1(server, newStore()))
+	joined, err := transport.Versions(StoreV1Program(newStore()), StoreV2Program(both{}))
+	testutil.Must(t, err)
+	refused("Register of versions", server.Register(joined))
+	_, err = transport.DialTCP(t.Context(), "127.0.0.1:1", &transport.ClientConfig{Config: small, Callbacks: []transport.Program{StoreV1Program(newStore())}})
+	refused("a client's callbacks", err)
+	testutil.Must(t, RegisterWatchV1(server, new(watcher)))
+
+	p := iwarp.New(iwarp.Config{})
+	l, err := server.Listen(t.Context(), p, "127.0.0.1:0")
+	testutil.Must(t, err)
+	go server.Serve(l)
+	client, err := transport.Dial(t.Context(), p, l.Addr().String(), &transport.ClientConfig{Config: small})
+	testutil.Must(t, err)
+	defer client.Close()
+	_, err = NewStoreV1Client(client).Count(t.Context(), 1)
+	refused("a call over RDMA", err)
+	if n, err := NewWatchV1Client(client).Changed(t.Context(), nil, StoreOk); n != 1 || err != nil {
+		t.Errorf("a call of a program with short messages: %d, %v", n, err)
+	}
+	tl, err := net.Listen("tcp", "127.0.0.1:0")
+	testutil.Must(t, err)
+	go server.ServeTCP(tl)
+	overTCP, err := transport.DialTCP(t.Context(), tl.Addr().String(), &transport.ClientConfig{Config: small})
+	testutil.Must(t, err)
+	defer overTCP.Close()
+	_, err = NewStoreV1Client(overTCP).Count(t.Context(), 1)
+	refused("a call over TCP", err)
+}
+
 // The names are those of the source, by number.
 func TestNames(t *testing.T) {
 	for proc, want := range map[uint32]string{0: "NULL", StorePut: "PUT", StoreEcho: "ECHO", StoreEcho + 1: "", 1<<32 - 1: ""} {
