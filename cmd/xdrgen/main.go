@@ -23,7 +23,9 @@
 // enumerators without a value, struct *T { ... }.
 //
 // A comment /* open */ at an enumeration keeps values that it does not define; otherwise they are
-// an error, as RFC 4506 section 4.3 has it. A comment belongs to the declaration that it follows on
+// an error, as RFC 4506 section 4.3 has it. A comment /* scoped */ makes the names of the values the
+// enumeration's own: another may have the same, and what refers to them are the cases of unions. In Go
+// they begin with the name of the type, as StatusNotFound for NOT_FOUND of status. A comment belongs to the declaration that it follows on
 // the line, or else to the one below it.
 //
 // Comments after members of structures and arms of unions:

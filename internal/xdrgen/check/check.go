@@ -1,6 +1,8 @@
 package check
 
 import (
+	"slices"
+
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
@@ -46,14 +48,20 @@ type checker struct {
 	consts map[string]*constant
 	types  map[string]*Type
 	enums  map[*syntax.Enum][]*constant
+	scopes map[*syntax.Enum]scope // of scoped enumerations
+	scoped map[*Type]scope        // the same by their types
 	unions []unionFrom
 }
+
+// scope has the values of a scoped enumeration.
+type scope map[string]*constant
 
 // constant is a constant or an enumerator that may not be computed yet.
 type constant struct {
 	syntax.Ident
 	source *syntax.Value // nil: one more than prev
 	prev   *constant     // the enumerator before this one; or nil
+	scope  scope         // that source may refer to; or nil
 	text   bool          // it is no number
 	value  syntax.Int
 	state  state
@@ -70,7 +78,7 @@ const (
 
 // declare notes all names, so that their order in the source does not matter.
 func (c *checker) declare(file *syntax.File) {
-	c.enums = make(map[*syntax.Enum][]*constant)
+	c.enums, c.scopes, c.scoped = make(map[*syntax.Enum][]*constant), make(map[*syntax.Enum]scope), make(map[*Type]scope)
 	programs := make(map[string]bool)
 	for _, d := range file.Decls {
 		switch d := d.(type) {
@@ -86,6 +94,9 @@ func (c *checker) declare(file *syntax.File) {
 				continue
 			}
 			c.types[d.Name.Name] = &Type{Pos: d.Name.Pos, Name: d.Name.Name, Doc: d.Doc}
+			if enum, ok := d.Type.(*syntax.Enum); ok && annotated(d.Doc, "scoped") {
+				c.scopes[enum] = make(scope)
+			}
 			c.enumerators(d.Type)
 		case *syntax.Program:
 			if programs[d.Name.Name] {
@@ -108,11 +119,20 @@ func (c *checker) sameName(d *syntax.TypeDef) bool {
 }
 
 func (c *checker) constant(k *constant) {
-	if c.consts[k.Name] != nil {
+	names := c.consts
+	if k.scope != nil {
+		names = k.scope
+	}
+	if names[k.Name] != nil {
 		c.errs.Add(k.Pos, "constant %s is declared twice", k.Name)
 		return
 	}
-	c.consts[k.Name] = k
+	names[k.Name] = k
+}
+
+// annotated reports whether a comment is an annotation without a text.
+func annotated(doc syntax.Comments, word string) bool {
+	return slices.ContainsFunc(doc.Annotations(), func(a syntax.Annotation) bool { return a.Word == word })
 }
 
 // enumerators notes the constants of the enumerations in a type.
@@ -121,7 +141,7 @@ func (c *checker) enumerators(t syntax.Type) {
 	case *syntax.Enum:
 		var prev *constant
 		for _, v := range t.Values {
-			k := &constant{Ident: v.Name, source: v.Value, prev: prev}
+			k := &constant{Ident: v.Name, source: v.Value, prev: prev, scope: c.scopes[t]}
 			c.constant(k)
 			c.enums[t] = append(c.enums[t], k)
 			prev = k
@@ -187,11 +207,17 @@ func (c *checker) define(file *syntax.File) {
 }
 
 // value computes a constant. ok is false if it has none, which is reported once.
-func (c *checker) value(v syntax.Value) (n syntax.Int, ok bool) {
+func (c *checker) value(v syntax.Value) (n syntax.Int, ok bool) { return c.valueIn(v, nil) }
+
+// valueIn is value where a scoped enumeration's names come first.
+func (c *checker) valueIn(v syntax.Value, own scope) (n syntax.Int, ok bool) {
 	if v.Name == "" {
 		return v.Int, true
 	}
-	k := c.consts[v.Name]
+	k := own[v.Name]
+	if k == nil {
+		k = c.consts[v.Name]
+	}
 	switch {
 	case k != nil:
 		return c.compute(k)
@@ -218,7 +244,7 @@ func (c *checker) compute(k *constant) (syntax.Int, bool) {
 		ok := true
 		switch {
 		case k.source != nil:
-			k.value, ok = c.value(*k.source)
+			k.value, ok = c.valueIn(*k.source, k.scope)
 		case k.prev != nil:
 			if k.value, ok = c.compute(k.prev); ok {
 				if k.value, ok = k.value.Next(); !ok {

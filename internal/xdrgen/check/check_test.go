@@ -32,6 +32,10 @@ func TestErrors(t *testing.T) {
 		{"large length", "typedef opaque x<4294967296>;", []string{"a.x:1:18: length is 4294967296, not within 0 and 4294967295"}},
 
 		{"type", "struct s { t x; };", []string{"a.x:1:12: type t is not declared"}},
+		{"value twice in a scope", "enum e { A, A }; /* scoped */", []string{"a.x:1:13: constant A is declared twice"}},
+		{"value of a scope elsewhere", "enum e { A }; /* scoped */\nconst B = A;", []string{"a.x:2:11: constant A is not declared"}},
+		{"value of another scope", "enum e { A }; /* scoped */\nenum f { B }; /* scoped */\nunion u switch (f d) { case A: void; };",
+			[]string{"a.x:3:29: constant A is not declared"}},
 		{"type twice", "typedef int t;\nstruct t { int x; };", []string{"a.x:2:8: type t is declared twice"}},
 		{"member twice", "struct s {\n int a;\n bool a; };", []string{"a.x:3:7: member a is declared twice"}},
 		{"arm twice", "union u switch (int d) { case 1: int a;\n case 2: int a; };", []string{"a.x:2:14: member a is declared twice"}},

@@ -157,8 +157,9 @@ func (c *checker) member(t *Type, m *syntax.Member) *Member {
 // enum computes the constants of an enumeration. RFC 4506 section 4.3.
 func (c *checker) enum(t *Type, source *syntax.Enum) {
 	t.Kind = Enum
-	for _, a := range t.Doc.Annotations() {
-		t.Open = t.Open || a.Word == "open"
+	t.Open = annotated(t.Doc, "open")
+	if c.scoped[t] = c.scopes[source]; c.scoped[t] != nil {
+		t.Scoped = true
 	}
 	for i, k := range c.enums[source] {
 		n, ok := c.compute(k)
@@ -197,7 +198,7 @@ func (c *checker) union(u unionFrom) {
 			}
 		}
 		for _, l := range arm.Labels {
-			n, ok := c.value(l)
+			n, ok := c.valueIn(l, c.scoped[disc])
 			switch {
 			case !ok:
 				continue

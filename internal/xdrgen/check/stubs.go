@@ -42,11 +42,9 @@ func Stubs(spec *Spec) error {
 		s.only(p.Doc, "program", "go")
 		for _, v := range p.Versions {
 			s.only(v.Doc, "version", "go", "lax", "independent", "wrapped")
-			for _, a := range v.Doc.Annotations() {
-				v.Lax = v.Lax || a.Word == "lax"
-				v.Independent = v.Independent || a.Word == "independent"
-				v.Wrapped = v.Wrapped || a.Word == "wrapped"
-			}
+			v.Lax = annotated(v.Doc, "lax")
+			v.Independent = annotated(v.Doc, "independent")
+			v.Wrapped = annotated(v.Doc, "wrapped")
 			for _, proc := range v.Procs {
 				s.procs[proc.Name] = true
 			}
@@ -99,7 +97,7 @@ annotations:
 
 // annotations checks those of a type.
 func (s *stubs) annotations(t *Type) {
-	s.only(t.Doc, "type", "go", "open", "distinct", "ddp", "extern", "head")
+	s.only(t.Doc, "type", "go", "open", "scoped", "distinct", "ddp", "extern", "head")
 	s.named(t.ddp)
 	for _, v := range t.Values {
 		s.only(v.Doc, "value", "go")

@@ -42,7 +42,7 @@ const (
 	Array    // Elem, Fixed, Len
 	Optional // Elem
 	List     // Elem: a linked list
-	Enum     // Values, Open
+	Enum     // Values, Open, Scoped
 	Struct   // Members, Link
 	Union    // Discriminant, Arms
 	Typedef  // Elem: the type that Name is another name of
@@ -83,6 +83,7 @@ type Type struct {
 
 	Values []*Enumerator
 	Open   bool // other values are kept, too
+	Scoped bool // the names of the values are the enumeration's own
 
 	Members []*Member
 	Link    string // the member of a linked list's element that is no longer in Members

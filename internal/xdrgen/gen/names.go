@@ -2,6 +2,7 @@ package gen
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
 )
@@ -44,7 +45,11 @@ func nameAll(spec *check.Spec) *names {
 	}
 	for _, t := range spec.Types {
 		for _, v := range t.Values {
-			n.enums[v] = unique(n.used, v.Go, v.Name, "Value")
+			name := check.GoName(v.Name)
+			if rest, begins := strings.CutPrefix(name, n.types[t]); t.Scoped && (!begins || strings.ToLower(rest) == rest) {
+				name = n.types[t] + name
+			}
+			n.enums[v] = free(n.used, v.Go, name, "Value")
 		}
 	}
 	n.numbers(spec.Programs)
@@ -128,10 +133,14 @@ func members(t *check.Type) map[*check.Member]string {
 // unique returns the Go name that the source asks for, or else one for a name of the source that is
 // not in use yet.
 func unique(used map[string]bool, asked, name, suffix string) string {
+	return free(used, asked, check.GoName(name), suffix)
+}
+
+// free is unique for a name that is one of Go already.
+func free(used map[string]bool, asked, s, suffix string) string {
 	if asked != "" {
 		return asked
 	}
-	s := check.GoName(name)
 	if used[s] {
 		s += suffix
 	}

@@ -146,6 +146,77 @@ type Enums struct {
 	Later Future
 }
 
+// Lookup is enum lookup.
+//
+// Two enumerations have a value of the same name, and one of them begins with the name of its type already.
+type Lookup int32
+
+// Values of Lookup.
+const (
+	LookupFound    Lookup = 0
+	LookupNotFound Lookup = 2
+	LookupBusy     Lookup = 3
+	LookupSlow     Lookup = 3
+)
+
+// String is the name in enums.x, or the number of a value that has none.
+func (v Lookup) String() string {
+	switch v {
+	case LookupFound:
+		return "FOUND"
+	case LookupNotFound:
+		return "NOT_FOUND"
+	case LookupBusy:
+		return "LOOKUP_BUSY"
+	}
+	return "lookup(" + strconv.Itoa(int(v)) + ")"
+}
+
+// Valid reports whether v is one of the constants.
+func (v Lookup) Valid() bool {
+	switch v {
+	case LookupFound, LookupNotFound, LookupBusy:
+		return true
+	}
+	return false
+}
+
+// Removal is enum removal.
+type Removal int32
+
+// Values of Removal.
+const (
+	RemovalDone     Removal = 0
+	RemovalNotFound Removal = 1
+)
+
+// String is the name in enums.x, or the number of a value that has none.
+func (v Removal) String() string {
+	switch v {
+	case RemovalDone:
+		return "DONE"
+	case RemovalNotFound:
+		return "NOT_FOUND"
+	}
+	return "removal(" + strconv.Itoa(int(v)) + ")"
+}
+
+// Valid reports whether v is one of the constants.
+func (v Removal) Valid() bool {
+	switch v {
+	case RemovalDone, RemovalNotFound:
+		return true
+	}
+	return false
+}
+
+// Looked is union looked.
+type Looked struct {
+	Status  Lookup
+	Value   int32   // if Status is LookupFound
+	Removed Removal // if Status is LookupNotFound
+}
+
 // Append appends the encoding of v to b.
 func (v *Filekind) Append(b []byte) []byte {
 	return xdr.AppendInt32(b, int32(*v))
@@ -250,6 +321,89 @@ func (v *Enums) Check() error {
 	}
 	if err := v.Count.Check(); err != nil {
 		return xdr.InField("Count", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Lookup) Append(b []byte) []byte {
+	return xdr.AppendInt32(b, int32(*v))
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Lookup) Decode(d *xdr.Decoder) {
+	*v = Lookup(d.Int32())
+	if !v.Valid() {
+		d.Invalid("lookup", int64(*v))
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of lookup.
+func (v *Lookup) Check() error {
+	if !v.Valid() {
+		return xdr.Undefined("lookup", int64(*v))
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Removal) Append(b []byte) []byte {
+	return xdr.AppendInt32(b, int32(*v))
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Removal) Decode(d *xdr.Decoder) {
+	*v = Removal(d.Int32())
+	if !v.Valid() {
+		d.Invalid("removal", int64(*v))
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of removal.
+func (v *Removal) Check() error {
+	if !v.Valid() {
+		return xdr.Undefined("removal", int64(*v))
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Looked) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case LookupFound:
+		b = xdr.AppendInt32(b, v.Value)
+	case LookupNotFound:
+		b = xdr.AppendInt32(b, int32(v.Removed))
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Looked) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case LookupFound:
+		*v = Looked{Status: v.Status, Value: v.Value}
+		v.Value = d.Int32()
+	case LookupNotFound:
+		*v = Looked{Status: v.Status, Removed: v.Removed}
+		v.Removed.Decode(d)
+	default:
+		*v = Looked{Status: v.Status}
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of looked.
+func (v *Looked) Check() error {
+	if err := v.Status.Check(); err != nil {
+		return xdr.InField("Status", err)
+	}
+	switch v.Status {
+	case LookupNotFound:
+		if err := v.Removed.Check(); err != nil {
+			return xdr.InField("Removed", err)
+		}
 	}
 	return nil
 }
