@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/calling"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/copying"
@@ -37,7 +38,7 @@ func newRoot() *cobra.Command {
 			tree.NewExports(), tree.NewLs(), tree.NewStat(), copying.NewCat(), copying.NewGet(), copying.NewPut(), copying.NewCp(), tree.NewMv(), tree.NewMkdir(), tree.NewRm(), look.NewWatch(),
 		}},
 		{ID: "look", Title: "Look and measure:", Commands: []*cobra.Command{
-			look.NewPing(), look.NewProbe(), look.NewBench(), look.NewStats(), look.NewDevices(), look.NewDecode(),
+			look.NewPing(), look.NewProbe(), calling.NewCall(), look.NewBench(), look.NewStats(), look.NewDevices(), look.NewDecode(),
 		}},
 		{Commands: []*cobra.Command{
 			cli.NewVersion(),

@@ -86,6 +86,24 @@ func TestRPCBind(t *testing.T) {
 			mustFail(t, 1, "the rpcbind at 127.0.0.1:111 has no program 300000 version 1 over rdma registered",
 				"ping", "--rpcbind", "--prog", "300000", "--vers", "1", "127.0.0.1")
 		})
+		t.Run("call", func(t *testing.T) {
+			const file = "internal/calling/testdata/rpcbind.x"
+			out := mustRun(t, "call", "--provider", "tcp", file, rpcbindtest.Addr, "GETADDR",
+				`{"r_prog": 100003, "r_vers": 3, "r_netid": "tcp", "r_addr": "", "r_owner": ""}`)
+			if want := fmt.Sprintf("%q\n", uaddr(s.tcp)); out != want {
+				t.Errorf("GETADDR prints %s, want %s", out, want)
+			}
+			// rpcbind has registered itself, and finds its own port.
+			dump := mustRun(t, "call", "--provider", "tcp", file, "127.0.0.1", "RPCBPROG.DUMP")
+			if n := strings.Count(dump, `"r_prog": 100003`); n != 2 || !strings.Contains(dump, `"r_netid": "rdma"`) {
+				t.Errorf("DUMP prints\n%s", dump)
+			}
+			_, port, _ := net.SplitHostPort(s.tcp)
+			out = mustRun(t, "call", "--provider", "tcp", "--vers", "2", file, rpcbindtest.Addr, "GETPORT", `{"prog": 100003, "vers": 3, "prot": 6, "port": 0}`)
+			if out != port+"\n" {
+				t.Errorf("GETPORT prints %s, want %s", out, port)
+			}
+		})
 		t.Run("another server", func(t *testing.T) {
 			mustFail(t, 1, "registering NFS version 3 over rdma with the rpcbind at localhost:111: another address is registered already",
 				"serve", "--dir", dir, "--addr", "127.0.0.1:0", "--rpcbind")

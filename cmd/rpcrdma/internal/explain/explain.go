@@ -274,6 +274,9 @@ func OneLine(err error) string {
 // rpcText says why a server did not execute a call.
 func rpcText(e *oncrpc.RPCError) string {
 	name, _ := dump.Names(e.Prog, e.Vers, e.Proc)
+	if name == "" && e.Names != nil {
+		name = e.Names.Name
+	}
 	if name == "" {
 		name = fmt.Sprintf("program %d", e.Prog)
 	}
