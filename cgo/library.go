@@ -7,10 +7,9 @@ import (
 	"syscall"
 )
 
-// A Library is libibverbs and librdmacm as packages ibv and rdmacm call them:
-// [RDMACore], or in tests the fake of package cgotest. Each method is one call of
-// the library, or one batch of them, and decides nothing. The methods of RDMACore
-// say what each does.
+// A Library is libibverbs and librdmacm as packages ibv and rdmacm call them: [RDMACore], or in tests
+// the fake of package cgotest. Each method is one call of the library, or one batch of them, and
+// decides nothing. The methods of RDMACore document each call.
 //
 // Objects belong to the Library that made them: passing one to another Library is
 // an error that nothing detects.

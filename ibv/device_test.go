@@ -112,7 +112,7 @@ func TestGIDTableRDMA(t *testing.T) {
 		if addr := os.Getenv("RPCRDMA_RXE_ADDR"); addr != "" && (i < 0 || table[i].Type != GIDTypeRoCEv2 || table[i].NetdevIndex == 0) {
 			t.Errorf("the table lacks %s", addr)
 		}
-		// What was found without the kernel's table is the same.
+		// Ports that were found without the kernel's table are the same.
 		p, err := c.QueryPort(1)
 		if err != nil {
 			t.Fatal(err)
@@ -317,7 +317,7 @@ func TestCloseDuringUseRDMA(t *testing.T) {
 			for _, closer := range []interface{ Close() error }{e.qp, e.cq, e.ch} {
 				for range 3 {
 					busy.Go(func() {
-						// The channel's turn comes when the queue is gone, and so on.
+						// The channel's turn comes after the queue has been destroyed, and so on.
 						for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 							err := closer.Close()
 							if err == nil {

@@ -139,7 +139,7 @@ func TestFakeErrno(t *testing.T) {
 		"ibv_post_send":           func() error { return s.qp.PostSend([]SendWR{{Opcode: OpSend}}) },
 		"ibv_post_recv":           func() error { return s.qp.PostRecv([]RecvWR{{}}) },
 		"ibv_post_srq_recv":       func() error { return s.srq.PostRecv([]RecvWR{{}}) },
-		// What cannot be closed lives on.
+		// Objects that cannot be closed live on.
 		"ibv_dealloc_mw":           s.mw.Close,
 		"ibv_dereg_mr":             s.mr.Close,
 		"ibv_destroy_qp":           s.qp.Close,
@@ -239,8 +239,8 @@ func withMemlock(t *testing.T, limit uint64, f func()) {
 	withoutCaps(t, f)
 }
 
-// TestFakePostError: of a list that is posted in part the error says which request was
-// the first that was not: those before it are the device's.
+// TestFakePostError: of a list that is posted in part the error has the index of the first request
+// that was not: requests before it belong to the device.
 func TestFakePostError(t *testing.T) {
 	sends := make([]SendWR, 6)
 	recvs := make([]RecvWR, 6)
@@ -356,9 +356,9 @@ func TestFakeFlags(t *testing.T) {
 	}
 }
 
-// TestFakeAcknowledged: events are acknowledged in bulk, the rest when the queue is
-// closed, which would wait for them for ever. That goes for events of GetEvent and for
-// those that the caller takes itself.
+// TestFakeAcknowledged: events are acknowledged in bulk, the rest when the queue is closed, which
+// would wait for them forever. That goes for events of GetEvent and for those that the caller takes
+// itself.
 func TestFakeAcknowledged(t *testing.T) {
 	for _, events := range []int{0, 1, ackBatch - 1, ackBatch, ackBatch + 5} {
 		s := newSet(t)
@@ -495,8 +495,7 @@ func TestFakeModifyError(t *testing.T) {
 	}
 }
 
-// TestFakeVanishes: a device that is gone fails everything, and all can still be
-// closed.
+// TestFakeVanishes: every call on a removed device fails, and all can still be closed.
 func TestFakeVanishes(t *testing.T) {
 	s := newSet(t)
 	if err := s.qp.PostRecv([]RecvWR{{ID: 1}}); err != nil {

@@ -34,8 +34,8 @@ func (s ForkStatus) String() string {
 // (syscall.SysProcAttr with CLONE_NEWUSER), for which Go forks; and C code that
 // calls fork by itself. Where these occur on an old kernel, call ForkInit.
 //
-// What ForkInit costs the child: memory that is registered when it starts is
-// missing there, in whole pages.
+// ForkInit has a cost for the child: memory that is registered when it starts is missing there, in
+// whole pages.
 //
 // Implements: int ibv_fork_init(void)
 func ForkInit() error {
@@ -45,7 +45,7 @@ func ForkInit() error {
 	return nil
 }
 
-// IsForkInitialized says what a fork does to registered memory, see [ForkInit].
+// IsForkInitialized reports the effect of a fork on registered memory, see [ForkInit].
 //
 // Implements: enum ibv_fork_status ibv_is_fork_initialized(void)
 func IsForkInitialized() ForkStatus { return ForkStatus(cgo.IsForkInitialized()) }

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	if code == 0 {
 		after := resources()
 		for end := time.Now().Add(5 * time.Second); after != before && time.Now().Before(end); after = resources() {
-			time.Sleep(10 * time.Millisecond) // rxe gives objects back when their last packet is gone
+			time.Sleep(10 * time.Millisecond) // rxe frees objects after their last packet
 		}
 		if after != before {
 			fmt.Fprintf(os.Stderr, "RDMA objects are left behind:\nbefore\n%safter\n%s", before, after)
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// resources is what the kernel has of each kind of object, on every device.
+// resources returns the kernel's counts of each kind of object, on every device.
 func resources() string {
 	out, err := exec.Command("rdma", "resource", "show").Output()
 	if err != nil {

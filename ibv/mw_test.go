@@ -16,8 +16,8 @@ func window(p *pair) (*MW, *SendWR) {
 	return mw, &SendWR{ID: 10, Opcode: OpBindMW, Bind: &MWBind{MW: mw, MR: p.b.mr, Buf: p.b.buf[:4096], Access: AccessRemoteRead | AccessRemoteWrite}}
 }
 
-// TestMWType2RDMA: bound, used, taken back by this side and by the peer, often enough
-// for the key to have come around.
+// TestMWType2RDMA: bound, used, invalidated by this side and by the peer, often enough for the key to
+// wrap.
 func TestMWType2RDMA(t *testing.T) {
 	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
 		p := newPair(t, c, nil)

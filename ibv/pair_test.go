@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// everything is what the peer may do in these tests.
+// everything is all that the peer may do in the tests.
 const everything = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind
 
 // An end is one of two connected queue pairs, with a completion queue and memory of

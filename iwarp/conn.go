@@ -75,7 +75,7 @@ type link struct {
 	ird, ord    int
 }
 
-// A state is what the goroutines of a connection share, under the lock of Conn.state.
+// A state is shared by the goroutines of a connection, under the lock of Conn.state.
 type state struct {
 	phase        phase
 	setup        *setup // until it is begun
@@ -275,7 +275,7 @@ func (st *state) postRecv(wrs []fabric.RecvWR, depth int) error {
 	return nil
 }
 
-// A failure ends the connection. It says how.
+// A failure ends the connection, and has the reason.
 type failure struct {
 	err    fabric.ConnError
 	term   bool            // send a Terminate message

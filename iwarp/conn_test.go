@@ -121,8 +121,8 @@ func fenceInWrite(t *testing.T, how string, payload, cut int) {
 	}
 }
 
-// TestFenceInResponse: memory is revoked while a Read of the peer is being answered and the
-// peer does not read the response. What it receives later is the old content.
+// TestFenceInResponse: memory is revoked while a Read of the peer is being answered and the peer does
+// not read the response. It receives the old content later.
 func TestFenceInResponse(t *testing.T) {
 	const size = 16 << 20
 	for _, tc := range []struct {

@@ -59,14 +59,14 @@ type talk struct {
 	sent     int
 	msn      [2]uint32
 	mo       uint32
-	got      []byte // what has come and is not a whole frame yet
-	started  bool   // the frame of start-up has come
+	got      []byte // bytes that do not complete a frame yet
+	started  bool   // the start-up frame has arrived
 	reads    []rdmap.ReadRequest
 	answered uint32 // bytes of the first of reads
 	ended    bool   // by a Terminate message of the Conn's
 }
 
-// A duty is what the completion of a request revokes: memory that the peer may write by it, or
+// A duty is access that the completion of a request revokes: memory that the peer may write by it, or
 // the binding of stag. Zero is nothing.
 type duty struct {
 	area int
@@ -982,7 +982,7 @@ func conversations() (all [][]byte) {
 		{{postRead, 0}, {}, {wild + answer, 0, 1 + 8}, {}},
 		{{postRead, 0}, {}, {wild + answer, 0, 2}, {}},
 		{{postRead, 0}, {}, {wild + answer, 0, 4}, {}},
-		// What ends a stream.
+		// The end of a stream.
 		{{wild + terminate, 1, 1, 2, 16}, {}},
 		{{wild + send, 0, 0, 10, 6}, {}},
 		{{send, 0, 0, 10, 16}, {send, 0, 0, 55, 0}, {}, {wild + send, 0, 0, 100, 0}, {}},

@@ -101,7 +101,7 @@ func FuzzStream(f *testing.F) {
 		var end error
 		for end == nil {
 			if end = take(); end == nil {
-				g.c.Wait() // for what has come after rxBurst
+				g.c.Wait() // for data after rxBurst
 			}
 		}
 		var ce *fabric.ConnError

@@ -119,7 +119,7 @@ type Provider struct {
 
 var _ fabric.Provider = (*Provider)(nil)
 
-// Listening is what a Provider listens with, under the lock of Provider.listening.
+// Listening is the set of listeners of a Provider, under the lock of Provider.listening.
 type listening struct {
 	on     map[*listener]struct{}
 	closed bool

@@ -90,7 +90,7 @@ type sender struct {
 	stats  struct{ writev, full, fpdus, bytes, writers uint64 }
 }
 
-// An outlet is what any goroutine may know of the sender, and ask of it, without its lock.
+// An outlet is the part of the sender that any goroutine may use, without its lock.
 type outlet struct {
 	txPending atomic.Bool // there may be something to send
 	spoke     atomic.Bool // something has been sent
@@ -99,7 +99,7 @@ type outlet struct {
 	txBroken  atomic.Bool // writing has failed
 }
 
-// A message is what is being segmented. Messages are not interleaved, as siw requires.
+// A message is the message being segmented. Messages are not interleaved, as siw requires.
 type message struct {
 	active   bool
 	response bool // to a Read of the peer
@@ -436,8 +436,7 @@ func (t *sender) begin(b *batch, next *lookahead) bool {
 			return t.beginRequest(&e)
 		}
 		if e.op == fabric.OpLocalInv && b.exposes {
-			// What is to be invalidated may be in this batch. Its turn comes
-			// when the batch has left.
+			// Memory to be invalidated may be in this batch. Its turn comes when the batch has left.
 			b.more = true
 			t.c.state.Unlock()
 			return false
@@ -687,7 +686,7 @@ func (t *sender) lastWords(f *failure) (silent bool) {
 	return false
 }
 
-// heard reports whether anything has come from the peer since set-up.
+// heard reports whether the peer has sent anything since set-up.
 func (c *Conn) heard() bool {
 	defer c.rx.Unlock()
 	return c.rx.Lock().stats.bytes > 0

@@ -7,8 +7,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// A waiter is what Wait and Disconnect wait for. Any goroutine may use it: one that waits sets
-// parked before it looks at the rest, and others store what has happened before they unpark.
+// A waiter is the event that Wait and Disconnect wait for. Any goroutine may use it: one that waits
+// sets parked before it looks at the rest, and others store what has happened before they unpark.
 type waiter struct {
 	cqn    atomic.Int32 // length of the completion queue
 	over   atomic.Bool  // everything outstanding has been flushed

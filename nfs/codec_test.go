@@ -370,8 +370,8 @@ func TestAlloc(t *testing.T) {
 	}
 }
 
-// fuzzMessage decodes b as each type that goods have. What decodes must encode to
-// something that decodes to the same.
+// fuzzMessage decodes b as each type that goods have. A message that decodes must encode to something
+// that decodes to the same.
 func fuzzMessage(t *testing.T, b []byte, goods []message) {
 	for _, g := range goods {
 		m := blank(g)

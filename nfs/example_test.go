@@ -71,7 +71,7 @@ func ExampleParseURL() {
 }
 
 func ExampleBinding() {
-	// WRITE, RFC 1813 section 3.3.7: the data is what may be a read chunk.
+	// WRITE, RFC 1813 section 3.3.7: the data may be a read chunk.
 	args := nfs.WriteArgs{Count: 5, Stable: nfs.FileSync, Data: []byte("hello")}
 	stream := args.Append(nil)
 	p := transport.Procedure{Prog: nfs.Program, Vers: nfs.Version, Proc: nfs.ProcWrite}

@@ -147,8 +147,7 @@ func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context
 	return failure("RPC over TCP", call(ctx, m))
 }
 
-// findMountPort returns the TCP port of MOUNT: from Options, or from rpcbind, which is asked
-// once.
+// findMountPort returns the TCP port of MOUNT: from Options, or from rpcbind, which is called once.
 func (c *Client) findMountPort(ctx context.Context) (int, error) {
 	if c.opts.MountPort != 0 {
 		return c.opts.MountPort, nil

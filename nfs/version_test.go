@@ -65,7 +65,7 @@ func testTransferOffset(t *testing.T, b *testbed.Bed) {
 	if _, err := c.Upload(ctx, f, strings.NewReader("x"), 1, opts); err == nil {
 		t.Error("Upload from a negative offset")
 	}
-	// What is missing is named by its place in the file.
+	// Missing data is named by its place in the file.
 	if _, err := c.Upload(ctx, f, strings.NewReader("0123456789"), 20, &TransferOptions{Offset: 5}); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), " at 10:") {
 		t.Errorf("a reader that ends: %v", err)
 	}

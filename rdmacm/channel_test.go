@@ -22,7 +22,7 @@ func TestRDMAChannelClosesLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		ch, done := rdmacm.Channel(p)
-		late, err := ch.NewID() // as one that has come and is about to be turned down
+		late, err := ch.NewID() // as one that has arrived and is about to be rejected
 		if err != nil {
 			t.Fatal(err)
 		}

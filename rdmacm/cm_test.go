@@ -69,7 +69,7 @@ func TestRDMAManagerConnects(t *testing.T) {
 		if req.Type != rdmacm.EventConnectRequest || !bytes.HasPrefix(req.PrivateData, []byte("may I?")) {
 			t.Errorf("the request is %+v", req)
 		}
-		// Seen from here: what the peer has outstanding is what this side serves.
+		// Seen from here: this side serves what the peer has outstanding.
 		if req.ResponderResources != 5 || req.InitiatorDepth != 3 {
 			t.Errorf("the request serves %d Reads and has %d outstanding, want 5 and 3", req.ResponderResources, req.InitiatorDepth)
 		}
@@ -343,7 +343,7 @@ func TestRDMAMigrate(t *testing.T) {
 			if err := client.id.Disconnect(); err != nil && !errors.Is(err, syscall.EINVAL) {
 				t.Fatal(err)
 			}
-			// The server's event has not been taken, if it has come.
+			// The server's event has not been taken, if it has arrived.
 			if err := server.id.Migrate(to); err != nil {
 				t.Fatal(err)
 			}
@@ -449,7 +449,7 @@ func TestRDMAWaitsEnd(t *testing.T) {
 				return id, func(ctx context.Context) error { _, err := id.GetRequest(ctx); return err }
 			}},
 			{"ResolveAddr", func(t *testing.T) (*rdmacm.ID, func(context.Context) error) {
-				// With ARP the neighbour is asked for, and does not answer.
+				// ARP asks for the neighbour, which does not answer.
 				machine(t)
 				sh(t, "ip", "link", "set", netdev(kind), "arp", "on")
 				t.Cleanup(func() { sh(t, "ip", "link", "set", netdev(kind), "arp", "off") })

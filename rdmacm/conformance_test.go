@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// limits are what the kinds of devices leave to users of the seam.
+// limits are those of each kind of device.
 var limits = map[string]fabrictest.Limits{ // immutable
 	"rxe": {
 		Shortage: fabrictest.ShortageWaits, PaddedPrivateData: true, CoarseStatus: true,

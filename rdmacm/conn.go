@@ -97,8 +97,7 @@ type latch struct {
 
 func (l *latch) open() { l.once.Do(func() { close(l.opened) }) }
 
-// Marks are what the sender, the poller and a waiter let each other know. Any goroutine may use
-// them.
+// Marks are signals between the sender, the poller and a waiter. Any goroutine may use them.
 type marks struct {
 	wakeup atomic.Bool // Wake has been called
 	inner  atomic.Bool // an internal request is outstanding
@@ -108,7 +107,7 @@ type marks struct {
 	deferred atomic.Int32 // requests that untold stands for
 }
 
-// A state is what the goroutines of a connection share, under the lock of Conn.state.
+// A state is shared by the goroutines of a connection, under the lock of Conn.state.
 type state struct {
 	phase     phase
 	ird, ord  int

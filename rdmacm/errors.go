@@ -83,7 +83,7 @@ func callError(op, addr string, errno syscall.Errno) error {
 	return &CallError{Op: op, Addr: addr, Errno: errno}
 }
 
-// errClosed is what calls on a closed ID or channel return.
+// errClosed is the error of calls on a closed ID or channel.
 func errClosed(what string) error { return fmt.Errorf("rdmacm: %s: %w", what, net.ErrClosed) }
 
 // A DeviceError is the cause of the end of a connection when its device has failed or has been

@@ -192,9 +192,9 @@ func TestRDMALinkDown(t *testing.T) {
 		}
 		comes(t, "the device is back", resolves)
 		if kind == "rxe" {
-			// What the connection manager sends while there is no route leaves rxe's
-			// queue pair for it in its error state, for good (Linux 6.1).
-			// A provider without connections does not hear that the device goes.
+			// A packet of the connection manager without a route leaves rxe's queue pair for it in its
+			// error state, for good (Linux 6.1). A provider without connections does not hear that the
+			// device goes.
 			name := kind + "0"
 			removed := later(func() error { _, err := try("rdma", "link", "del", name); return err })
 			comes(t, "the device's end", func() bool { letGo(); return len(removed) > 0 })

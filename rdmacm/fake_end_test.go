@@ -341,8 +341,8 @@ func TestFakeRegistrationFails(t *testing.T) {
 	l.want(outcome{1, fabric.WCSend, ok})
 }
 
-// TestFakeInlineIsFound: no verb says how much inline data a device takes, so it is
-// found by trying, once for each device.
+// TestFakeInlineIsFound: no verb returns how much inline data a device accepts, so it is found by
+// trying, once for each device.
 func TestFakeInlineIsFound(t *testing.T) {
 	r := newRig(t, rdmacm.Config{MaxInline: 400}, func(_ *cgotest.Library, d *cgotest.Device) { d.MaxInline = 120 })
 	tries := func() (n int) {

@@ -151,7 +151,7 @@ func TestFakeTold(t *testing.T) {
 		receive(l)
 		l.want(outcome{101, fabric.WCRecv, ok}) // three are not enough
 		send(l, 8, 4)
-		l.want() // nothing else has come
+		l.want() // nothing else has arrived
 		receive(l)
 		l.want(outcome{102, fabric.WCRecv, ok}, outcome{4, fabric.WCSend, ok})
 		receive(l)
@@ -628,8 +628,7 @@ func TestFakeWindows(t *testing.T) {
 	})
 }
 
-// TestFakeStats: the counters say how many calls into C there were, of which there
-// is one for each list.
+// TestFakeStats: the counters count calls into C, one for each list.
 func TestFakeStats(t *testing.T) {
 	l := newRig(t, rdmacm.Config{}).connect(fabric.ConnAttr{})
 	before := l.Conn.(*rdmacm.Conn).Stats()

@@ -128,7 +128,7 @@ func (l *link) recv(ids ...uint64) {
 	}
 }
 
-// An outcome is what a test wants of a completion.
+// An outcome is the completion that a test wants.
 type outcome struct {
 	ID     uint64
 	Op     fabric.WCOpcode

@@ -100,9 +100,9 @@ func TestFakeArmedOnce(t *testing.T) {
 	}
 }
 
-// TestFakeAcknowledged: events are acknowledged in bulk, and all of them before the
-// completion queue is destroyed, which would wait for the rest for ever. The fake reports
-// those that are missing, and those that are too many.
+// TestFakeAcknowledged: events are acknowledged in bulk, and all of them before the completion queue
+// is destroyed, which would wait for the rest forever. The fake reports those that are missing, and
+// those that are too many.
 func TestFakeAcknowledged(t *testing.T) {
 	const bulk = 512
 	for _, events := range []int{0, 1, bulk - 1, bulk, bulk + 3} {

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// A journal is what has been logged.
+// A journal is a captured log.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -42,9 +42,9 @@ func (j *journal) take() []string {
 	return lines
 }
 
-// TestRDMAGivenUp: a peer that gives up its request, before Accept of the listener or
-// between that and Accept of the connection, is a peer that has gone, not an invalid
-// argument of ours; the next one is served.
+// TestRDMAGivenUp: a peer that gives up its request, before Accept of the listener or between that
+// and Accept of the connection, is a peer that has left, not an invalid argument of ours; the next
+// one is served.
 func TestRDMAGivenUp(t *testing.T) {
 	addr := rdmatest.Device(t, "rxe") // siw's kernel lets such a request be accepted
 	var log journal

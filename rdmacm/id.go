@@ -35,7 +35,7 @@ type ID struct {
 	box  lockorder.Value[mailbox]
 }
 
-// A mailbox is what an ID has received, under the lock of ID.box.
+// A mailbox has the events that an ID has received, under the lock of ID.box.
 type mailbox struct {
 	events   []Event
 	children []*ID // of connection requests not taken yet

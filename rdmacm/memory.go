@@ -159,7 +159,7 @@ type window struct {
 	binding lockorder.Part[keys, binding]
 }
 
-// A binding is what a window gives access to. It is reached with the lock of memory.keys.
+// A binding is the memory that a window gives access to. It is reached with the lock of memory.keys.
 type binding struct {
 	freed  bool
 	ready  bool   // prepared, bind not posted yet

@@ -35,7 +35,7 @@ const earlyBytes = 4096
 // request completes, so the bound limits the length of the ring.
 const maxSilent = 32
 
-// A sender is what posts requests to the send queue, under the lock of Conn.send.
+// A sender posts requests to the send queue, under the lock of Conn.send.
 type sender struct {
 	c  *Conn
 	qp *cgo.QP // nil once destroyed
@@ -49,7 +49,7 @@ type sender struct {
 	posted  struct{ calls, requests uint64 }
 }
 
-// A receiver is what posts receives, under the lock of Conn.recv.
+// A receiver posts receives, under the lock of Conn.recv.
 type receiver struct {
 	c  *Conn
 	qp *cgo.QP // nil once destroyed
@@ -90,7 +90,7 @@ func (t *sender) post(wrs []fabric.SendWR) error {
 	}
 	if len(wrs) > t.callersRoom() {
 		c.starved.Store(true)
-		if len(wrs) > t.callersRoom() { // completions may have come before starved was set
+		if len(wrs) > t.callersRoom() { // completions may have arrived before starved was set
 			return fabric.ErrQueueFull
 		}
 		c.starved.Store(false)

@@ -42,7 +42,7 @@ type Provider struct {
 	held lockorder.Value[holdings]
 }
 
-// Holdings are what a Provider has, under the lock of Provider.held.
+// Holdings are the objects of a Provider, under the lock of Provider.held.
 type holdings struct {
 	channel   *EventChannel // while users > 0, and for linger after
 	users     int
@@ -179,8 +179,7 @@ type device struct {
 	queues lockorder.Value[queues]
 }
 
-// A use is what the provider knows of the use of a device. It is reached with the lock of
-// Provider.held.
+// A use has the provider's users of a device. It is reached with the lock of Provider.held.
 type use struct {
 	users int     // connections, and listeners of this device alone
 	gone  bool    // the kernel has removed it
@@ -408,8 +407,8 @@ type Listener struct {
 	stand lockorder.Value[stand]
 }
 
-// A stand is how far a Listener has got, under the lock of Listener.stand. siw drops unanswered
-// requests with their listener, so the listening ID stays open until they are answered.
+// A stand is the state of a Listener, under the lock of Listener.stand. siw drops unanswered requests
+// with their listener, so the listening ID stays open until they are answered.
 type stand struct {
 	unanswered int
 	closed     bool

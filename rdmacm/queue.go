@@ -28,15 +28,14 @@ type queue struct {
 // Queues are the shared ones of a device, under the lock of device.queues.
 type queues struct{ list []*queue }
 
-// A load says how much of a shared queue is in use. It is reached with the lock of
-// device.queues.
+// A load counts the use of a shared queue. It is reached with the lock of device.queues.
 type load struct {
 	room  int // entries not reserved by a connection
 	users int // connections that have reserved entries
 }
 
-// Polling is what the goroutine that polls a queue has of it, under the lock of queue.polling,
-// and with it of the queue's connections: their pollers.
+// Polling is the part of a queue that belongs to the goroutine that polls it, under the lock of
+// queue.polling, and with it of the queue's connections: their pollers.
 type polling struct {
 	*queue
 	closed  bool

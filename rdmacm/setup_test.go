@@ -165,7 +165,7 @@ func take(t testing.TB, p *rdmacm.Provider) tally {
 	return n
 }
 
-// exceeds says what there is more of than before.
+// exceeds lists what there is more of than before.
 func (n tally) exceeds(before tally) (what []string) {
 	for k, v := range n.objects {
 		if was, ok := before.objects[k]; ok && v > was {
@@ -195,7 +195,7 @@ func leavesNothing(t *testing.T, p *rdmacm.Provider, first, f func()) {
 	before := take(t, p)
 	f()
 	var what []string
-	// rxe gives objects back when their last packet is gone.
+	// rxe frees objects after their last packet.
 	if !holds(limit, func() bool { what = take(t, p).exceeds(before); return len(what) == 0 }) {
 		buf := make([]byte, 1<<20)
 		t.Errorf("left behind: %s\n%s", strings.Join(what, ", "), buf[:runtime.Stack(buf, true)])
@@ -352,8 +352,8 @@ func (p *party) part(from, n int) []ibv.SGE {
 	return []ibv.SGE{{Buf: p.mr.Bytes()[from : from+n : from+n], LKey: p.mr.LKey()}}
 }
 
-// asking has a new client connect to dst, where l listens: l has got the request and has
-// not answered. The client's ID is of ch, and answer has what its Connect returns.
+// asking has a new client connect to dst, where l listens: l has received the request and has not
+// answered. The client's ID is of ch, and answer has what its Connect returns.
 func asking(t testing.TB, ch *rdmacm.EventChannel, l *rdmacm.ID, dst netip.AddrPort, param rdmacm.ConnParam) (client *party, id *rdmacm.ID, answer <-chan error) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -368,7 +368,7 @@ func asking(t testing.TB, ch *rdmacm.EventChannel, l *rdmacm.ID, dst netip.AddrP
 	}
 }
 
-// ask is asking once. The error is what Connect returned.
+// ask is asking once. The error is that of Connect.
 func ask(t testing.TB, ch *rdmacm.EventChannel, l *rdmacm.ID, dst netip.AddrPort, param rdmacm.ConnParam) (client *party, id *rdmacm.ID, answer <-chan error, err error) {
 	t.Helper()
 	client = partyOn(t, resolved(t, ch, dst))

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A world is what decides how long two ends wait for each other's messages. Times are made
-// up; those of the first ones are near what virtual machines show.
+// A world has the delays of two ends that wait for each other's messages. Times are made up; those of
+// the first ones are near what virtual machines show.
 type world struct {
 	name string
 
@@ -21,7 +21,7 @@ type world struct {
 	lateSeen, lateWoken float64
 	lateFor             time.Duration
 
-	// think is what the client does before its next call.
+	// think returns the client's delay before its next call.
 	think func(call int, r *rand.Rand) time.Duration
 
 	worst float64 // how many times as long calls may take as with the better way

@@ -85,7 +85,7 @@ func TestRDMAIdle(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, cfg := range waitModes {
 			if cfg.Wait == rdmacm.WaitPoll {
-				continue // that is what it does
+				continue // that is its purpose
 			}
 			t.Run(modeName(cfg), func(t *testing.T) {
 				p := provider(t, cfg)
@@ -100,7 +100,7 @@ func TestRDMAIdle(t *testing.T) {
 				}
 				const during = time.Second
 				var share float64
-				// What set-up has left to do is done before long.
+				// Work that set-up has left is done before long.
 				if !holds(limit, func() bool {
 					before := cpu(t)
 					time.Sleep(during) // the thing measured is that nothing happens

@@ -60,7 +60,7 @@ func (id *ID) handle() *cgo.CMID { return (*cgo.CMID)(unsafe.Pointer(id)) }
 // ID returns the ID that a handle stands for.
 func (f *Library) ID(h *cgo.CMID) *ID { return (*ID)(unsafe.Pointer(h)) }
 
-// Requested is what Connect or Accept was called with, nil before.
+// Requested returns the argument of Connect or Accept, nil before.
 func (id *ID) Requested() *cgo.ConnParam {
 	id.f.mu.Lock()
 	defer id.f.mu.Unlock()
@@ -378,7 +378,7 @@ func (f *Library) CMDestroyQP(h *cgo.CMID) {
 	}
 }
 
-// Connect implements cgo.CM. The peer agrees to as many Reads as it is asked for.
+// Connect implements cgo.CM. The peer agrees to as many Reads as were requested.
 func (f *Library) Connect(h *cgo.CMID, p *cgo.ConnParam) syscall.Errno {
 	return f.step("rdma_connect", h, p, cgo.CMEvent{Type: Established, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth})
 }

@@ -106,8 +106,7 @@ func (f *Library) wrong(format string, args ...any) {
 	f.t.Errorf("cgotest: "+format, args...)
 }
 
-// An object is what all objects of the libraries have in common. Guarded by
-// Library.mu.
+// An object is the part that all objects of the libraries have in common. Guarded by Library.mu.
 type object struct {
 	kind    string
 	parents []*object
@@ -146,7 +145,7 @@ func (f *Library) end(o *object) syscall.Errno {
 	return 0
 }
 
-// usable reports the use of an object that is gone. mu is held.
+// usable reports the use of an object that has been destroyed. mu is held.
 func (f *Library) usable(o *object) {
 	if o.gone {
 		f.wrong("a %s is used that has been destroyed", o.kind)

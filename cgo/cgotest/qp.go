@@ -101,8 +101,8 @@ func (qp *QP) OnPost(f func()) {
 // Signaled reports whether a success is reported.
 func (s *Send) Signaled() bool { return s.Flags&sendSignaled != 0 || s.qp.sigAll }
 
-// Complete ends the request with a status. What succeeds unsignaled has no
-// completion; what fails has one.
+// Complete ends the request with a status. An unsignaled request that succeeds has no completion; one
+// that fails has.
 func (s *Send) Complete(status int32) {
 	qp := s.qp
 	qp.f.mu.Lock()

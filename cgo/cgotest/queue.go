@@ -240,7 +240,7 @@ func (f *Library) DestroyCQ(cq *cgo.CQ) syscall.Errno {
 	return f.end(&q.object)
 }
 
-// patience is how long the fake waits where the library waits for ever.
+// patience is how long the fake waits where the library waits forever.
 const patience = 2 * time.Second
 
 // awaitAcks waits until all events that were taken have been acknowledged. mu is held.

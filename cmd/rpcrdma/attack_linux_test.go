@@ -27,8 +27,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// attacks are what a crowd does with connections that are no clients': they return when all of it is
-// under way. Immutable.
+// attacks are the things that a crowd does with connections that are no clients': they return when
+// all of it is under way. Immutable.
 var attacks = map[string]func(addr string, conns int) error{
 	// The beginning of a long WRITE, then a byte a second, each from an address of its own.
 	"half calls": func(addr string, conns int) error {
@@ -121,7 +121,7 @@ func connectNFS(addr string, conns int, from func(i int) net.IP, talk func(net.C
 	return nil
 }
 
-// An effort is what an honest client wants done again and again, on a connection of its own.
+// An effort is the work that an honest client repeats, on a connection of its own.
 type effort func(ctx context.Context) error
 
 // howOften returns how many times a second an effort is made.

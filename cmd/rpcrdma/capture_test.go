@@ -17,8 +17,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// session is what TestCapture records: a READ into a write chunk, a WRITE from a read chunk, a
-// READDIR into a reply chunk, and inline calls.
+// session is the conversation that TestCapture records: a READ into a write chunk, a WRITE from a
+// read chunk, a READDIR into a reply chunk, and inline calls.
 type session struct {
 	server string            // the capture of the server
 	client map[string]string // the captures of the commands
@@ -97,11 +97,12 @@ func (bin tshark) fields(t *testing.T, file, filter string, fields ...string) []
 	return rows
 }
 
-// malformed is what no packet of a capture may be: damaged for a dissector, or at odds with those
+// malformed matches packets that no capture may have: damaged for a dissector, or at odds with those
 // before it.
 const malformed = "_ws.malformed || _ws.expert.severity >= 6291456 || tcp.analysis.lost_segment || rpcordma.fragment.error"
 
-// problems returns what tshark complains of. sound is what it says of a good CRC; empty: they do not matter.
+// problems returns the complaints of tshark. sound is its remark about a good CRC; empty: they do not
+// matter.
 func (bin tshark) problems(t *testing.T, file, sound string) (all []string) {
 	t.Helper()
 	for _, row := range bin.fields(t, file, malformed, "frame.number", "_ws.expert.message", "_ws.col.Info") {

@@ -128,7 +128,7 @@ type started struct {
 	signal func(os.Signal) error
 }
 
-// notices are what --retry says. Immutable.
+// notices are the messages of --retry. Immutable.
 var notices = regexp.MustCompile(`(?m)^rpcrdma: .*: (connection lost, trying for \S+ to get it back|connected again)\n`)
 
 // start starts a command with its records of --resume in the directory cache.

@@ -37,7 +37,7 @@ const (
 
 func TestCompletion(t *testing.T) {
 	for _, tt := range []struct {
-		args      string // split at spaces; the last one is what has been typed
+		args      string // split at spaces; the last one has just been typed
 		want      string // in order
 		directive string
 	}{

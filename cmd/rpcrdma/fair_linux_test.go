@@ -97,7 +97,7 @@ func newGuest(ctx context.Context, addr, what string) (*guest, error) {
 	return g, err
 }
 
-// A doing is what guests do.
+// A doing is an action of guests.
 type doing struct {
 	prepare func(ctx context.Context, c *nfs.Client, g *guest) error // or nil
 	// call is the i-th call of a caller: procedure, arguments and the largest results.
@@ -274,9 +274,9 @@ const (
 	leastLookup = 0.5
 )
 
-// The fair share of one among n is what it gets when the others are like it, or one part in n of what
-// it gets alone, whichever is less. With RPCRDMA_FAIR=1 there are more hostile connections, with more calls
-// each, and more kinds of them.
+// The fair share of one among n is the rate that it gets when the others are like it, or one part in
+// n of what it gets alone, whichever is less. With RPCRDMA_FAIR=1 there are more hostile connections,
+// with more calls each, and more kinds of them.
 func TestFairShare(t *testing.T) {
 	long := os.Getenv("RPCRDMA_FAIR") != ""
 	entries, depth, window := 4000, 0, 200*time.Millisecond

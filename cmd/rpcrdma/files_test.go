@@ -524,7 +524,7 @@ func TestManyLinks(t *testing.T) {
 	}
 }
 
-// What the server does not take of a tree is named; everything else is copied.
+// Parts of a tree that the server refuses are named; everything else is copied.
 func TestPartlyRefused(t *testing.T) {
 	source, dir := t.TempDir(), t.TempDir()
 	tree := map[string]string{"a": "a", "file": "f", "dir/x": "x", "dir/y/z": "z", "link": "-> a", "z": "z"}

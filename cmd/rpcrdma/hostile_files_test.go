@@ -116,7 +116,7 @@ func TestHostileCopies(t *testing.T) {
 	wantGone(t, filepath.Join(dir, "giant"))
 }
 
-// What only prints, prints what a terminal may have.
+// Commands that only print, print only what a terminal may show.
 func TestHostileNames(t *testing.T) {
 	h := hostileTree()
 	h.links["link"] = "\x1b[2J\n"
@@ -125,7 +125,7 @@ func TestHostileNames(t *testing.T) {
 	if !strings.Contains(out, `target       "\x1b[2J\n"`+"\n") || strings.Contains(out, "\x1b") {
 		t.Errorf("stat prints %q", out)
 	}
-	// What is at the end of a link that leads out is not asked for.
+	// The target of a link that leads out is not requested.
 	url = "nfs://" + hostileTree().start(t)
 	mustFail(t, 1, "symbolic link leaves the export", "stat", "-L", url+"/link")
 	mustFail(t, 1, "symbolic link leaves the export", "cat", url+"/link")

@@ -327,7 +327,7 @@ func TestLinksStayBelow(t *testing.T) {
 	}
 }
 
-// What the server does not give is named; everything else is copied, or listed.
+// Parts that the server withholds are named; everything else is copied, or listed.
 func TestPartOfTree(t *testing.T) {
 	h := &hostile{
 		entries: map[string][]nfs.DirEntry{

@@ -112,8 +112,8 @@ func (a *tally) end(t *testing.T, whole bool) {
 	}
 }
 
-// TestRDMALinuxPosix: what programs see of our server, mounted by the kernel's client, is what
-// they see of a local file system, but for what NFS version 3 cannot do.
+// TestRDMALinuxPosix: through the kernel's client, programs see our server's files as they see a
+// local file system, except where NFS version 3 cannot do it.
 func TestRDMALinuxPosix(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
 		every, entries, steps := 1, 10_000, 4000

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 )
 
-// rates are what a client gets from a server, per second.
+// rates are those of a client at a server, per second.
 type rates struct {
 	write, read            float64 // MiB
 	create, status, remove float64 // files

@@ -95,7 +95,7 @@ func (p *place) tellAll(t *testing.T, all []mistake) {
 	running.Wait()
 }
 
-// What makes no sense is refused before anything is done.
+// Invalid command lines are refused before anything is done.
 func TestMistakesOfUse(t *testing.T) {
 	dir := t.TempDir()
 	p := newPlace(map[string]string{"DIR": dir})
@@ -321,7 +321,7 @@ func TestMistakesOfProviders(t *testing.T) {
 	})
 }
 
-// What is wrong with files, here and there.
+// Errors of files, at both ends.
 func TestMistakesOfFiles(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testutil.WriteFiles(t, dir, map[string]string{
@@ -384,7 +384,7 @@ func TestMistakesOfFiles(t *testing.T) {
 	})
 }
 
-// What ends work that has begun.
+// Errors that end work in progress.
 func TestMistakesOfTime(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, os.WriteFile(filepath.Join(dir, "huge"), nil, 0o644), os.Truncate(filepath.Join(dir, "huge"), 1<<40))
@@ -446,6 +446,6 @@ func TestRetryFirstConnection(t *testing.T) {
 	if took := time.Since(begun); r.status != 1 || strings.Count(r.stderr, "\n") != 2 || took < 300*time.Millisecond {
 		t.Errorf("status %d after %v:\n%s", r.status, took, r.stderr)
 	}
-	// What time does not mend is not waited for.
+	// Errors that time does not mend are not waited for.
 	mustFail(t, 1, "no such host", "get", "--retry", "1h", "nfs://nobody.invalid/file", filepath.Join(local, "x"))
 }

@@ -47,8 +47,8 @@ var figure = regexp.MustCompile(`[0-9][0-9.:]*(ms|µs|ns|s)?`)
 
 // TestOperatingPage runs the command lines of docs/operating.md, in order, on a server under load
 // that has a slow disk. Each has to succeed, and to print the first words of each line that the page
-// has of it, figures and rates aside; slowOnPage says what else shows that the server is slow, and
-// where.
+// has of it, figures and rates aside; slowOnPage has the other signs of a slow server, and where they
+// are.
 func TestOperatingPage(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/operating.md")
 	if errors.Is(err, fs.ErrNotExist) {

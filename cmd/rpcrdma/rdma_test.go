@@ -100,7 +100,7 @@ func TestRDMAAndIWARP(t *testing.T) {
 	})
 }
 
-// What crosses a device is recorded, as packets of the software adapter or of RoCE: all calls are
+// Traffic over a device is recorded, as packets of the software adapter or of RoCE: all calls are
 // there, each with its reply, and nothing breaks a rule.
 func TestRDMACapture(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {

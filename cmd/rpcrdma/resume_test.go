@@ -139,7 +139,7 @@ func TestResumeMode(t *testing.T) {
 	}
 }
 
-// What is complete of a tree is not copied again, unless it has changed at either end.
+// Complete parts of a tree are not copied again, unless they have changed at either end.
 func TestResumeTree(t *testing.T) {
 	dir, local, cache := t.TempDir(), t.TempDir(), t.TempDir()
 	files := map[string]string{"a": "1", "b/c": "2", "b/d": "3", "e": "4", "link": "-> a"}

@@ -73,7 +73,7 @@ func (n *slowNode) ReadAt(ctx context.Context, who *nfsd.Caller, b []byte, off i
 	if off == hangsAt {
 		n.disk.hanging.Add(1)
 		defer n.disk.hanging.Add(-1)
-	} else { // time is what a disk takes: there is nothing else to wait for
+	} else { // time stands for a disk's: there is nothing else to wait for
 		timer := time.NewTimer(diskTime)
 		defer timer.Stop()
 		done = timer.C

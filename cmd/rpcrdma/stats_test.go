@@ -8,7 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// What is below a directory is printed instead of what this machine has.
+// Statistics below a directory are printed instead of this machine's.
 func TestStatsRoot(t *testing.T) {
 	if out := mustRun(t, "stats", "--root", t.TempDir()); !strings.HasPrefix(out, "no NFS server") {
 		t.Errorf("%q", out)

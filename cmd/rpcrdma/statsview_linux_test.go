@@ -83,8 +83,8 @@ func (m *terminal) resize(rows, cols uint16) {
 	m.row, m.col = min(m.row, int(rows)-1), 0
 }
 
-// put does what a terminal does with a byte. What is drawn outside, and sequences that the view is
-// not to use, are errors.
+// put does what a terminal does with a byte. Drawing outside, and sequences that the view is not to
+// use, are errors.
 func (m *terminal) put(c byte) {
 	if m.state != "" || c == 0x1b {
 		if m.state += string(rune(c)); len(m.state) > 2 && (c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z') {

@@ -200,7 +200,7 @@ func TestBadCalls(t *testing.T) {
 	}
 	accept("a call after all that", nfs.Program, 3, 0, nil, oncrpc.Success)
 
-	// What is not even that ends the connection, and no other.
+	// A stream that is not even that ends the connection, and no other.
 	for what, b := range map[string][]byte{
 		"a record of 2 GiB":        {0xff, 0xff, 0xff, 0xff},
 		"an empty fragment":        {0, 0, 0, 0},

@@ -77,8 +77,8 @@ func (m *mute) start(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// Whichever call a server does not answer, the command ends, and says what it has waited for
-// and the state of the connection.
+// Whichever call a server does not answer, the command ends, and its error has the call and the state
+// of the connection.
 func TestStalls(t *testing.T) {
 	local := t.TempDir()
 	testutil.WriteFiles(t, local, map[string]string{"file": "x", "large": strings.Repeat("x", 3*4096)})

@@ -18,9 +18,9 @@
 //
 // # Language
 //
-// What published files have beyond the RFCs is accepted: preprocessor lines, rpcgen's % lines,
-// char, short, long, int32_t and the like, struct T for a type T, string without a bound,
-// enumerators without a value, struct *T { ... }.
+// Extensions in published files are accepted: preprocessor lines, rpcgen's % lines, char, short,
+// long, int32_t and the like, struct T for a type T, string without a bound, enumerators without a
+// value, struct *T { ... }.
 //
 // A comment /* open */ at an enumeration keeps values that it does not define; otherwise they are
 // an error, as RFC 4506 section 4.3 has it. A comment /* scoped */ makes the names of the values the
@@ -96,9 +96,9 @@
 // directly: the result's field is then a part of it, whether the data came in a write chunk or
 // inline. Items of arguments are sent from where they are. All other results are copies.
 //
-// What Check refuses is not sent. The results of a call are bounded by the sizes of types. A part
-// without a limit counts as 64 KiB, others as at most 1 MiB; an item without a limit counts as 1 MiB
-// to bindings, others as at most 16 MiB. For clients the buffers are the bounds of items.
+// Values that Check refuses are not sent. The results of a call are bounded by the sizes of types. A
+// part without a limit counts as 64 KiB, others as at most 1 MiB; an item without a limit counts as 1
+// MiB to bindings, others as at most 16 MiB. For clients the buffers are the bounds of items.
 //
 // # Servers
 //

@@ -92,7 +92,7 @@ func TestPackageOfFile(t *testing.T) {
 	}
 }
 
-// Every file of the module that go generate makes with this command is what it makes today.
+// go generate reproduces every file of the module that this command made.
 func TestGenerated(t *testing.T) {
 	const root = "../.."
 	found := 0

@@ -115,7 +115,7 @@ func (c *conn) up(asked, agreed []byte) {
 	c.w.add(event{at: now(), s: s, kind: kindUp, out: c.active})
 }
 
-// down records the end. err is what Poll or Wait have returned, or nil for a Close.
+// down records the end. err is the error of Poll or Wait, or nil for a Close.
 func (c *conn) down(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -48,6 +48,6 @@
 // # Limitations
 //
 //   - Memory that a peer has accessed without a message that says so is not seen.
-//   - Data that the peer has read is what was in the memory when the message was sent.
+//   - Data that the peer has read is recorded as it was when the message was sent.
 //   - If both ends of a connection are recorded into one file, everything is in it twice.
 package capture

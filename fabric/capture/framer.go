@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// A kind is what an event is about.
+// A kind is the subject of an event.
 type kind uint8
 
 const (
@@ -22,7 +22,7 @@ const (
 	kindDown              // the connection has ended
 )
 
-// An event is what a Writer has in its queue.
+// An event is an element of a Writer's queue.
 type event struct {
 	at   int64 // nanoseconds since 1970
 	s    *stream
@@ -40,8 +40,8 @@ type event struct {
 	missed     uint64 // what was dropped in front of it, of any connection
 }
 
-// A stream is what the packets of one connection have in common. Its counters belong to the
-// framer: [0] is for packets to the peer, [1] for those from it.
+// A stream is the state that the packets of one connection share. Its counters belong to the framer:
+// [0] is for packets to the peer, [1] for those from it.
 type stream struct {
 	local, remote netip.AddrPort
 	active        bool   // this end has asked for the connection

@@ -81,7 +81,7 @@ func (c *conn) AllocMW() (fabric.MW, error) {
 	return &window{MW: mw, c: c}, nil
 }
 
-// window is a memory window. seg and mem are what it exposes, since the last Prepare.
+// window is a memory window. seg and mem are its segment and memory since the last Prepare.
 type window struct {
 	fabric.MW
 	c   *conn

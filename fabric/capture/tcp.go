@@ -23,10 +23,10 @@ func (l *tcpListener) Accept() (net.Conn, error) {
 	return l.w.Conn(nc, false), nil
 }
 
-// Conn returns nc, a connection over TCP, with what is read from it and written to it recorded, as
-// segments of TCP in both framings. active reports whether this end has opened it. What is written is
-// recorded first, whether or not writing it succeeds then. The result has CloseWrite if nc has it; it
-// is no *net.TCPConn.
+// Conn returns nc, a connection over TCP, and records its reads and writes, as segments of TCP in
+// both framings. active reports whether this end has opened it. Data is recorded before it is
+// written, whether or not the write succeeds. The result has CloseWrite if nc has it; it is no
+// *net.TCPConn.
 func (w *Writer) Conn(nc net.Conn, active bool) net.Conn {
 	s := &stream{active: active, plain: true}
 	s.local, s.remote = addresses(nc.LocalAddr(), nc.RemoteAddr())

@@ -60,7 +60,7 @@ type Config struct {
 	// when the file is full. A [New] Writer has one.
 	Files int
 
-	// Queue is how many bytes may wait for the disk. What does not fit is dropped and counted.
+	// Queue is how many bytes may wait for the disk. Events that do not fit are dropped and counted.
 	// Zero: 32 MiB.
 	Queue int
 
@@ -99,7 +99,7 @@ type Writer struct {
 	pending chan struct{} // holds a token while there is something for run
 	done    chan struct{} // closed when run has returned
 
-	// What follows belongs to run.
+	// The fields below belong to run.
 	f   framer
 	buf []byte
 }
@@ -170,7 +170,7 @@ func (w *Writer) wake() {
 	}
 }
 
-// overhead is what an event takes in the queue beside its data, in bytes.
+// overhead is the size of an event in the queue beside its data, in bytes.
 const overhead = 256
 
 // room reports whether data of n bytes would be queued, and counts what would not. It is called

@@ -113,7 +113,7 @@ type Limits struct {
 	CrossedInvalidation bool
 }
 
-// A Shortage is what an adapter does with a Send that finds no receive posted.
+// A Shortage is the reaction of an adapter to a Send that finds no receive posted.
 type Shortage uint8
 
 const (

@@ -41,7 +41,7 @@ func (p Point) String() string {
 	return fmt.Sprintf("point %d", uint8(p))
 }
 
-// An Action is what a Fault does.
+// An Action is the effect of a Fault.
 type Action uint8
 
 const (

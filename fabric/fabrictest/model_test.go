@@ -261,7 +261,7 @@ func (l *modelListener) Close() error {
 	return nil
 }
 
-// A link is what the two ends of a connection share.
+// A link is shared by the two ends of a connection.
 type link struct{ sync.Mutex }
 
 type modelConn struct {
@@ -280,7 +280,7 @@ type modelConn struct {
 	err         *fabric.ConnError
 	closed      bool
 	woken       bool
-	edge        bool // something has come since the last Wait
+	edge        bool // something has arrived since the last Wait
 
 	sq       []modelWR
 	rq       []fabric.RecvWR

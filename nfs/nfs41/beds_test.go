@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(leak.Main(m))
 }
 
-// A bed is what a test runs on, and the version of RPC-over-RDMA that its servers speak.
+// A bed is the environment of a test, and the version of RPC-over-RDMA that its servers speak.
 type bed struct {
 	*testbed.Bed
 	version transport.Version

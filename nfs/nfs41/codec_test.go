@@ -493,7 +493,7 @@ func TestAlloc(t *testing.T) {
 	}
 }
 
-// FuzzMessages decodes b as each type. What decodes must encode to something that decodes
+// FuzzMessages decodes b as each type. A message that decodes must encode to something that decodes
 // to the same.
 func FuzzMessages(f *testing.F) {
 	var goods []Message

@@ -42,9 +42,9 @@ type ServerConfig struct {
 // concurrent calls.
 const MaxBackwardSlots = 16
 
-// A Server is an NFS version 4.1 server of one empty, read-only directory, for tests of
-// sessions. What it implements completely are client ids, sessions, slots with their reply
-// cache, and backchannels. Linux can mount it with vers=4.1,proto=rdma.
+// A Server is an NFS version 4.1 server of one empty, read-only directory, for tests of sessions. It
+// implements client ids, sessions, slots with their reply cache, and backchannels completely. Linux
+// can mount it with vers=4.1,proto=rdma.
 type Server struct {
 	cfg   ServerConfig
 	start time.Time
@@ -302,8 +302,8 @@ func (c *compound) operation(b []byte, op uint32) ([]byte, Status) {
 	return b, StatusOK
 }
 
-// execute executes an operation that may be where it is, and appends its result but for
-// the status. What it appends when it fails does not count.
+// execute executes an operation that may be where it is, and appends its result but for the status.
+// Bytes appended by a failed operation do not count.
 func (c *compound) execute(b []byte, op uint32) ([]byte, Status) {
 	d := &c.d
 	switch op {

@@ -20,8 +20,8 @@ type Access struct {
 	Client           netip.AddrPort // the zero AddrPort: it is not known
 	Prog, Vers, Proc uint32
 
-	// Flavor is that of the credential, and UID and GID are what it says: a claim, and nothing
-	// without oncrpc.FlavorSys.
+	// Flavor is that of the credential, and UID and GID are from it: a claim, and nothing without
+	// oncrpc.FlavorSys.
 	Flavor   oncrpc.Flavor
 	UID, GID uint32
 
@@ -39,7 +39,7 @@ type Access struct {
 	// procedures Name is the path.
 	Name, NewName string
 
-	// Offset and Bytes are what was read by READ or written by WRITE.
+	// Offset and Bytes are the range that READ read or WRITE wrote.
 	Offset uint64
 	Bytes  int
 
@@ -72,7 +72,7 @@ func objectOf(fh []byte) Object {
 	return Object(max(h, 1))
 }
 
-// told is what a call collects for its Access.
+// told is collected by a call for its Access.
 type told struct {
 	results int  // length of the results before the call's own
 	claimed bool // the credential is one of AUTH_SYS

@@ -132,7 +132,7 @@ func TestAccessOfPanic(t *testing.T) {
 	testutil.Must(t, c.rpc.Null(t.Context(), nfs.Program, nfs.Version))
 }
 
-// What stands for an object in a log shows nothing of the signature of its handle.
+// The Object in a log shows nothing of the signature of its handle.
 func TestObjectOf(t *testing.T) {
 	one, other := newSealer([]byte("0123456789abcdef")), newSealer([]byte("another key, 16 b"))
 	seen := make(map[Object]bool)

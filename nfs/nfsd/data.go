@@ -75,8 +75,7 @@ func (procedures) Write(ctx context.Context, _ *transport.Request, w *nfs.WriteA
 	return nil
 }
 
-// store writes the data. The reply does not say what the file was before: that would have to be without
-// other WRITEs in between.
+// store writes the data. The reply has no attributes from before: other WRITEs may be in between.
 func (c *call) store(n Node, w *nfs.WriteArgs, r *nfs.WriteRes) nfs.Status {
 	a, err := n.Open(c.Context, &c.who, nfs.AccessModify)
 	if err != nil {

@@ -43,7 +43,7 @@ var errnos = [...]errno{
 	{syscall.ENOSYS, nfs.StatusNotSupp},
 	{syscall.EILSEQ, nfs.StatusInval}, // a name that the file system cannot have
 
-	// What there may be more of in a moment: clients try again.
+	// There may be more of it in a moment: clients try again.
 	{syscall.EMFILE, nfs.StatusJukebox},
 	{syscall.ENFILE, nfs.StatusJukebox},
 	{syscall.ENOMEM, nfs.StatusJukebox},

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// A Squash says which users of clients are taken for the anonymous one.
+// A Squash selects the users of clients that are mapped to the anonymous one.
 type Squash uint8
 
 // Kinds of Squash.
@@ -56,7 +56,8 @@ type Export struct {
 	// ReadOnly refuses all changes.
 	ReadOnly bool
 
-	// Squash says which users become the anonymous user AnonUID with the group AnonGID, 0: Nobody.
+	// Squash selects the users who become the anonymous user AnonUID with the group AnonGID, 0:
+	// Nobody.
 	Squash           Squash
 	AnonUID, AnonGID uint32
 

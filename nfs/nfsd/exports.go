@@ -11,8 +11,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// An exportSet is all exports at a time. What it has does not change; SetExports makes another
-// one. A call uses the set that is the current one when it begins.
+// An exportSet is all exports at a time. It does not change; SetExports makes another one. A call
+// uses the set that is the current one when it begins.
 type exportSet struct {
 	list   []Export
 	byID   map[uint32]*Export

@@ -190,7 +190,7 @@ type Accesser interface {
 
 // A Spacer is an FS that knows how full it is.
 type Spacer interface {
-	// Space says how much there is.
+	// Space returns the sizes.
 	Space(ctx context.Context, who *Caller) (Space, error)
 }
 

@@ -8,11 +8,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A gate bounds the calls that are in the hands of file systems: each may block a thread. Hosts share it,
-// and the connections of a host share what the host gets: many connections get no more than one. No
-// host has more than a part of what it leaves free, and no connection more than a part of what its host
-// may still have: so there is room for another one, though many hold as much as they can get for ever.
-// Calls that wait are let in from the hosts in turn, and from the connections of a host in turn.
+// A gate bounds the calls that are in the hands of file systems: each may block a thread. Hosts share
+// it, and the connections of a host share what the host gets: many connections get no more than one.
+// No host has more than a part of what it leaves free, and no connection more than a part of what its
+// host may still have: so there is room for another one, even if many hold as much as they can get
+// forever. Calls that wait are let in from the hosts in turn, and from the connections of a host in
+// turn.
 type gate[H, K comparable] struct {
 	limits gateLimits
 

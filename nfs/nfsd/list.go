@@ -74,7 +74,7 @@ func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 	if status == nfs.StatusOK {
 		defer dir.Release()
 		attr = c.post(dir)
-		// What the client takes, and what it has room for, less what is not entries.
+		// The size that the client accepts, and has room for, less what is not entries.
 		c.page.left = min(c.page.left, room-xdr.Unit) - sizeHead - sizeTail
 		switch {
 		case !attr.Present:
@@ -114,7 +114,7 @@ func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
 	return eof, c.page.end(cookie, err)
 }
 
-// end says how a listing has gone. An error after some entries can wait for the next page.
+// end returns the status of a listing. An error after some entries can wait for the next page.
 func (p *page) end(cookie uint64, err error) nfs.Status {
 	switch {
 	case p.listed > 0:

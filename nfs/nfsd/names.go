@@ -70,7 +70,7 @@ func (c *call) making(where *nfs.DirOpArgs, attr *nfs.SetAttr, r *nfs.CreateRes,
 	return nil
 }
 
-// notSupported is what a file system says that cannot do something.
+// notSupported is the error of a file system that lacks an ability.
 func notSupported() error { return &nfs.Error{Status: nfs.StatusNotSupp} }
 
 // Create executes CREATE. RFC 1813 section 3.3.8.

@@ -19,10 +19,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Config is what a Server is made of.
+// Config configures a Server.
 type Config struct {
-	// Exports are what clients can mount: at least one. Their names and IDs differ. See also
-	// Server.SetExports.
+	// Exports are the exports that clients can mount: at least one. Their names and IDs differ. See
+	// also Server.SetExports.
 	Exports []Export
 
 	// Key signs handles; at least 16 bytes, secret, and the same for as long as handles are to
@@ -134,8 +134,8 @@ func (s *Server) Programs() []transport.Program {
 	v3, mount := nfs.NfsV3Program(procedures{}), nfs.MountV3Program(mounts{})
 	s.nfs, v3.Handler = v3.Handler, transport.HandlerFunc(s.serveNFS)
 	s.mount, mount.Handler = mount.Handler, transport.HandlerFunc(s.serveMount)
-	// These look at the server's own lists. Whatever asks a file system may block: on a disk, or
-	// for ever, if the file system is another machine's.
+	// These look at the server's own lists. A call of a file system may block: on a disk, or forever,
+	// if the file system is another machine's.
 	mount.Inline = func(_, proc uint32) bool { return proc > nfs.MountProcMnt && proc <= nfs.MountProcExport }
 	return []transport.Program{v3, mount}
 }
@@ -244,8 +244,8 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 	}
 }
 
-// start begins a procedure. object and name are what its arguments begin with. It waits for the turn of the
-// call.
+// start begins a procedure. object and name are the beginning of its arguments. It waits for the turn
+// of the call.
 func (c *call) start(of sort, object *nfs.FileHandle, name string) error {
 	if c.observe != nil {
 		c.told.access.Object, c.told.access.Name = c.objectIn(object), name

@@ -162,7 +162,7 @@ type roomy struct{ *plain }
 
 func (roomy) Space(context.Context, *Caller) (Space, error) { return Space{6, 5, 4, 3, 2, 1}, nil }
 
-// FSSTAT of a read-only export says what is available, as others may write there.
+// FSSTAT of a read-only export has the available space, as others may write there.
 func TestSpaceOfReadOnly(t *testing.T) {
 	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: roomy{newPlain()}, ReadOnly: true}}})
 	root := c.mnt("/").Handle
@@ -225,7 +225,7 @@ func TestSquash(t *testing.T) {
 	}
 }
 
-// DUMP says who has mounted what, for as many mounts as there is room for.
+// DUMP lists the clients and their mounts, for as many mounts as there is room for.
 func TestMountList(t *testing.T) {
 	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: newPlain()}}})
 	dump := func() string {
@@ -316,7 +316,7 @@ func TestWriteVerifier(t *testing.T) {
 	}
 }
 
-// What has been read before an error is not the end of the file; without an error it is.
+// Data that was read before an error is not the end of the file; without an error it is.
 func TestReadError(t *testing.T) {
 	f := newFailing()
 	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})

@@ -77,8 +77,8 @@ func (c *call) unchange() {
 	c.changed = 0
 }
 
-// altered is post for an object that the call is about to change. What it returns is not older than the
-// note that the call changes it.
+// altered is post for an object that the call is about to change. Its attributes are not older than
+// the note that the call changes it.
 func (c *call) altered(n Node) nfs.PostOpAttr {
 	was := c.post(n)
 	if !was.Present {

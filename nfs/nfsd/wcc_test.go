@@ -40,7 +40,7 @@ func (f *spool) node(i int) (Node, error) {
 	return spoolNode{n.(*object), f}, err
 }
 
-// change is what all changes do.
+// change is common to all changes.
 func (f *spool) change() error {
 	during := f.during
 	if f.during = nil; during != nil {
@@ -162,7 +162,7 @@ func TestChangesOfOthers(t *testing.T) {
 		want("beside another", tt.wcc, false, was)
 	}
 
-	// WRITE does not say what was before, and SETATTR nothing that WRITEs have done.
+	// WRITE has no attributes from before, and SETATTR nothing that WRITEs have done.
 	f.during = func() {
 		var r nfs.WriteRes
 		c.nfs(nfs.ProcWrite, &nfs.WriteArgs{File: file, Count: 1, Data: []byte("x")}, &r)

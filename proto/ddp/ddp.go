@@ -26,13 +26,13 @@ const (
 	maskVersion = 0x03 // DV; the four bits between are reserved
 )
 
-// Error says what makes a header unacceptable.
+// Error is the fault of a header that is not acceptable.
 type Error uint8
 
 const (
 	ErrShort   Error = 1 + iota // the segment ends inside its header
 	ErrVersion                  // DV is not Version
-	ErrModel                    // tagged where untagged is asked for, or the reverse
+	ErrModel                    // tagged where untagged is required, or the reverse
 )
 
 func (e Error) Error() string {

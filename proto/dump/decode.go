@@ -19,8 +19,8 @@ type Decoder struct {
 	calls  map[uint32]*Call // by XID
 }
 
-// Decode describes the message b. It does not fail: Problem says what is wrong with b.
-// The result does not refer to b.
+// Decode describes the message b. It does not fail: Problem describes the fault of b. The result does
+// not refer to b.
 func (d *Decoder) Decode(b []byte) *Message {
 	d.number++
 	m := &Message{Number: d.number, Size: len(b)}

@@ -84,7 +84,7 @@ type PrivateData struct {
 	Setup *Setup `json:"setup,omitempty"`
 }
 
-// A Setup is what peers of version 2 tell each other in private data.
+// A Setup is the private data that peers of version 2 exchange.
 type Setup struct {
 	Credit uint32 `json:"credit"` // calls wanted at once, or allowed
 	Properties

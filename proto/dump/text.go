@@ -151,7 +151,7 @@ func (t *text) reply(r *Reply, offset int) {
 	}
 }
 
-// creditsAre says whether the credits are a request or a grant, if the message tells.
+// creditsAre returns whether the credits are a request or a grant, if the message shows it.
 func (m *Message) creditsAre() string {
 	const request, grant = "asked for", "granted"
 	switch {

@@ -15,7 +15,7 @@ package mpa
 
 import "strconv"
 
-// Error says what makes a frame unacceptable.
+// Error is the fault of a frame that is not acceptable.
 type Error uint8
 
 const (

@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 )
 
-// What the initiator of a connection sends first, and an FPDU after it.
+// The initiator's first frame of a connection, and an FPDU after it.
 func Example() {
 	data := []byte("private data")
 	b := mpa.AppendStart(nil, &mpa.Start{Kind: mpa.Request, Flags: mpa.FlagCRC, Revision: 1, PDLength: len(data)})

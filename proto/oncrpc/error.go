@@ -46,7 +46,7 @@ func (e *RPCError) Error() string {
 	return names.CallName(e.Proc) + ": " + e.reason()
 }
 
-// reason says what the server answered.
+// reason returns the server's answer as text.
 func (e *RPCError) reason() string {
 	switch e.Stat {
 	case MsgAccepted:

@@ -71,7 +71,7 @@ func (o Opcode) Invalidates() bool { return o == OpSendInv || o == OpSendSEInv }
 // Tagged reports whether o travels in tagged segments. Unknown opcodes do not.
 func (o Opcode) Tagged() bool { return o == OpWrite || o == OpReadResponse }
 
-// Error says what makes a header unacceptable.
+// Error is the fault of a header that is not acceptable.
 type Error uint8
 
 const (

@@ -203,9 +203,9 @@ func (d *Decoder) Optional() bool {
 // [Decoder.Copy].
 func (d *Decoder) Opaque(max uint32) []byte { return d.variable(max, d.strict) }
 
-// Bulk is [Decoder.Opaque] for data that may have been placed directly. Its pad bytes may have
-// come in a chunk, where they can be anything, so Bulk ignores them after [Decoder.Strict], too. RFC
-// 5666 section 3.7.
+// Bulk is [Decoder.Opaque] for data that may have been placed directly. Its pad bytes may be from a
+// chunk, where they can be anything, so Bulk ignores them after [Decoder.Strict], too. RFC 5666
+// section 3.7.
 func (d *Decoder) Bulk(max uint32) []byte { return d.variable(max, false) }
 
 func (d *Decoder) variable(max uint32, strict bool) []byte {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What one input has allocated counts once, however often Keep is asked.
+// Memory that one input has allocated counts once, however often Keep is called.
 func TestKeepTwice(t *testing.T) {
 	d := NewDecoder(AppendString(nil, string(make([]byte, 1000))))
 	d.String(math.MaxUint32)

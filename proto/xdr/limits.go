@@ -123,10 +123,10 @@ func (d *Decoder) Keep(total *uint64) bool {
 	return *total <= freeMemory
 }
 
-// Resize returns a slice of n elements for an array that is about to be decoded: s itself if
-// it has the capacity. What its elements contain is kept, so that decoding into them can reuse
-// their slices, too. n is the result of [Decoder.Count]. If the memory is more than the limit,
-// d fails and the slice is empty.
+// Resize returns a slice of n elements for an array that is about to be decoded: s itself if it has
+// the capacity. Its elements keep their contents, so that decoding into them can reuse their slices,
+// too. n is the result of [Decoder.Count]. If the memory is more than the limit, d fails and the
+// slice is empty.
 func Resize[S ~[]T, T any](d *Decoder, s S, n int) S {
 	if n <= cap(s) {
 		return s[:n]

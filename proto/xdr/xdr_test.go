@@ -474,7 +474,7 @@ func TestStrict(t *testing.T) {
 			}
 		}
 	}
-	// What is wrong otherwise is called by its name. Bulk leaves Strict as it was.
+	// Other errors have their own names. Bulk leaves Strict as it was.
 	d := NewDecoder(testutil.Hex(t, "00000003 616263ff 00000003 616263ff"))
 	d.Strict()
 	if d.Opaque(2); d.Err().Error() != "xdr: byte 0: opaque of 3 bytes, limit is 2" {

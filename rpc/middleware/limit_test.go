@@ -43,8 +43,8 @@ func TestLimitsRange(t *testing.T) {
 	}
 }
 
-// TestInFlight: so many calls of a caller are executed at a time, others wait in order, and not for
-// ever.
+// TestInFlight: calls of a caller are executed up to the limit, others wait in order, and not
+// forever.
 func TestInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const procHold, procQuick, procInline = 1, 2, 3

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A LogConfig says what Log writes, and where. The zero value is usable.
+// A LogConfig configures Log. The zero value is usable.
 type LogConfig struct {
 	// Logger gets the records. Nil: slog.Default().
 	Logger *slog.Logger

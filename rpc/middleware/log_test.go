@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// records are what was logged.
+// records are the logged records.
 type records struct {
 	mu    sync.Mutex
 	lines []string

@@ -32,7 +32,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A Config says what Metrics and Tracing work with. The zero value is the defaults.
+// A Config configures Metrics and Tracing. The zero value is the defaults.
 type Config struct {
 	// Table has the procedures with values of their own; all others are "_OTHER". Nil: every procedure
 	// has them.
@@ -69,7 +69,7 @@ const scope = "github.com/rpcrdma/rpcrdma/rpc/otel"
 // system is the value of rpc.system.name, for which the conventions have no constant.
 const system rpcconv.SystemNameAttr = "onc_rpc"
 
-// other is what the conventions call what is not known.
+// other is the value that the conventions have for what is not known.
 const other = "_OTHER"
 
 // attributes are those of an entry of the table.
@@ -128,7 +128,7 @@ type Metrics struct {
 	open             metric.Int64UpDownCounter
 	ended, notices   metric.Int64Counter
 
-	// What is read on demand: adding to a number costs less than telling the SDK.
+	// Read on demand: adding to a number costs less than calling the SDK.
 	active [2]atomic.Int64                  // client, server
 	bytes  [2][2][1 << wayBits]atomic.Int64 // by end, message and way
 

@@ -325,7 +325,7 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// A span says how its call has ended, and names by number what has no name.
+// A span has the outcome of its call, and names by number what has no name.
 func TestSpanStatus(t *testing.T) {
 	b := newBed(t, nil)
 	for _, call := range []transport.Call{{Prog: prog, Vers: 1, Proc: fail}, {Prog: prog, Vers: 1, Proc: boom}, {Prog: 99, Vers: 7, Proc: 5}} {

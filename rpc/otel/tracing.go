@@ -108,7 +108,7 @@ func (t *Tracing) begin(ctx context.Context, kind trace.SpanKind, p transport.Pr
 	}
 	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(kind))
 	if span.IsRecording() {
-		// What has no name has its number: a span may have what a metric must not.
+		// A procedure without a name has its number: a span may have what a metric must not.
 		list := attributes(e)
 		if e.Program == names.Other {
 			list = append(list, semconv.OncRPCVersion(int(p.Vers)))

@@ -27,7 +27,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A Config says what a Collector measures. The zero value is the defaults.
+// A Config configures a Collector. The zero value is the defaults.
 type Config struct {
 	// Table has the procedures that are counted each for itself; all others are "other". Nil:
 	// all are.

@@ -32,7 +32,7 @@ func Example() {
 	log.Fatal(srv.Serve(l))
 }
 
-// What the page shows is there for programs, too.
+// The data of the page is there for programs, too.
 func ExampleMonitor_Snapshot() {
 	monitor := status.New(status.Config{Title: "a client"})
 	client, err := transport.Dial(context.Background(), iwarp.New(iwarp.Config{}), "server.example:20049",

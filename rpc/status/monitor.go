@@ -44,7 +44,7 @@ const (
 	maxShownNow = 512 // calls under way that are shown
 )
 
-// A Config says what a Monitor knows and keeps. The zero value is the defaults.
+// A Config configures a Monitor. The zero value is the defaults.
 type Config struct {
 	// Title is the heading of the page. Empty: "rpcrdma".
 	Title string
@@ -217,7 +217,7 @@ func spell(a net.Addr) string {
 	return a.String()
 }
 
-// text is what is kept of an error. Some of it may have come from a peer.
+// text is the part of an error that is kept. Some of it may be from a peer.
 func text(err error) string {
 	if err == nil {
 		return ""

@@ -30,8 +30,7 @@ type callShard struct {
 	_     [64]byte // a shard to a cache line
 }
 
-// underWay is what is known of a call that has begun. For a call that is made, conn is nil: it
-// is sent later.
+// underWay is a call that has begun. For a call that is made, conn is nil: it is sent later.
 type underWay struct {
 	transport.Procedure
 	conn               *transport.Conn
@@ -223,7 +222,7 @@ func (s *slowList) offer(e *transport.CallEvent, entry func() Call) {
 	}
 }
 
-// turn begins another window when the time has come.
+// turn begins another window when it is time.
 func (s *slowList) turn(now time.Time) {
 	until := s.until.Load()
 	if now.UnixNano() < until {

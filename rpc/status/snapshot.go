@@ -99,7 +99,7 @@ type Conn struct {
 	Version  uint32  `json:"version"`
 	Age      Seconds `json:"age"`
 
-	// What the ends agreed on: see transport.ConnInfo.
+	// The agreement of the ends: see transport.ConnInfo.
 	InlineSend         int  `json:"inline_send"`
 	InlineRecv         int  `json:"inline_recv"`
 	PrivateData        bool `json:"private_data"`
@@ -135,13 +135,13 @@ type Call struct {
 	Backward  bool      `json:"backward"`
 	Peer      string    `json:"peer,omitempty"`
 
-	// Where the time has gone: see transport.CallEvent.
+	// The parts of its time: see transport.CallEvent.
 	Total   Seconds `json:"total"`
 	Waited  Seconds `json:"waited"`
 	Wire    Seconds `json:"wire"`
 	Handler Seconds `json:"handler"`
 
-	// How the messages have travelled, and what has come of the call.
+	// How the messages travelled, and the outcome of the call.
 	Request  Travel `json:"request"`
 	Reply    Travel `json:"reply"`
 	Outcome  string `json:"outcome,omitempty"`  // transport.CallEvent.Outcome; none: it is under way

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// What calls cost from the client's procedure to the file system and back, over the software
+// The cost of calls from the client's procedure to the file system and back, over the software
 // adapter on one machine: client and server share its processors.
 func BenchmarkCalls(b *testing.B) {
 	for _, m := range modes() {
@@ -19,7 +19,7 @@ func BenchmarkCalls(b *testing.B) {
 			continue
 		}
 		b.Run(m.name, func(b *testing.B) {
-			// What the disk costs is not the question.
+			// The cost of the disk is not measured.
 			m.cfg.Async = true
 			w := newWorld(b, m.cfg, map[string]string{"dir/": ""})
 			w.put("file", string(bytes.Repeat([]byte("x"), 1<<20)))
@@ -96,7 +96,7 @@ func benchmarkCalls(b *testing.B, w *world) {
 	})
 }
 
-// What it costs to act as a caller: one, two that come in turns, and one from many goroutines.
+// The cost of acting as a caller: one, two that come in turns, and one from many goroutines.
 func BenchmarkAs(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("only root can take the identity of callers")

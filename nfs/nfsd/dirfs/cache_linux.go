@@ -75,7 +75,7 @@ func (c *cache) add(n *node) *node {
 	return old
 }
 
-// opened counts a descriptor that a node in use has got in addition, or lost: n is negative.
+// opened counts a descriptor that a node in use has gained, or lost: n is negative.
 func (c *cache) opened(n int) {
 	c.mu.Lock()
 	c.open += n

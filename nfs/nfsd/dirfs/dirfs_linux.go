@@ -70,7 +70,7 @@ type FS struct {
 	ids     identifier
 	direct  bool // open_by_handle_at works
 	at      opener
-	byMode  bool // there is no faccessat2(2): permissions are what modes say
+	byMode  bool // there is no faccessat2(2): modes decide on permissions
 	limits  nfsd.Limits
 	joint   bool // a new file's name is on the disk when the file is
 
@@ -205,7 +205,7 @@ func (f *FS) probe(fd int, st *unix.Stat_t) {
 	f.byMode = unix.Faccessat2(fd, "", unix.F_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH) != nil || f.cfg.old
 }
 
-// warn says what the file system does not keep of what handles promise.
+// warn names the promises of handles that the file system does not keep.
 func (f *FS) warn(dir string) {
 	if f.cfg.Logger == nil {
 		return
@@ -299,7 +299,7 @@ func (f *FS) Root(context.Context) (nfsd.Node, error) {
 	return f.root, nil
 }
 
-// handleHead is what a handle has in front of the id: the volume.
+// handleHead is the size of the part of a handle before the id: the volume.
 const handleHead = 4
 
 // appendHandle appends the handle of an object to b.
@@ -377,7 +377,7 @@ func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*n
 // Verifier returns a number that grows when the disk has not taken written data.
 func (f *FS) Verifier() uint64 { return f.verf.Load() }
 
-// Space says how full the file system is.
+// Space returns the usage of the file system.
 func (f *FS) Space(context.Context, *nfsd.Caller) (nfsd.Space, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.mount, &st); err != nil {

@@ -265,7 +265,7 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// What is found in another way while it is searched is not gone when the search ends.
+// A file that is found in another way during a search is not gone when the search ends.
 func TestFoundMeanwhile(t *testing.T) {
 	f, err := Open(t.TempDir(), &Config{noHandles: true, asProcess: true})
 	testutil.Must(t, err)

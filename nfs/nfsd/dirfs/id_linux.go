@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An id is an inode, for ever: no other one will have the same. It can be compared, and be the
-// key of a map. The zero id names no file.
+// An id is an inode, forever: no other one will have the same. Ids can be compared, and be keys of a
+// map. The zero id names no file.
 //
 //	0              8      10
 //	+--------------+------+---------------------------------+

@@ -262,7 +262,7 @@ func TestOwnership(t *testing.T) {
 	w.checkThreads()
 }
 
-// What has taken the name of a new object before it is looked at does not get the new one's
+// An object that has taken the name of a new one before it is looked at does not get the new one's
 // mode, unless it is the caller's.
 func TestMadeAnother(t *testing.T) {
 	needRoot(t)
@@ -324,7 +324,7 @@ func TestACL(t *testing.T) {
 			t.Errorf("ACCESS by %d: %#x", uid, res.Access)
 		}
 	}
-	// What an ACL no longer gives is refused before long, though the mode is the same.
+	// Access that an ACL no longer grants is refused before long, though the mode is the same.
 	read := &nfs.ReadArgs{File: fh, Count: 1}
 	w.want("READ", w.do(sys(4000, 4000), nfs.ProcRead, read), nfs.StatusOK)
 	acl[14] = 0 // u:4000:---
@@ -476,7 +476,7 @@ func TestCapabilityGoes(t *testing.T) {
 	}
 }
 
-// inTheJob is what the stack of a panic has to show.
+// inTheJob has to be in the stack of a panic.
 func inTheJob() error { panic(os.NewSyscallError("job", unix.EIO)) }
 
 // An ordinary user is one, and can serve.

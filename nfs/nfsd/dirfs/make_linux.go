@@ -42,8 +42,8 @@ func asNode(child *node, err error) (nfsd.Node, error) {
 	return child, nil
 }
 
-// initial is what of attr a new object gets: only user 0 gives its files away. Linux's server does
-// the same, as some clients send the owner that they expect.
+// initial returns the part of attr that a new object gets: only user 0 gives its files away. Linux's
+// server does the same, as some clients send the owner that they expect.
 func (f *FS) initial(who *nfsd.Caller, attr *nfs.SetAttr) (set nfs.SetAttr) {
 	if attr != nil {
 		set = *attr
@@ -228,7 +228,7 @@ func (n *node) Mknod(_ context.Context, who *nfsd.Caller, name string, typ nfs.F
 	number, format := 0, uint32(0)
 	switch typ {
 	case nfs.TypeChr, nfs.TypeBlk:
-		// What the kernel has room for: mknod(2) would cut the rest off.
+		// The kernel has room for no more: mknod(2) would cut the rest off.
 		if dev.Major >= 1<<12 || dev.Minor >= 1<<20 {
 			return nil, unix.EINVAL
 		}
@@ -285,7 +285,7 @@ func (n *node) unlink(who *nfsd.Caller, name string, flags int) error {
 	return n.sync(who, nil)
 }
 
-// A held is what a name stands for before it is removed or replaced.
+// A held is the object of a name before the name is removed or replaced.
 type held struct {
 	node *node // it is in the cache; or else
 	fd   int   // it is open; -1: nothing is there

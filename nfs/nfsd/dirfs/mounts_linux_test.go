@@ -43,7 +43,7 @@ func TestMountPoints(t *testing.T) {
 	}
 	each(t, func(t *testing.T, m mode) {
 		w := newWorld(t, m.cfg, map[string]string{"dir/covered": "x", "bind/covered": "x", "plain/file": "x"})
-		// What is known already is not entered in another place either.
+		// A known mount is not entered in another place either.
 		for _, name := range []string{"dir", "bind", "plain"} {
 			w.lookup(name)
 		}

@@ -120,7 +120,7 @@ const (
 	mayEnter = unix.X_OK
 )
 
-// A grant is what the kernel has said of a caller's permissions. It does not change.
+// A grant is the kernel's answer about a caller's permissions. It does not change.
 type grant struct {
 	uid, gid uint32
 	groups   []uint32
@@ -160,7 +160,7 @@ func (n *node) may(who *nfsd.Caller, st *unix.Stat_t, want uint32) (uint32, erro
 	return has, nil
 }
 
-// ask has the kernel say which permissions of want the caller has.
+// ask asks the kernel which permissions of want the caller has.
 func (n *node) ask(who *nfsd.Caller, want uint32) (has uint32, err error) {
 	check := func(bits uint32) error {
 		return retry(func() error {
@@ -276,7 +276,7 @@ func (n *node) Open(_ context.Context, who *nfsd.Caller, rights uint32) (nfs.Att
 	return n.fs.attrOf(&st), nil
 }
 
-// permit checks the permissions of a caller that is not the owner. What can be executed can be
+// permit checks the permissions of a caller that is not the owner. A file that can be executed can be
 // read, as the client has to read it for that. RFC 1813 section 4.4.
 func (n *node) permit(who *nfsd.Caller, st *unix.Stat_t, write bool) error {
 	want := uint32(mayRead)

@@ -138,7 +138,7 @@ func (p *places) drop(at *place) {
 	}
 }
 
-// evict makes room. What is not stored yet still will be. mu is held.
+// evict makes room. Places that are not stored yet still will be. mu is held.
 func (p *places) evict() {
 	for p.size > p.max {
 		var most *share

@@ -28,7 +28,7 @@ func TestProcedures(t *testing.T) {
 	})
 }
 
-// hostStat is what the host says of a file.
+// hostStat returns the host's attributes of a file.
 func hostStat(t testing.TB, path string) *syscall.Stat_t {
 	t.Helper()
 	info, err := os.Lstat(path)

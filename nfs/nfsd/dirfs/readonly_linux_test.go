@@ -17,7 +17,7 @@ func TestReadOnlyExport(t *testing.T) {
 		nfs.ProcSetAttr: true, nfs.ProcWrite: true, nfs.ProcCreate: true, nfs.ProcMkdir: true, nfs.ProcSymlink: true, nfs.ProcMknod: true,
 		nfs.ProcRemove: true, nfs.ProcRmdir: true, nfs.ProcRename: true, nfs.ProcLink: true, nfs.ProcCommit: true,
 	}
-	// What each of the others says of a file, a directory and a link.
+	// The answers of the other procedures about a file, a directory and a link.
 	want := map[uint32][3]nfs.Status{
 		nfs.ProcLookup:      {nfs.StatusNotDir, nfs.StatusOK, nfs.StatusNotDir},
 		nfs.ProcReadLink:    {nfs.StatusInval, nfs.StatusInval, nfs.StatusOK},

@@ -109,8 +109,8 @@ const (
 	patience = 2 * time.Second
 	// stint is how long a search works before it pauses.
 	stint = 2 * time.Millisecond
-	// rounds is how often the tree is gone through before something counts as gone: it may have
-	// been moved to where the first round had been already.
+	// rounds is how often the tree is searched before something counts as gone: it may have been moved
+	// to where the first round had been already.
 	rounds = 2
 )
 
@@ -308,8 +308,9 @@ func (s *seeker) search(want map[uint64][]id) (whole bool) {
 		switch err {
 		case nil:
 		case unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.EXDEV, unix.ELOOP, unix.ENAMETOOLONG:
-			// It has been removed or replaced, or cannot be entered, or lies too deep. What is in it counts
-			// as gone: if not, one such directory had clients try again for ever, for whatever is gone.
+			// It has been removed or replaced, or cannot be entered, or lies too deep. Its contents
+			// count as gone: otherwise one such directory would make clients retry forever, for every
+			// removed file.
 		default:
 			whole = false
 		}

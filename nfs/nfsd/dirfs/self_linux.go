@@ -76,8 +76,8 @@ type outcome struct {
 	spoilt bool // the thread has not got the identity of the process back, and has ended
 }
 
-// A threadPanic is what a job has panicked with. It is raised again in the goroutine that waits for
-// the job, and has the stack of the job, which that goroutine's own stack lacks.
+// A threadPanic is the panic of a job. It is raised again in the goroutine that waits for the job,
+// and has the stack of the job, which that goroutine's own stack lacks.
 type threadPanic struct {
 	value any
 	stack []byte // of the job

@@ -192,7 +192,7 @@ func (w *world) close() {
 	w.stop = nil
 }
 
-// restart is what a crash or an upgrade of the server is to clients.
+// restart has the effect of a crash or an upgrade of the server on clients.
 func (w *world) restart(cfg Config) {
 	w.t.Helper()
 	w.close()

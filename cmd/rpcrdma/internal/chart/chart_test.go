@@ -73,7 +73,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// What cannot be drawn is an error.
+// Charts that cannot be drawn are errors.
 func TestErrors(t *testing.T) {
 	many := make([]Series, MaxSeries+1)
 	for i := range many {

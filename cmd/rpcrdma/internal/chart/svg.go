@@ -91,7 +91,7 @@ func (c *Chart) svg(b *strings.Builder) error {
 	return nil
 }
 
-// escape returns a text as XML has it. What XML cannot have becomes U+FFFD.
+// escape escapes a text for XML. Characters that XML cannot have become U+FFFD.
 func escape(s string) string {
 	var b strings.Builder
 	_ = xml.EscapeText(&b, []byte(s)) // a Builder takes everything

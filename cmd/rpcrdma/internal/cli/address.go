@@ -29,8 +29,8 @@ const (
 // portLetters are the characters of numbers and names of ports.
 const portLetters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
 
-// WithPort returns HOST or HOST:PORT as HOST:PORT. Port 0 is allowed if that of a listener is
-// asked for, which need not have a host.
+// WithPort returns HOST or HOST:PORT as HOST:PORT. Port 0, and an empty host, are allowed for a
+// listener.
 func WithPort(s string, port int, listener bool) (string, error) {
 	host, given, err := net.SplitHostPort(s)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Bounds of what the shell completes: it waits for it, and a server says what it is made of.
+// Bounds of completion: the shell waits for it, and its contents come from a server.
 const (
 	CompletionTime  = 2 * time.Second // without an answer of a server
 	CompletionNames = 1000            // of a directory, of hosts

@@ -121,7 +121,7 @@ func (m *manual) page(cmd *cobra.Command) string {
 	return p.String()
 }
 
-// synopsis is what follows the name of a command.
+// synopsis returns the arguments after the name of a command.
 func synopsis(cmd *cobra.Command) string {
 	_, args, _ := strings.Cut(cmd.UseLine(), cmd.CommandPath())
 	if cmd.HasAvailableSubCommands() {
@@ -196,7 +196,7 @@ func (p *page) option(f *pflag.Flag) {
 	p.line("%s", roff(usage+defaultOf(f, usage)))
 }
 
-// defaultOf says what a flag is if it is not given.
+// defaultOf returns the text of a flag's default.
 func defaultOf(f *pflag.Flag, usage string) string {
 	switch f.DefValue {
 	case "", "0", "0s", "false", "[]":

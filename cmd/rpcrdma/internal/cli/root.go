@@ -58,7 +58,7 @@ func Run(root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.
 	return status
 }
 
-// A Group is a part of the list of commands, under a title. What has no title is listed last.
+// A Group is a part of the list of commands, under a title. Commands without a group are listed last.
 type Group struct {
 	ID, Title string
 	Commands  []*cobra.Command
@@ -66,7 +66,7 @@ type Group struct {
 
 // Root builds the tree of the commands of all groups.
 func Root(groups []Group) *cobra.Command {
-	version := false // --version is what people try first
+	version := false // people try --version first
 	root := &cobra.Command{
 		Use:   "rpcrdma",
 		Short: "ONC RPC over RDMA from the command line",

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// What is said about command lines that make no sense. Exit status 2.
+// Messages about invalid command lines. Exit status 2.
 
 // A usageError is a command line that makes no sense, as opposed to work that failed.
 type usageError struct {
@@ -44,7 +44,7 @@ func usageErrors(cmd *cobra.Command) {
 	}
 }
 
-// flagError says what is wrong with a flag.
+// flagError explains an error of a flag.
 func flagError(cmd *cobra.Command, err error) error {
 	var (
 		unknown *pflag.NotExistError
@@ -75,8 +75,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// wanted says which values a flag takes. err is why it has not taken one: a flag of our own says
-// it there.
+// wanted describes the values of a flag. err is its parse error: a flag of our own describes them
+// there.
 func wanted(f *pflag.Flag, err error) string {
 	switch f.Value.Type() {
 	case "int", "int64":

@@ -28,8 +28,8 @@ import (
 type Dialer func(ctx context.Context, p fabric.Provider, addr string) error
 
 // connect has dial connect to the server at addr, HOST:PORT, or HOST if its port is to be found, with
-// the provider of the options, all within the timeout. It returns the address with the port. prog
-// and vers are what rpcbind is asked for.
+// the provider of the options, all within the timeout. It returns the address with the port. rpcbind
+// looks up prog and vers.
 func (o *Options) connect(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, dial Dialer) (string, error) {
 	var at stage
 	ctx, cancel := Within(ctx, o.Timeout, func() error { return o.Stalled(stderr, at.get(), nil) })
@@ -109,7 +109,7 @@ func (a *attempt) over(ctx context.Context, name, addr string) (string, error) {
 	return addr, err
 }
 
-// iwarpTime is how long a server of iWARP may need before it is asked whether it speaks TCP.
+// iwarpTime is how long a server of iWARP may take before the client checks whether it speaks TCP.
 const iwarpTime = 500 * time.Millisecond
 
 // overIWARP is dial over iWARP. A server of ONC RPC over TCP is recognized, and not waited for: to
@@ -164,7 +164,7 @@ func (e *tcpServerError) what() string { return e.addr + " is an ONC RPC server 
 
 func (e *tcpServerError) Error() string { return e.what() + ", not RDMA" }
 
-// Explain says which provider the server needs.
+// Explain names the provider that the server needs.
 func (e *tcpServerError) Explain() string { return e.Error() + ": use --provider tcp" }
 
 // An autoError is a server that was reached neither over RDMA nor over TCP.
@@ -174,7 +174,7 @@ func (e *autoError) Error() string { return e.rdma.Error() + "; " + e.tcp.Error(
 
 func (e *autoError) Unwrap() []error { return []error{e.rdma, e.tcp} }
 
-// Explain says what each provider said.
+// Explain gives the error of each provider.
 func (e *autoError) Explain() string {
 	return explain.NoConnection(e.rdma) + "; " + explain.NoConnection(e.tcp)
 }

@@ -132,7 +132,7 @@ func (o *Options) NewServer(ctx context.Context, stderr io.Writer, addr string) 
 	return o.newProvider(stderr, c.Name)
 }
 
-// printChoice says what auto is, and why.
+// printChoice prints which provider auto stands for, and why.
 func printChoice(stderr io.Writer, name, why string) {
 	fmt.Fprintf(stderr, "rpcrdma: provider %s: %s\n", name, why)
 }

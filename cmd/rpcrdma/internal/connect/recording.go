@@ -66,7 +66,7 @@ func (r *recording) add(cmd *cobra.Command) {
 	}
 }
 
-// wrap returns p with its connections recorded, if that is asked for.
+// wrap returns p with its connections recorded, if recording is on.
 func (r *recording) wrap(p fabric.Provider) (fabric.Provider, error) {
 	if r.file == "" {
 		return p, nil
@@ -86,7 +86,7 @@ func (r *recording) wrap(p fabric.Provider) (fabric.Provider, error) {
 	return r.w.Provider(p), nil
 }
 
-// Listener returns l with its connections recorded, if that is asked for, and a provider is.
+// Listener returns l with its connections recorded, if wrap has begun a recording.
 func (r *recording) Listener(l net.Listener) net.Listener {
 	if r.w == nil {
 		return l

@@ -81,7 +81,7 @@ func Heard(s transport.Stats) uint64 {
 	return s.Replies + s.ErrVers + s.ErrChunk + s.Dropped + s.Optional
 }
 
-// A stage is what a command is doing, for the error of a timeout.
+// A stage is the current step of a command, for the error of a timeout.
 type stage struct {
 	mu   sync.Mutex
 	text string

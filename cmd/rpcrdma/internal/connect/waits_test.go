@@ -11,8 +11,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A connection is given up when calls are outstanding and nothing has come for the limit,
-// and not before.
+// A connection is given up when calls are outstanding and nothing arrives for the limit, and not
+// before.
 func TestWatchLimit(t *testing.T) {
 	s := func(calls, replies, cancelled uint64) transport.Stats {
 		return transport.Stats{Calls: calls, Replies: replies, Cancelled: cancelled}

@@ -543,8 +543,8 @@ func (t *transfer) finishDirs(ctx context.Context, finish func(openedDir) error)
 // tree is listed again for them.
 const MaxLinks = 1 << 14
 
-// getLinks copies all symbolic links below a directory. What else goes wrong with it has been
-// reported.
+// getLinks copies all symbolic links below a directory. Other errors of the directory have been
+// reported already.
 func (t *transfer) getLinks(ctx context.Context, root *os.Root, top nfs.Node) error {
 	return t.Walk(ctx, t.URL.Path, func(n nfs.Node, err error) error {
 		rel := remote.Below(n.Path, top.Path)

@@ -335,8 +335,8 @@ func (t *transfer) discard(ctx context.Context, dir nfs.FileHandle, name string)
 	}
 }
 
-// clean removes what discard could not, over a connection of its own. What is left all
-// the same is named.
+// clean removes what discard could not, over a connection of its own. It names files that it could
+// not remove.
 func (t *transfer) clean() {
 	if len(t.left) == 0 {
 		return
@@ -485,7 +485,7 @@ func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem)
 	if err != nil {
 		return err
 	}
-	// What is below a directory that could not be made is not tried.
+	// Files below a directory that could not be made are not tried.
 	handles := map[string]nfs.FileHandle{".": top.Handle}
 	for _, d := range dirs[1:] {
 		parent, ok := handles[path.Dir(d.rel)]
@@ -598,7 +598,7 @@ func (t *transfer) putStream(ctx context.Context, r io.Reader) (err error) {
 		}
 	}()
 	defer t.Known.Add(fh, t.URL.Path)()
-	// The reader may wait for ever, and then ends with the process.
+	// The reader may wait forever, and then ends with the process.
 	free, full := make(chan []byte, streamBlocks), make(chan inputBlock, streamBlocks)
 	for range streamBlocks {
 		free <- make([]byte, StreamBlock)

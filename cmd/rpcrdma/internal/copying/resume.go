@@ -17,15 +17,14 @@ import (
 
 // How a copy that was cut goes on with --resume.
 //
-// What is complete is known by its size and time of modification, which the copy gets from the
-// original. Of a large file the incomplete copy is kept, under its own name beside the target,
-// with a record in the user's cache: which version of the original it is of, and how many bytes
-// are safe, on the local disk or by COMMIT on the server's. The record is not beside the copy:
-// there is no way to keep others from writing the same file, and it would be lost with the
-// server.
+// A complete copy has the size and the time of modification of its original. The incomplete copy of a
+// large file is kept, under its own name beside the target, with a record in the user's cache: which
+// version of the original it is of, and how many bytes are safe, on the local disk or by COMMIT on
+// the server's. The record is not beside the copy: there is no way to keep others from writing the
+// same file, and it would be lost with the server.
 //
-// A record is locked as long as its copy is under way, and is believed only if the original is
-// still the same version. What follows the safe bytes is copied again.
+// A record is locked as long as its copy is under way, and is believed only if the original is still
+// the same version. Bytes after the safe ones are copied again.
 
 const (
 	// resumeStep is how many bytes are copied between two entries in a record.
@@ -37,7 +36,7 @@ const (
 	maxRecord = 64 << 10 // bytes
 )
 
-// A recordJSON is what a record says.
+// A recordJSON is the contents of a record.
 type recordJSON struct {
 	Done   int64   `json:"done"` // bytes that are safe; first, so that no write tears it
 	From   string  `json:"from"`

@@ -186,7 +186,7 @@ type failingDisk struct{ *os.File }
 
 func (failingDisk) Sync() error { return syscall.EIO }
 
-// What has not reached the disk is not recorded as safe.
+// Data that has not reached the disk is not recorded as safe.
 func TestRecordAfterSync(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, os.WriteFile(filepath.Join(dir, "large"), make([]byte, ResumeLeast), 0o644))

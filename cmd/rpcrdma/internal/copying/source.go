@@ -23,8 +23,7 @@ type source interface {
 	version() (version, error)
 }
 
-// A version is what tells one version of a file's contents from another. Two are compared with
-// ==.
+// A version distinguishes the versions of a file's contents. Two are compared with ==.
 type version struct {
 	FileID uint64   `json:"fileid"` // 0 if not known
 	Size   int64    `json:"size"`
@@ -99,8 +98,8 @@ func (f localFile) version() (version, error) {
 	return localVersion(info), nil
 }
 
-// openLocal opens a regular file. What was one a moment ago may be a fifo now, or a device, and
-// must not be waited for or read.
+// openLocal opens a regular file. By now it may be a fifo or a device, which must not be waited for
+// or read.
 func openLocal(root *os.Root, name string) (source, error) {
 	info, err := root.Stat(name)
 	if err == nil && !info.Mode().IsRegular() {

@@ -42,10 +42,10 @@ var errReplaced = fmt.Errorf("replaced meanwhile: %w", fs.ErrNotExist)
 // A Watcher reports what changes in a tree. Its methods may be called by many goroutines at
 // once. While nothing is watched it takes no descriptor and no goroutine.
 //
-// The system says what happens to the names in one directory, not below it. So every
-// directory of interest is watched by itself, and so are the directories above it, since
-// only they tell when it is removed or renamed. The names in a directory are kept: what
-// was made in a new directory before it was watched is found by reading it, and reported once.
+// The system reports changes of the names in one directory, not below it. So every directory of
+// interest is watched by itself, and so are the directories above it, since only they tell when it is
+// removed or renamed. The names in a directory are kept: what was made in a new directory before it
+// was watched is found by reading it, and reported once.
 type Watcher struct {
 	root *os.Root
 	dir  string // its absolute path

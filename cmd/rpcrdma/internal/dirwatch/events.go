@@ -25,7 +25,7 @@ func (w *Watcher) lost() {
 		}
 		all = append(all, d)
 	}
-	// Parents first: a directory that is gone takes those below with it.
+	// Parents first: the removal of a directory removes those below it.
 	slices.SortFunc(all, func(a, b *watched) int { return strings.Compare(a.path(), b.path()) })
 	for _, d := range all {
 		if w.watched[d.key] == d {
@@ -142,8 +142,8 @@ func (w *Watcher) arrive(d *watched, name, from string) {
 	}
 }
 
-// moved handles a complete rename. isDir is what the new name is by now, which may be
-// something else again.
+// moved handles a complete rename. isDir reports whether the new name is a directory by now, which
+// may have changed again.
 func (w *Watcher) moved(g *departed, d *watched, name string, isDir bool) {
 	w.gone = slices.DeleteFunc(w.gone, func(h *departed) bool { return h == g })
 	if old := d.dirs[name]; old != nil {
@@ -220,8 +220,7 @@ func (w *Watcher) movedSelf(d *watched, n notice) {
 	w.resync(d, n.since.Add(-10*time.Millisecond))
 }
 
-// resync reads a directory and says how it differs from what is known of it, and which of
-// its files were written to after since.
+// resync reads a directory, and reports its changes and the files that were written to after since.
 func (w *Watcher) resync(d *watched, since time.Time) {
 	now := make(map[string]bool)
 	if err := d.list(func(name string, isDir bool) error {

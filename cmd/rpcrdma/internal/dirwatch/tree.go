@@ -41,7 +41,7 @@ func (w *Watcher) enter(d *watched, name string) {
 	}
 }
 
-// vanish handles a name that is gone.
+// vanish handles a removed name.
 func (w *Watcher) vanish(d *watched, name string) {
 	isDir := d.names[name]
 	if next := d.dirs[name]; next != nil {

@@ -29,10 +29,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Text returns an error as one line for people: what went wrong, where that has not been said,
-// what to do about it, and in parentheses what the protocol calls it. All sentences about errors
-// come from here. What the command itself knows is asked first, what the system says last: each
-// error may have those of the layers below in it.
+// Text returns an error as one line for people: what went wrong, where that has not been said, what
+// to do about it, and in parentheses what the protocol calls it. All sentences about errors come from
+// here. Errors of the command come first, those of the system last: each error may wrap errors of the
+// layers below.
 func Text(err error) string {
 	for _, layer := range [...]func(error) (text string, ok bool){
 		explainOwn, explainNFS, explainRPC, explainConn, RDMA, explainSystem,
@@ -212,7 +212,7 @@ func lostText(err error) string {
 	return "connection lost: " + why
 }
 
-// Ended says how a TCP connection has ended, if err is that: at the other end, or by an error of
+// Ended describes the end of a TCP connection, if err is that: at the other end, or by an error of
 // the system. Elsewhere the same errors are about files.
 func Ended(err error) (text string, ok bool) {
 	var errno syscall.Errno
@@ -345,7 +345,7 @@ func Printable(name string) string {
 	return name
 }
 
-// noExportText says what a server exports instead: the beginning of its list.
+// noExportText names the exports of a server instead: the beginning of its list.
 func noExportText(e *nfs.NoExportError) string {
 	const most = 3
 	var dirs []string
@@ -395,7 +395,7 @@ func TypeName(t nfs.FileType) string {
 	return fmt.Sprintf("thing of unknown type %d", uint32(t))
 }
 
-// HowToGetDevices says what to do on a machine without devices.
+// HowToGetDevices returns advice for a machine without devices.
 func HowToGetDevices(contained bool) string {
 	if contained {
 		return ". A container uses the devices of its host, which loads ib_uverbs, rdma_ucm and the adapter's kernel module; " +
@@ -420,7 +420,7 @@ func OtherProvider(e *transport.DialError) string {
 	return ""
 }
 
-// rpcbindText says which request an rpcbind has refused, and why.
+// rpcbindText names the request that an rpcbind has refused, and the reason.
 func rpcbindText(e *rpcbind.OpError) string {
 	program, _ := dump.Names(e.Prog, e.Vers, 0)
 	what := fmt.Sprintf("%s version %d over %s", cmp.Or(program, fmt.Sprintf("program %d", e.Prog)), e.Vers, e.Netid)

@@ -56,8 +56,8 @@ func noDeviceText(e *ibv.NoDeviceError, contained bool) string {
 	return text + "module ib_uverbs, package ibverbs-providers (libibverbs on Fedora) or the files of /dev/infiniband are missing"
 }
 
-// managerText says what to do about a missing connection manager. librdmacm looks for its
-// device file, and for those of the adapters.
+// managerText returns advice about a missing connection manager. librdmacm looks for its device file,
+// and for those of the adapters.
 func managerText(errno syscall.Errno, contained bool) string {
 	text := fmt.Sprintf("the RDMA connection manager is not there (%v): ", errno)
 	if contained {

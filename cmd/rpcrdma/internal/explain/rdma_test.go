@@ -13,7 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// What is said of devices that do not work. The errors are those of packages ibv and rdmacm, which
+// The messages for devices that do not work. The errors are those of packages ibv and rdmacm, which
 // tests on devices provoke there.
 func TestMistakesOfDevices(t *testing.T) {
 	dial := func(err error) error {

@@ -34,7 +34,7 @@ var (
 	ErrStalled = errors.New("no answer from the server")
 )
 
-// Config says how long a step takes, and which functions it reports to.
+// Config is the time of a step, and the functions that it reports to.
 type Config struct {
 	Time  time.Duration // make calls for so long,
 	Calls int64         // or make this number of calls if it is not 0

@@ -252,7 +252,7 @@ func (p *benchProgress) close() {
 	}
 }
 
-// A benchReport is what bench prints.
+// A benchReport is the output of bench.
 type benchReport struct {
 	addr    string
 	info    transport.ConnInfo

@@ -73,7 +73,7 @@ type providerJSON struct {
 	Reason string `json:"reason,omitempty"` // why not
 }
 
-// newReport says which of the devices can be used. err is why none can be listed.
+// newReport reports which of the devices can be used. err is why none can be listed.
 func newReport(devices []provider.Device, err error, contained bool) *ReportJSON {
 	rdma := providerJSON{Name: provider.RDMA, Usable: len(provider.Usable(devices)) > 0}
 	switch {

@@ -19,8 +19,8 @@ import (
 // maxProcFile bounds what is read of a file of the kernel, in bytes.
 const maxProcFile = 16 << 20
 
-// kernelSample reads what the kernel has counted from the files below root, which is "/". What
-// the kernel does not have is left out.
+// kernelSample reads the kernel's counters from the files below root, which is "/". Counters that the
+// kernel lacks are left out.
 func kernelSample(root fs.FS, now time.Time) (*Sample, error) {
 	s := &Sample{Time: now}
 	for _, source := range []struct {

@@ -121,7 +121,7 @@ type statsOptions struct {
 	again             <-chan struct{} // asks a view to show the sample again; nil: there is no view
 }
 
-// A Sample is what has been counted, up to a moment or in an interval.
+// A Sample has the counts up to a moment or of an interval.
 type Sample struct {
 	Time     time.Time  `json:"time"`
 	Seconds  float64    `json:"seconds,omitempty"` // of the interval; 0: since the counters were zero

@@ -102,7 +102,7 @@ func FuzzKernelStats(f *testing.F) {
 	})
 }
 
-// What answers and is not our server is said to be so, whatever it answers.
+// The error for a server that is not ours says so, whatever it answers.
 func TestStatsOfStrangers(t *testing.T) {
 	var answer http.HandlerFunc
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, r) }))

@@ -121,7 +121,7 @@ func (o *statsOptions) screen(s *Sample, width, height int) (lines []string) {
 	return lines
 }
 
-// status is what there is to see of a server, in about height lines.
+// status returns the state of a server, in about height lines.
 func (s *Sample) status(height int) []string {
 	st, t := s.now, &s.now.Totals
 	by, unit, since := max(s.Seconds, 1), "/s", fmt.Sprintf("%.3g s", s.Seconds)
@@ -283,8 +283,8 @@ func (s *Sample) connections(by float64, unit string) []string {
 	return aligned("CONNECTION\tAGE\tAGREED\tCALLS"+unit+"\tCREDITS\tEXPOSED\tHELD", rows)
 }
 
-// agreed is what the ends of a connection have agreed on: the version, and how much is sent inline
-// to and from the peer.
+// agreed describes the agreement of the ends of a connection: the version, and how much is sent
+// inline to and from the peer.
 func agreed(c *status.Conn) string {
 	text := explain.Printable(c.Provider)
 	if c.Version > 0 { // TCP has none

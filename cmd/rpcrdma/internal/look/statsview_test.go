@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/status"
 )
 
-// statusOf is what a server with some connections, calls and procedures tells.
+// statusOf is the snapshot of a server with some connections, calls and procedures.
 func statusOf(n int, at time.Time) *status.Snapshot {
 	s := &status.Snapshot{Time: at, Totals: status.Totals{Open: n, Executing: int64(n), ExposedBytes: 3 << 20, HeldBytes: 100}}
 	for i := range n {

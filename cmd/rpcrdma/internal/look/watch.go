@@ -262,7 +262,7 @@ func (w *watcher) overflow() {
 	w.print([]notify.Event{{Kind: notify.Overflow, IsDir: true}})
 }
 
-// catchUp says what lost and back have not said, as soon as the pace allows. mu is held.
+// catchUp prints what lost and back have held back, as soon as the pace allows. mu is held.
 func (w *watcher) catchUp() {
 	if w.hushed == 0 || w.told || w.ended || !w.spoke.Allows() {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A ClientConfig says what a [Client] subscribes to, and what it calls.
+// A ClientConfig has the subscription of a [Client], and its callbacks.
 type ClientConfig struct {
 	Dir       string // slash-separated, below the server's root, which is ""
 	Recursive bool   // everything below Dir, too

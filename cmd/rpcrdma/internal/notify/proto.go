@@ -12,7 +12,7 @@ import (
 
 //go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -types -o notify_xdr.go notify.x
 
-// statusTexts are what statuses mean. Immutable.
+// statusTexts are the meanings of statuses. Immutable.
 var statusTexts = []string{
 	StatusNoEnt:   "no such directory",
 	StatusNotDir:  "not a directory",

@@ -41,7 +41,7 @@ type Source interface {
 type Server struct {
 	source Source
 	log    *slog.Logger
-	grace  time.Duration // after which a silent client is asked for a sign of life
+	grace  time.Duration // after which a silent client is pinged
 	answer time.Duration // that a client may take to answer a call
 
 	mu      sync.Mutex

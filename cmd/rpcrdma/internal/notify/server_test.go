@@ -112,7 +112,7 @@ func newBed(t testing.TB, grace, answer time.Duration) *bed {
 	return b
 }
 
-// A state is what the server keeps for its clients.
+// A state is the memory that the server keeps for its clients.
 type state struct{ subs, hosts, watches int }
 
 func (b *bed) state() (s state) {

@@ -44,7 +44,7 @@ func New(name string, cfg rdmacm.Config) (fabric.Provider, error) {
 	return nil, fmt.Errorf("provider %q: want %s, %s or %s", name, IWARP, RDMA, TCP)
 }
 
-// A Choice is what Auto stands for.
+// A Choice is the meaning of Auto.
 type Choice struct {
 	Name    string   // IWARP or RDMA
 	Devices []string // for RDMA, the names of the devices; not empty

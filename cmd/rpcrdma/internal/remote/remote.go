@@ -1,4 +1,4 @@
-// Package remote is what commands share that use the files of an NFS server: their flags and URLs, a
+// Package remote is shared by commands that use the files of an NFS server: their flags and URLs, a
 // connection that may outlive the server, and which errors concern one file of several.
 package remote
 

@@ -19,10 +19,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// How a copy outlives its server's restart: the transport makes the connection again and sends
-// calls without a reply once more, and data that the server has lost before COMMIT is written
-// again by package nfs. What remains is to say what happens, to give up in the end, and to see
-// through calls that were executed by the server that is gone and are answered by the next one.
+// How a copy outlives its server's restart: the transport makes the connection again and sends calls
+// without a reply once more, and data that the server has lost before COMMIT is written again by
+// package nfs. Left to do here are messages, giving up in the end, and recognizing calls that the old
+// server executed and the new one answers.
 
 // RetryHelp explains --retry in the help of the commands that have it.
 const RetryHelp = `With --retry, the copy survives a restart of the server if the server's handles do: those of
@@ -118,7 +118,7 @@ type patience struct {
 	recovered bool // it has come back since the last step
 }
 
-// A verdict is what a patience decides.
+// A verdict is a decision of a patience.
 type verdict int
 
 const (

@@ -234,7 +234,7 @@ func accessProc(a *nfsd.Access) string {
 	return "MOUNT_" + strconv.FormatUint(uint64(a.Proc), 10)
 }
 
-// accessStatus says how a call has ended.
+// accessStatus describes the end of a call.
 func accessStatus(a *nfsd.Access) string {
 	switch {
 	case a.Deny != oncrpc.AuthOK:

@@ -37,7 +37,7 @@ func anAccess(change func(*nfsd.Access)) *nfsd.Access {
 	return a
 }
 
-// A line says what a call was, in a form that programs can read and that does nothing to terminals.
+// A line describes a call in a form that programs can read and that does nothing to terminals.
 func TestAccessLogLines(t *testing.T) {
 	const head, headJSON = `2026-01-02T02:04:05.000006Z `, `{"time":"2026-01-02T02:04:05.000006Z","client":`
 	for _, tt := range []struct {
@@ -173,7 +173,8 @@ func (d *disk) lines() []string {
 
 func (d *disk) open() (io.WriteCloser, error) { return d, nil }
 
-// A call waits for no disk: lines that there is no room for are counted, and the log says how many.
+// A call waits for no disk: lines that there is no room for are counted, and the log has their
+// number.
 func TestAccessLogSlowDisk(t *testing.T) {
 	for _, asJSON := range []bool{false, true} {
 		d := newDisk()

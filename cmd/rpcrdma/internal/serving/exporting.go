@@ -50,8 +50,8 @@ type exportedDir struct {
 	watch *dirwatch.Watcher
 }
 
-// newExporter returns an exporter of nothing. What else cfg and state are to have is filled in
-// before the first set.
+// newExporter returns an exporter of nothing. The rest of cfg and state is filled in before the first
+// set.
 func newExporter(o *serveOptions, log *slog.Logger) *exporter {
 	x := &exporter{
 		cfg: nfsd.Config{Logger: log}, opener: o.openDir, async: o.async, log: log,

@@ -150,7 +150,7 @@ func (l *exportSpecs) Set(s string) error {
 	return err
 }
 
-// parseExport reads DIR[=NAME][,OPTION...]. What follows a backslash is part of a name.
+// parseExport reads DIR[=NAME][,OPTION...]. A character after a backslash is part of a name.
 func parseExport(s string) (exportSpec, error) {
 	e := exportSpec{own: make(map[string]bool)}
 	what, options, more := cutUnescaped(s, ',')

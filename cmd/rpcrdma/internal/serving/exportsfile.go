@@ -19,7 +19,7 @@ const maxExportsFile = 1 << 20
 // spaces may be around what a line of an exports file says.
 const spaces = " \t\r\v\f"
 
-// An exportsError is what is wrong with an exports file.
+// An exportsError is an error in an exports file.
 type exportsError struct {
 	where string // FILE:LINE, or the file as a whole
 	err   error

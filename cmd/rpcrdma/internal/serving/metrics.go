@@ -44,7 +44,7 @@ const (
 	profilesAtOnce = 2
 )
 
-// metrics is what a service reports about itself over HTTP.
+// metrics is the service's report about itself over HTTP.
 type metrics struct {
 	monitor   *status.Monitor
 	collector *prometheus.Collector
@@ -142,7 +142,7 @@ func (m *metrics) handler() http.Handler {
 	profile("trace", pprof.Trace)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(metricsWrite))
-		// A health check has nothing to wait for. What bounds them is that each has its own connection.
+		// A health check waits for nothing. Their number is bounded by that of connections.
 		if r.URL.Path == "/healthz" {
 			w.Header().Set("Connection", "close")
 		} else if !m.budget.take(m.budget.of(r.RemoteAddr)) {

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 )
 
-// A registration is what serve has registered with an rpcbind.
+// A registration is an entry that serve has made in an rpcbind.
 type registration struct {
 	client rpcbind.Client
 	known  []rpcbind.Mapping

@@ -333,8 +333,8 @@ func (s *service) openFiles(exports []exportSpec) (err error) {
 	return nil
 }
 
-// hangup does what SIGHUP is for: the access log is opened again, and the exports file read again.
-// What is wrong is logged, and leaves everything as it was.
+// hangup does what SIGHUP is for: the access log is opened again, and the exports file read again. An
+// error is logged, and leaves everything as it was.
 func (s *service) hangup() {
 	if s.access != nil {
 		s.access.reopen()
@@ -419,7 +419,7 @@ func (e *listenError) Explain() string {
 	return text
 }
 
-// start serves. What fails before the end goes to failed.
+// start serves. A failure before the end goes to failed.
 func (s *service) start() {
 	run := func(f func() error) {
 		s.running.Go(func() {

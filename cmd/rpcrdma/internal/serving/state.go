@@ -15,8 +15,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 )
 
-// A State is what a server keeps from one run to the next: the key that its handles are signed
-// with, and where files are. One server uses it at a time.
+// A State is kept by a server from one run to the next: the key that signs its handles, and the
+// places of files. One server uses it at a time.
 type State struct {
 	key []byte
 	db  *bolt.DB

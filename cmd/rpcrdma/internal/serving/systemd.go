@@ -176,7 +176,7 @@ func (m *manager) watched(ctx context.Context, alive func()) {
 	if err != nil || limit <= 0 {
 		return
 	}
-	tick := time.NewTicker(limit / 3) // half is what sd_watchdog_enabled(3) advises
+	tick := time.NewTicker(limit / 3) // half is the advice of sd_watchdog_enabled(3)
 	defer tick.Stop()
 	for {
 		select {

@@ -21,7 +21,7 @@ const (
 	maxListed     = 1 << 20 // calls in a list
 )
 
-// A Conversation is what one connection carried.
+// A Conversation is the traffic of one connection.
 type Conversation struct {
 	Framing      string            // "iWARP" or "RoCE v2"
 	Ends         [2]netip.AddrPort // of direction 0: from the first to the second
@@ -41,7 +41,7 @@ type Conversation struct {
 	Padding    int    // packets that are not on the wire
 
 	Procedures    []*Procedure
-	Calls         []*Call // if they are asked for
+	Calls         []*Call // if they were requested
 	Unanswered    int
 	Errors        int // RDMA_ERROR messages
 	Holes         int // places where something was not captured

@@ -25,7 +25,7 @@ type iwarpConn struct {
 	crc  bool // CRCs are generated and checked
 }
 
-// An iwarpSide is what one end sends.
+// An iwarpSide is the stream from one end.
 type iwarpSide struct {
 	c   *iwarpConn
 	dir int
@@ -43,7 +43,7 @@ type iwarpSide struct {
 	reads map[uint32]rdmap.ReadRequest
 }
 
-// A phase is what the next bytes of a side are.
+// A phase is the meaning of the next bytes of a side.
 type phase uint8
 
 const (

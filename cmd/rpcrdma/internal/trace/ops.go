@@ -1,6 +1,6 @@
 package trace
 
-// An opKind is what an operation is.
+// An opKind is the kind of an operation.
 type opKind uint8
 
 const (

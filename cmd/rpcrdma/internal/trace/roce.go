@@ -283,8 +283,8 @@ func (t *roceTable) request(f *roceFlow, h *bth, at stamp) {
 	t.drain(f)
 }
 
-// acknowledged takes what f says to have received of the other direction. What is missing of that will
-// not come again: it was not captured.
+// acknowledged handles an acknowledgement by f of the other direction. Packets that are missing
+// before it will not come again: they were not captured.
 func (t *roceTable) acknowledged(f *roceFlow, h *bth) {
 	if h.nak || !h.response() || f.conn == nil || f.conn.side[1-f.dir] == nil {
 		return

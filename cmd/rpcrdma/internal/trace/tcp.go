@@ -10,7 +10,8 @@ const (
 	maxPendingAll = 128 << 20
 )
 
-// A stream puts one direction of a TCP connection together. What was not captured becomes a hole.
+// A stream puts one direction of a TCP connection together. Parts that were not captured become
+// holes.
 type stream struct {
 	known   bool   // next is
 	next    uint32 // sequence number
@@ -133,8 +134,8 @@ func (s *stream) skip() {
 	s.drain()
 }
 
-// acknowledged takes what the peer says to have got. What is missing of that will not come any more:
-// it was not captured.
+// acknowledged handles an acknowledgement by the peer. Bytes that are missing before it will not come
+// any more: they were not captured.
 func (s *stream) acknowledged(ack uint32, at stamp) {
 	if !s.known || int32(ack-s.next) <= 0 {
 		return

@@ -24,7 +24,7 @@ const (
 	maxLatencies = 1 << 22
 )
 
-// A File is what a capture file has.
+// A File is the contents of a capture file.
 type File struct {
 	Packets       int
 	First, Last   int64 // nanoseconds since 1970
@@ -156,7 +156,7 @@ func (t *table) tcpSegment(s *segment, at stamp) bool {
 	return true
 }
 
-// ending says how a connection has ended.
+// ending describes the end of a connection.
 func ending(s *segment, at stamp) string {
 	how := "closed by "
 	if s.flags&tcpRST != 0 {

@@ -16,8 +16,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// The captures in testdata are of one get, one put and one ls with our server: loopback.pcap is what
-// tcpdump saw of iWARP on the loopback interface, the others are of --capture at the server.
+// The captures in testdata are of one get, one put and one ls with our server: loopback.pcap was
+// recorded by tcpdump, with iWARP on the loopback interface, the others are of --capture at the
+// server.
 var captures = []string{"loopback.pcap", "iwarp.pcapng", "roce.pcapng"}
 
 func load(t testing.TB, name string) []byte {
@@ -41,7 +42,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// shape is what all captures of the test have in common.
+// shape returns the part that all captures of the test have in common.
 func shape(f *File) (s string) {
 	for _, c := range f.Conversations {
 		s += fmt.Sprintf("version %d, unanswered %d, holes %d, anomalies %v\n", c.Version, c.Unanswered, c.Holes, c.Rules)

@@ -169,7 +169,7 @@ func again(err error) bool {
 	return ok && (status.Status == nfs.StatusNotEmpty || status.Status == nfs.StatusExist || status.Status == nfs.StatusBadCookie)
 }
 
-// A pass is what one listing of a directory has led to.
+// A pass is the outcome of one listing of a directory.
 type pass struct {
 	mu      sync.Mutex
 	removed int
