@@ -218,7 +218,7 @@ func (c *call) end() {
 type procedures struct{ nfs.UnimplementedNfsV3Server }
 
 func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *transport.Response) {
-	if req.Proc == nfs.ProcNull || req.Proc > nfs.ProcCommit {
+	if req.Proc == nfs.ProcNull {
 		res.Fail(oncrpc.ProcUnavail)
 		return
 	}
