@@ -325,7 +325,7 @@ func (s stuck) Changed(context.Context, *transport.Request, string) error {
 	return nil
 }
 
-// What clients do that cost the server of kv memory: many keys, and a watcher that takes nothing.
+// Clients that cost the server of kv memory: many keys, and a watcher that takes nothing.
 func TestLimits(t *testing.T) {
 	dir := build(t, "kv")
 	each(t, func(t *testing.T, tcp []string) {

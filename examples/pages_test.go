@@ -188,15 +188,14 @@ func TestGettingStarted(t *testing.T) {
 		top, err := filepath.Abs("..")
 		testutil.Must(t, err)
 		then = map[string]string{
-			// What the tree requires is in the version that it is built with: on a new machine
-			// there is no other.
+			// Requirements have the versions that the tree is built with: a new machine has no others.
 			"go mod init example.org/digest": "go mod edit -replace github.com/rpcrdma/rpcrdma='" + top + "' -require golang.org/x/sys@" + workspace(t, "golang.org/x/sys"),
 		}
 	}
 	newShell(t, t.TempDir(), env...).page("../docs/getting-started.md", strings.NewReplacer("127.0.0.1:20200", "127.0.0.1:"+freePort(t)), then)
 }
 
-// What the examples' README files show, on other ports.
+// The command lines of the examples' README files, on other ports.
 func TestReadmes(t *testing.T) {
 	for _, example := range []string{"echo", "calc", "kv", "move"} {
 		t.Run(example, func(t *testing.T) {
@@ -210,5 +209,5 @@ func TestReadmes(t *testing.T) {
 	}
 }
 
-// listening is what servers print.
+// listening matches the line that servers print.
 var listening = regexp.MustCompile(`listening on ([0-9.:]+)`)

@@ -907,17 +907,17 @@ var nfsV3Names = &oncrpc.Program{
 }
 
 // A nfsV3Client calls version NFS_V3 of program NFS_PROGRAM.
-// Its methods may be called by many goroutines at once. What an argument refers to belongs to the
-// call until the method returns; results are the caller's.
+// Its methods may be called by many goroutines at once. Memory that an argument refers to belongs to
+// the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
 // Methods with names that begin with Start start a call in a [transport.Pipeline], whatever newNfsV3Client was
-// called with. What an argument refers to belongs to the call until the Pipeline's Wait calls done,
-// with what the other method would have returned. An argument that Check refuses is the error of
-// Start, and done is not called.
+// called with. Memory that an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the error
+// of Start, and done is not called.
 type nfsV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls: see [transport.Call]
@@ -1872,8 +1872,8 @@ func (c *nfsV3Client) commitEnded(call *transport.Call, failed error) (res Commi
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
-// to the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
+// the caller and goes to Config.Logger, and so are results that Check refuses.
 type NfsV3Server interface {
 	// Getattr executes NFSPROC3_GETATTR.
 	Getattr(ctx context.Context, req *transport.Request, args FileHandle, res *GetAttrRes) error
@@ -2976,17 +2976,17 @@ var mountV3Names = &oncrpc.Program{
 }
 
 // A mountV3Client calls version MOUNT_V3 of program MOUNT_PROGRAM.
-// Its methods may be called by many goroutines at once. What an argument refers to belongs to the
-// call until the method returns; results are the caller's.
+// Its methods may be called by many goroutines at once. Memory that an argument refers to belongs to
+// the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
 // Methods with names that begin with Start start a call in a [transport.Pipeline], whatever newMountV3Client was
-// called with. What an argument refers to belongs to the call until the Pipeline's Wait calls done,
-// with what the other method would have returned. An argument that Check refuses is the error of
-// Start, and done is not called.
+// called with. Memory that an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the error
+// of Start, and done is not called.
 type mountV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls: see [transport.Call]
@@ -3215,8 +3215,8 @@ func (c *mountV3Client) exportEnded(call *transport.Call, failed error) (res Exp
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
-// to the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
+// the caller and goes to Config.Logger, and so are results that Check refuses.
 type MountV3Server interface {
 	// Mnt executes MOUNTPROC3_MNT.
 	Mnt(ctx context.Context, req *transport.Request, args DirPath, res *MntRes) error

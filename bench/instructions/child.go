@@ -18,7 +18,7 @@ const (
 	mib = 1 << 20
 )
 
-// An adapter is what calls travel by.
+// An adapter is a fabric that calls travel by.
 type adapter struct {
 	name, title, what string
 	site              func() bench.Site

@@ -30,8 +30,8 @@ var plugin string
 const (
 	emulator = "qemu-x86_64"
 
-	// processor is the processor that is emulated. What the Go runtime does depends on it: this
-	// one has no wide vectors, so that it copies memory in the same way under any QEMU.
+	// processor is the processor that is emulated. The Go runtime depends on it: this one has no wide
+	// vectors, so that it copies memory in the same way under any QEMU.
 	processor = "Nehalem"
 
 	// childLimit is several times what all rows take on a slow machine.
@@ -178,7 +178,7 @@ func buildPlugin(ctx context.Context, dir, version string) (library string, err 
 	return library, nil
 }
 
-// A tally is what one run cost.
+// A tally is the cost of one run.
 type tally struct {
 	functions map[string]int64 // instructions
 	syscalls  map[int]int64

@@ -310,7 +310,8 @@ func programSpans(program string) (spans, error) {
 	return list, nil
 }
 
-// librarySpans are what of the shared libraries a process has mapped to execute, from its maps.
+// librarySpans returns the spans of shared libraries that a process has mapped to execute, from its
+// maps.
 func librarySpans(r io.Reader, program string) (spans, error) {
 	var list spans
 	lines := bufio.NewScanner(r)

@@ -24,8 +24,8 @@ type limit struct {
 	tolerance float64
 }
 
-// limits are what of a row is held. How the data of a bulk call comes in pieces is up to the
-// kernel, and so is part of the adapter's work. What the simulated adapter does is of no
+// limits are the parts of a row that are checked. How the data of a bulk call comes in pieces is up
+// to the kernel, and so is part of the adapter's work. The work of the simulated adapter is of no
 // interest.
 func limits(got, want *Row) []limit {
 	list := []limit{{"instructions of transport and messages", got.own(), want.own(), tolerance}}
@@ -43,7 +43,7 @@ func limits(got, want *Row) []limit {
 	)
 }
 
-// slack is what may be added to any tolerance: rare events of the runtime, by the call.
+// slack may be added to any tolerance: rare events of the runtime, by the call.
 const slack = 0.1
 
 // off returns how a limit is missed, "" if it is kept.
@@ -227,7 +227,7 @@ r 300 100
 	}
 }
 
-// Without the emulator nothing is counted, and the error says what is missing.
+// Without the emulator nothing is counted, and the error names what is missing.
 func TestMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	var missing *missingError

@@ -40,7 +40,7 @@ type Row struct {
 	C       float64 `json:"c,omitempty"`       // the C program: instructions with repetitions
 }
 
-// A Function is what one function costs in a call.
+// A Function is the cost of one function in a call.
 type Function struct {
 	Name         string  `json:"name"`
 	Instructions float64 `json:"instructions"`
@@ -54,7 +54,7 @@ func (r *Row) crossings() (sum float64) {
 	return sum
 }
 
-// own is what the transport and the codecs of its messages cost.
+// own returns the cost of the transport and the codecs of its messages.
 func (r *Row) own() float64 { return r.Parts[partTransport] + r.Parts[partMessages] }
 
 // Parts of the program.

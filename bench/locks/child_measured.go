@@ -54,7 +54,7 @@ func (w *workload) measure() (s sample, err error) {
 	}
 	s.Time = bench.ProcessorTime() - cpu
 
-	// What an empty critical section seems to take.
+	// The apparent cost of an empty critical section.
 	var mu sync.Mutex
 	sync.MeasureLocks(true)
 	for range 1000 {

@@ -27,7 +27,7 @@ func workloads() []workload {
 	}
 }
 
-// A sample is what one workload measured.
+// A sample is the measurement of one workload.
 type sample struct {
 	Sites          []site
 	Time, BusyTime time.Duration // of the processors: without and with measuring

@@ -89,7 +89,7 @@ The transport holds none: ` + "`TestNoLockIsHeldInTheAdapter`" + ` and ` + "`Tes
 has a lock whenever it posts, polls, waits, registers memory, or reads and writes a socket of TCP.
 `
 
-// resolution is what the clock tells apart, in ns.
+// resolution is that of the clock, in ns.
 const resolution = 10
 
 // hold formats a hold time.

@@ -181,7 +181,7 @@ func TestMeasurer(t *testing.T) {
 	}
 }
 
-// What fails is said, with the goals it was about, and does not stop the rest.
+// A failure is reported, with its goals, and does not stop the rest.
 func TestFailure(t *testing.T) {
 	broken := errors.New("cut\n|wire|")
 	noSetup := bench.Workload{Name: "broken", Setup: func() (*bench.Instance, error) { return nil, broken }}

@@ -87,7 +87,7 @@ func TestSupervisor(t *testing.T) {
 		t.Errorf("%+v", f.Provenance)
 	}
 
-	// What they printed, of the one that hangs also where.
+	// Their output, and where the one that hangs does.
 	for id, want := range map[string][]string{
 		"hangs": {"hangs says this", "hangHere(", "was killed"}, "fails": {"fails says this", "standard output:\nall of it"}, "dies": {"dies says this"},
 	} {

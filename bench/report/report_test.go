@@ -214,7 +214,7 @@ func TestBenchmarks(t *testing.T) {
 	}
 }
 
-// What cannot be drawn is an error, not a panic.
+// A plot that cannot be drawn is an error, not a panic.
 func TestBadPlots(t *testing.T) {
 	for _, f := range []*result.File{
 		{Sweeps: []result.Sweep{{ID: "x"}}},

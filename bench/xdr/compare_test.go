@@ -63,7 +63,8 @@ func kinds() []kind {
 	}
 }
 
-// An outcome is what a codec makes of input: the bytes that it takes, and what it encodes then.
+// An outcome is a codec's result for input: the bytes that it consumes, and the encoding of the
+// value.
 type outcome struct {
 	used int
 	out  []byte

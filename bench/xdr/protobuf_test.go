@@ -11,7 +11,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/xdr/protobuf"
 )
 
-// vtMessage is what vtprotobuf adds to a message. It encodes backwards, from the end of b.
+// vtMessage has the methods that vtprotobuf adds to a message. It encodes backwards, from the end of
+// b.
 type vtMessage interface {
 	proto.Message
 	SizeVT() int

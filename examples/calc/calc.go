@@ -153,17 +153,17 @@ var CalcV1Names = &oncrpc.Program{
 }
 
 // A CalcV1Client calls version CALC_V1 of program CALC_PROG.
-// Its methods may be called by many goroutines at once. What an argument refers to belongs to the
-// call until the method returns; results are the caller's.
+// Its methods may be called by many goroutines at once. Memory that an argument refers to belongs to
+// the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
 // Methods with names that begin with Start start a call in a [transport.Pipeline], whatever NewCalcV1Client was
-// called with. What an argument refers to belongs to the call until the Pipeline's Wait calls done,
-// with what the other method would have returned. An argument that Check refuses is the error of
-// Start, and done is not called.
+// called with. Memory that an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the error
+// of Start, and done is not called.
 type CalcV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls: see [transport.Call]
@@ -243,8 +243,8 @@ func (c *CalcV1Client) evaluateEnded(call *transport.Call, failed error) (res Re
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
-// to the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
+// the caller and goes to Config.Logger, and so are results that Check refuses.
 type CalcV1Server interface {
 	// Evaluate executes CALC_EVALUATE.
 	Evaluate(ctx context.Context, req *transport.Request, args *Expression, res *Result) error

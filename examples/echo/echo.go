@@ -32,17 +32,17 @@ var EchoV1Names = &oncrpc.Program{
 }
 
 // An EchoV1Client calls version ECHO_V1 of program ECHO_PROG.
-// Its methods may be called by many goroutines at once. What an argument refers to belongs to the
-// call until the method returns; results are the caller's.
+// Its methods may be called by many goroutines at once. Memory that an argument refers to belongs to
+// the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
 // Methods with names that begin with Start start a call in a [transport.Pipeline], whatever NewEchoV1Client was
-// called with. What an argument refers to belongs to the call until the Pipeline's Wait calls done,
-// with what the other method would have returned. An argument that Check refuses is the error of
-// Start, and done is not called.
+// called with. Memory that an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the error
+// of Start, and done is not called.
 type EchoV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls: see [transport.Call]
@@ -125,8 +125,8 @@ func (c *EchoV1Client) sayEnded(call *transport.Call, failed error) (res Text, e
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
-// to the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
+// the caller and goes to Config.Logger, and so are results that Check refuses.
 type EchoV1Server interface {
 	// Say executes ECHO_SAY.
 	Say(ctx context.Context, req *transport.Request, said Text, res *Text) error

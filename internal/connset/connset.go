@@ -31,7 +31,7 @@ type Entry struct {
 // A Sum is figures of several connections.
 type Sum struct {
 	transport.Stats
-	InFlight, Waiting       int   // of those that are open, as is what follows
+	InFlight, Waiting       int   // of those that are open, like the fields below
 	ExposedBytes, HeldBytes int64 //
 	Credits                 int
 	Adapter                 map[string]uint64

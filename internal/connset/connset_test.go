@@ -22,7 +22,7 @@ type observer struct {
 func (o *observer) ConnBegan(e transport.ConnEvent) { o.set.Began(e) }
 func (o *observer) ConnEnded(e transport.ConnEvent) { o.ended <- o.set.Ended(e) }
 
-// What has been counted stays counted when connections end, and what is of the moment goes.
+// Counts stay when connections end, and values of the moment go.
 func TestSet(t *testing.T) {
 	leak.Check(t)
 	o := &observer{ended: make(chan Entry, 3)}

@@ -19,11 +19,11 @@ const (
 // registers of fold and braid. Immutable, except in tests.
 var canFold = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VPCLMULQDQ && cpu.X86.HasSSE42
 
-// multipliers are what fold multiplies by to move 128 bits by a distance d: pairs of x^(d+64)
-// for the low half, which is 64 bits before the high half, and x^d for the high half, both
-// modulo the polynomial. As everywhere in this CRC the highest bit is x^0, so 32-bit values
-// are in the upper half of 64 bits; and since the product of two bit-reflected numbers is
-// shifted by one, which is a factor of x, the exponents are less by one.
+// multipliers are the factors of fold to move 128 bits by a distance d: pairs of x^(d+64) for the low
+// half, which is 64 bits before the high half, and x^d for the high half, both modulo the polynomial.
+// As everywhere in this CRC the highest bit is x^0, so 32-bit values are in the upper half of 64
+// bits; and since the product of two bit-reflected numbers is shifted by one, which is a factor of x,
+// the exponents are less by one.
 var multipliers = [4]uint64{
 	0xe9a5d8be_00000000, 0x1426a815_00000000, // d = 2048: 256 bytes
 	0x1c19243b_00000000, 0x75bba45b_00000000, // d = 512: 64 bytes

@@ -20,7 +20,7 @@ import (
 // timeLimit is for a go command that has to compile everything.
 const timeLimit = 10 * time.Minute
 
-// A Package is what go list -json says of one.
+// A Package is the output of go list -json for one.
 type Package struct {
 	ImportPath string
 	Name       string

@@ -107,10 +107,10 @@ const messagesPage = "docs/troubleshooting.md"
 // verb matches what a format leaves open.
 var verb = regexp.MustCompile(`%[-+# 0]*[\d.]*[a-zA-Z]`)
 
-// MessagesExist requires that the messages on the page about troubleshooting are printed by the
-// code: the lines in blocks marked "message". What differs from one message to the next is written
-// as "...", and each piece between has to be in a string of a Go file, other than a test, between
-// the verbs of its format. The longest piece of a line has at least 12 characters.
+// MessagesExist requires that the messages on the page about troubleshooting are printed by the code:
+// the lines in blocks marked "message". Parts that vary are written as "...", and each piece between
+// has to be in a string of a Go file, other than a test, between the verbs of its format. The longest
+// piece of a line has at least 12 characters.
 func MessagesExist(t *Tree) []Finding {
 	var page *File
 	for _, f := range t.Files {

@@ -418,7 +418,7 @@ func TestFindingsAreInOrder(t *testing.T) {
 	}
 }
 
-// wanted is the comment in testdata/state that says what the rule finds in its line.
+// wanted is the comment in testdata/state with the rule's finding in its line.
 var wanted = regexp.MustCompile(`// want "([^"]+)"`)
 
 // TestState compares the findings in testdata/state with the comments there.

@@ -23,10 +23,9 @@ var stateExceptions = map[string]string{
 //   - variables with a comment that says "immutable": exported tables and computed values;
 //   - those in stateExceptions.
 //
-// None but the last may be written by any package of the module, or have a type that
-// changes without an assignment: one that contains, at any depth within the module, a
-// lock, an atomic, another type of package sync or a channel. What tests write does not
-// count: they restore it.
+// None but the last may be written by any package of the module, or have a type that changes without
+// an assignment: one that contains, at any depth within the module, a lock, an atomic, another type
+// of package sync or a channel. Writes of tests do not count: they restore the value.
 //
 // The rule works on syntax and does not follow aliases: a write through a second
 // variable that shares a map or a slice escapes it.
@@ -103,7 +102,7 @@ func variables(f *File, d *ast.GenDecl) func(func(variable) bool) {
 	}
 }
 
-// judge says what is wrong with a variable, "" if nothing is.
+// judge returns what is wrong with a variable, "" if nothing is.
 func (s *scope) judge(v variable, w writes) string {
 	typ := v.typ
 	if typ == nil {
@@ -229,7 +228,7 @@ var basic = map[string]bool{
 	"uint": true, "uint8": true, "uint16": true, "uint32": true, "uint64": true, "uintptr": true,
 }
 
-// writes is what the module does to a package-level variable.
+// writes are the module's writes to a package-level variable.
 type writes struct {
 	assigned bool            // it, or a part of it, is assigned to, or has its address taken
 	methods  map[string]bool // called on it

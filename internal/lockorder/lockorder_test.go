@@ -63,7 +63,7 @@ func TestOrder(t *testing.T) {
 	}
 	a.Unlock()
 
-	// What one goroutine holds is nothing to another.
+	// A lock that one goroutine holds is nothing to another.
 	b.Lock()
 	var wg sync.WaitGroup
 	wg.Go(func() {

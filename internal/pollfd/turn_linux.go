@@ -17,7 +17,7 @@ type Turn struct {
 	step  func(uintptr) bool // made once, so that Take allocates nothing
 }
 
-// one is what adds 1 to the counter of an eventfd(2). Immutable.
+// one adds 1 to the counter of an eventfd(2). Immutable.
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
 // NewTurn opens a descriptor.

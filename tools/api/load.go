@@ -73,7 +73,7 @@ func load(root string) (*checker, []*types.Package, error) {
 			foreign = append(foreign, p.ImportPath)
 		}
 	}
-	// What others have is compiled, and without cgo, so that no C compiler is needed.
+	// Foreign modules are compiled, and without cgo, so that no C compiler is needed.
 	compiled, err := goList(root, "0", foreign...)
 	if err != nil {
 		return nil, nil, err

@@ -14,10 +14,10 @@
 //	type Config struct
 //	type Config struct, Credits int
 //
-// A struct is marked as comparable if it is; an interface lists its methods again, because one
-// method more breaks the programs that implement it. What an embedded type brings stands with the
-// other methods. The listings are those of Linux on x86-64 with cgo, and need neither: the sources
-// are type-checked, not built.
+// A struct is marked as comparable if it is; an interface lists its methods again, because one method
+// more breaks the programs that implement it. Methods of embedded types are among the others. The
+// listings are those of Linux on x86-64 with cgo, and need neither: the sources are type-checked, not
+// built.
 package main
 
 import (

@@ -187,7 +187,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// What was, and is not any more; what is new; a package that is gone.
+// Removed, new, and a package that is gone.
 func TestCompare(t *testing.T) {
 	got := map[string][]string{"a": {"func F()", "func G()"}, "b": {"func H()"}}
 	want := map[string][]string{"a": {"func F()", "func G(int)"}}

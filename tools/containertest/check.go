@@ -27,7 +27,7 @@ type suite struct {
 	failed []string
 }
 
-// check runs one check. What its programs print is shown if it fails.
+// check runs one check. The output of its programs is shown if it fails.
 func (s *suite) check(ctx context.Context, name string, run func(*step) error) {
 	if ctx.Err() != nil {
 		return
@@ -73,7 +73,7 @@ type step struct {
 // notef notes something that helps if the check fails.
 func (s *step) notef(format string, args ...any) { fmt.Fprintf(&s.said, format+"\n", args...) }
 
-// result is what became of a program. Texts are without white space around them.
+// result is the outcome of a program. Texts are without white space around them.
 type result struct {
 	stdout string
 	all    string // and then stderr

@@ -19,7 +19,7 @@ const devicesDir = "/dev/infiniband"
 // vmAddresses are those of the devices of the virtual machine. Immutable.
 var vmAddresses = []string{"10.9.9.1", "10.9.8.1"}
 
-// situation is what decides where the checks with devices can run.
+// situation decides where the checks with devices can run.
 type situation struct {
 	devices bool // this machine has some
 	root    bool // we are root

@@ -51,8 +51,8 @@ func findEngine(ctx context.Context) (*engine, error) {
 	return e, err
 }
 
-// command prepares a run of the engine. When the context ends the engine is asked to
-// end, as it has containers to stop.
+// command prepares a run of the engine. When the context ends the engine gets a signal to end, as it
+// has containers to stop.
 func (e *engine) command(ctx context.Context, args ...string) *exec.Cmd {
 	return gentle(exec.CommandContext(ctx, e.name, args...))
 }
@@ -188,7 +188,7 @@ func (e *engine) importEmpty(ctx context.Context) error {
 // netavark is where packages of Podman have the program that connects its networks.
 const netavark = "/usr/lib/podman/netavark"
 
-// configuration is what Podman reads from containers.conf.
+// configuration is read by Podman from containers.conf.
 type configuration struct {
 	ulimits string // those of containers; empty: the default
 	runtime string // empty: the default

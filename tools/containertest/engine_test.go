@@ -45,8 +45,8 @@ func text(t *testing.T, path string) string {
 	return string(b)
 }
 
-// fakeEngine is an engine that is a shell script. It is asked for "$*", and what it
-// was asked for is in the file calls.
+// fakeEngine is an engine that is a shell script. Its arguments are "$*", and the file calls has
+// them.
 func fakeEngine(t *testing.T, name, script string) (e *engine, calls string) {
 	t.Helper()
 	dir := t.TempDir()

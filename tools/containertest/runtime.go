@@ -121,7 +121,7 @@ func tarNames(archive io.Reader) (names []string, err error) {
 	for {
 		h, err := r.Next()
 		if err == io.EOF {
-			// What follows the end is read, for the program that writes it.
+			// The rest after the end is read, for the program that writes it.
 			_, err = io.Copy(io.Discard, archive)
 			return names, err
 		}
@@ -156,7 +156,7 @@ func loaderAndDrivers(names []string) (loader string, drivers []string, err erro
 	return loader, drivers, err
 }
 
-// runsRDMA: with and without devices the command says what there is.
+// runsRDMA: the command reports devices, and their absence.
 func runsRDMA(s *step) error {
 	r, err := s.confined("--rm", "rpcrdma", "version")
 	if err == nil {

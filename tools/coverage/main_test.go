@@ -13,7 +13,7 @@ import (
 
 const root = "../.."
 
-// TestDocument: docs/reports/coverage.md is what scripts/coverage would write.
+// TestDocument: scripts/coverage would reproduce docs/reports/coverage.md.
 func TestDocument(t *testing.T) {
 	b, err := os.ReadFile(root + "/docs/reports/coverage.md")
 	if err != nil {

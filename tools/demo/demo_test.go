@@ -56,7 +56,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// The demo copies what can be compared of a tree, and says what it leaves out.
+// The demo copies what can be compared of a tree, and names what it leaves out.
 func TestDemoLeavesOut(t *testing.T) {
 	dir := t.TempDir()
 	from := filepath.Join(dir, "tree")

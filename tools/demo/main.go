@@ -1,6 +1,6 @@
-// Command demo does the main job with real input: it copies a tree from one server of rpcrdma to another,
-// each a process of its own, and compares every byte. What 'rpcrdma watch' reports of the second server
-// meanwhile is compared with the files that are there.
+// Command demo does the main job with real input: it copies a tree from one server of rpcrdma to
+// another, each a process of its own, and compares every byte. It compares the reports of 'rpcrdma
+// watch' about the second server with the files that are there.
 package main
 
 import (
@@ -319,7 +319,7 @@ func (d *demo) withServer(ctx context.Context, args []string, f func(url string)
 	return errors.Join(err, stopErr)
 }
 
-// A result is what get and put print with --json.
+// A result is the output of get and put with --json.
 type result struct {
 	Files   int     `json:"files"`
 	Bytes   int64   `json:"bytes"`
@@ -350,7 +350,7 @@ func (d *demo) transfer(ctx context.Context, r *result, command, from, to string
 	return json.Unmarshal(out.Bytes(), r)
 }
 
-// demoTold is what watch has printed.
+// demoTold is the output of watch.
 type demoTold struct {
 	events int
 	files  map[string]bool // that exist according to it

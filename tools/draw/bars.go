@@ -18,7 +18,7 @@ type bars struct {
 	caption
 }
 
-// caption says what the two sides of the picture mean.
+// caption names the two sides of the picture.
 type caption struct{ worse, better string }
 
 // A group is bars under one heading.
@@ -99,7 +99,7 @@ func (b *bars) parse(line, dir string, source **results) (err error) {
 	return nil
 }
 
-// results is what the picture needs of a file of bench/ratio.
+// results is the part of a file of bench/ratio that the picture needs.
 type results struct {
 	Provenance struct{ Date, Commit, Machine string }
 	Pairs      []struct {

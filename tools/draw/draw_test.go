@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestPictures: the pictures of the documentation are what their descriptions make.
+// TestPictures: the descriptions reproduce the pictures of the documentation.
 func TestPictures(t *testing.T) {
 	found := 0
 	for _, pattern := range []string{"*.seq", "*.bars"} {

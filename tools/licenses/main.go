@@ -77,7 +77,7 @@ func places() (goroot, cache string, err error) {
 	return goroot, cache, nil
 }
 
-// A part is what a binary is linked from, and where its files are.
+// A part is a module in a binary, and where its files are.
 type part struct{ name, version, dir string }
 
 // linked lists the parts of a binary.

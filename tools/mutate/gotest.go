@@ -93,7 +93,7 @@ func judge(stdout []byte, said string, depth int, err error) verdict {
 			}
 		case "output":
 			timedOut = timedOut || strings.HasPrefix(e.Output, "panic: test timed out after ")
-			// What frames the output of each test tells nothing.
+			// Lines around the output of each test carry no information.
 			if t := strings.TrimSpace(e.Output); t != "" && !strings.HasPrefix(t, "=== ") && !strings.HasPrefix(t, "--- PASS") {
 				tail = append(tail, e.Output)
 			}

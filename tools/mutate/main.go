@@ -30,7 +30,7 @@
 // White space does not matter. Exactly one node must match, or the place ends with the number
 // of the node, as in "return nil #2". A text is one line of Go: semicolons separate statements.
 //
-// What operations cannot express, such as changes of imports or of C, is an edit of lines:
+// Changes that operations cannot express, such as those of imports or of C, are edits of lines:
 //
 //	File: transport/*.go
 //	 	t.inUse--
@@ -266,8 +266,8 @@ func (wk *worker) try(ctx context.Context, d *defect) (outcome, error) {
 	return out, errors.Join(err, restore(), ctx.Err())
 }
 
-// baseline runs a test without a defect, the first time that it is asked for, and returns
-// what is wrong with it. The output is returned only that time.
+// baseline runs a test without a defect, the first time that it is needed, and returns what is wrong
+// with it. The output is returned only that time.
 func (wk *worker) baseline(ctx context.Context, t test) (bad, output string) {
 	if bad, known := wk.sound[t]; known {
 		return bad, ""

@@ -289,7 +289,7 @@ func TestTool(t *testing.T) {
 		}
 	}
 
-	// What -check sees, without running anything.
+	// The findings of -check, without running anything.
 	said.Reset()
 	o.check = true
 	if ok, err := run(t.Context(), o, &said); ok || err != nil || strings.Count(said.String(), "\n") != 8 {
@@ -309,7 +309,7 @@ func TestTool(t *testing.T) {
 		}
 	}
 
-	// What is right passes, and a sample with its seed is the same again.
+	// A correct change passes, and a sample with its seed is the same again.
 	o.check, o.match = false, "good|panics|after"
 	o.sample, o.seed = 1, 42
 	var first string

@@ -107,7 +107,7 @@ func (t *table[K]) add(n int, ready bool) (int, error) {
 		// Declarations.
 		{"table.add", "drop call log", "add() {} func add() { log()", ""},
 		{"add", "drop call log", "add() { log() } func add() {} func init", ""},
-		// What is not done.
+		// Operations that cannot be applied.
 		{add, "drop call shrink", "", `./a (*table).add has 0 places for "drop call shrink"`},
 		{add, "drop call grow", "", `has 4 places for "drop call grow"`},
 		{add, "drop call grow #5", "", `has 4 places for "drop call grow #5"`},

@@ -4,7 +4,7 @@
 //	release list                      the published modules, each after those that it requires
 //	release tidy [-w]                 go mod tidy of every module, as a check or for good
 //	release prepare VERSION           writes VERSION into the module files
-//	release check [-tagged] VERSION   says what is in the way of VERSION
+//	release check [-tagged] VERSION   lists what is in the way of VERSION
 //	release tag [-create] VERSION     prints the tags, or creates them
 //	release proxy -version VERSION DIR   a module proxy of files, from the tree as it is
 //	release test                      installs everything from such a proxy, as a user would

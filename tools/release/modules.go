@@ -27,7 +27,7 @@ type module struct {
 // published reports whether users fetch it.
 func (m *module) published() bool { return !slices.Contains(unpublished, m.dir) }
 
-// tag is what the module's version is called in the repository.
+// tag is the name of the module's version in the repository.
 func (m *module) tag(version string) string { return path.Join(m.dir, version) }
 
 // A tree is a repository and its modules, each after those that it requires.
@@ -65,7 +65,7 @@ func load(root string) (*tree, error) {
 		return nil, fmt.Errorf("%s: no module at the top", name)
 	}
 	for _, m := range byPath {
-		// Where a module lies is what its path says, or else it cannot be found.
+		// The path says where a module lies, or else it cannot be found.
 		if want := path.Join(main.path, m.dir); m.path != want {
 			return nil, fmt.Errorf("%s/go.mod: the module is called %s, want %s", m.dir, m.path, want)
 		}

@@ -189,7 +189,7 @@ func TestRelease(t *testing.T) {
 		t.Errorf("go mod tidy would change\n%s", out)
 	}
 
-	// What comes next has the module files of the last version, and is tidy in the workspace.
+	// The next version has the module files of the last one, and is tidy in the workspace.
 	r.write("hello.go", files["hello.go"]+"\n// More is said, too.\nconst More = \"more\"\n")
 	r.write("ext/ext.go", strings.ReplaceAll(files["ext/ext.go"], "hello.Text", "hello.More"))
 	r.must("tidy")
@@ -207,7 +207,7 @@ func checkTagged(r *repo, version string) error {
 	return err
 }
 
-// What keeps a version from going out.
+// Reasons that keep a version from going out.
 func TestRefusals(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -307,7 +307,7 @@ func TestCompatible(t *testing.T) {
 	}
 }
 
-// What was recorded stays, and more may come.
+// Recordings stay, and more may come.
 func TestRecorded(t *testing.T) {
 	const old = "internal/testing/interop/released/testdata/v0.1/null"
 	for _, text := range []string{"recorded again\n", ""} {
@@ -414,7 +414,7 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// What make release has made is handed over as it is, if it is what the checksums are of.
+// make publish hands over the files of make release as they are, if they match the checksums.
 func TestPublish(t *testing.T) {
 	r := newRepo(t, nil)
 	script, err := os.ReadFile("../../scripts/release")

@@ -15,9 +15,9 @@ import (
 // pretended is the version that the tree is tried as: newer than any other of v0.
 const pretended = "v0.9999.0-test"
 
-// A user is a machine with Go, on which nothing of the clone is known: an empty module cache and
-// a proxy for the modules of the tree. What others publish comes from the module cache of this
-// machine, or else from its own proxy.
+// A user is a machine with Go, on which nothing of the clone is known: an empty module cache and a
+// proxy for the modules of the tree. Modules of others come from the module cache of this machine, or
+// else from its own proxy.
 type user struct {
 	dir string
 	env []string

@@ -22,7 +22,7 @@ const (
 	recorded  = "internal/testing/interop/released/testdata"
 )
 
-// problems are what is in the way of a version, one a line.
+// problems are in the way of a version, one a line.
 type problems []string
 
 func (p problems) Error() string { return strings.Join(p, "\n") }
@@ -46,7 +46,7 @@ func (t *tree) clean() []string {
 	return nil
 }
 
-// check says what is in the way of a version, in all respects. Tags are wanted only if the version
+// check returns what is in the way of a version, in all respects. Tags are wanted only if the version
 // is tagged.
 func (t *tree) check(version string, tagged bool) error {
 	findings := slices.Concat(t.clean(), t.structure(), t.joined(), t.announced(version), t.compatible(version), t.required(version))

@@ -68,7 +68,7 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestReplaced: a module that stands in for another is what was built.
+// TestReplaced: the module that replaces another was built.
 func TestReplaced(t *testing.T) {
 	d := describe(&debug.BuildInfo{
 		GoVersion: "go1.26.0",

@@ -8,7 +8,7 @@
 // again, calls that are given up, calls that must not be executed twice although their connection is
 // cut meanwhile, and handlers that panic or end their goroutine. Clients and Groups come and go all
 // the time, each closed by four goroutines at once, with middleware and with Observers that ask their
-// connections. What comes back is compared with what had to.
+// connections. Results are compared with the expected ones.
 //
 //	go run ./tools/soak -time 30m                 on the software adapter
 //	go run ./tools/soak -time 10m -vm             on rxe and siw of a virtual machine
@@ -91,7 +91,7 @@ func run(ctx context.Context) error {
 	return s.run(ctx)
 }
 
-// vmSetup is what booting the virtual machine and ending it may take.
+// vmSetup is the time that booting the virtual machine and ending it may take.
 const vmSetup = 5 * time.Minute
 
 // inVM runs this program with -rdma in a virtual machine.

@@ -29,7 +29,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A role is what a process gets in its environment.
+// A role is given to a process in its environment.
 type role struct {
 	Server bool
 	RDMA   bool
@@ -40,7 +40,7 @@ type role struct {
 
 const roleVariable = "RPCRDMA_SOAK_ROLE"
 
-// A sample is what a process reports about itself, as a line of JSON.
+// A sample is the report of a process about itself, as a line of JSON.
 type sample struct {
 	Addrs []string `json:",omitempty"` // a server's, once
 
@@ -308,7 +308,7 @@ func (p *player) program() transport.Program {
 	}
 }
 
-// config is what all connections have, with everything on that looks at calls.
+// config is common to all connections, with everything on that looks at calls.
 func (p *player) config() (transport.Config, error) {
 	limiter, err := middleware.NewLimiter(middleware.Limits{InFlight: 1000, Wait: patience})
 	if err != nil {

@@ -59,7 +59,7 @@ type process struct {
 	stops bool // it is stopped, or is to end
 }
 
-// A fault is what happens to a peer, or to what lies between.
+// A fault happens to a peer, or to the network between.
 type fault struct {
 	name string
 	do   func(ctx context.Context, s *soak) error
@@ -76,7 +76,7 @@ var softwareFaults = []fault{
 	{"server stopped", func(ctx context.Context, s *soak) error { return s.stop(ctx, rover) }},
 }
 
-// littleMemory is what a client may lock of it, in KiB, where that is little.
+// littleMemory is the limit of a client's locked memory, in KiB, where that is little.
 const littleMemory = 256
 
 // Immutable.
@@ -161,7 +161,7 @@ func (s *soak) run(ctx context.Context) error {
 		// No process can be expected to end well.
 		s.examine(hung)
 	} else {
-		// What stays ends well, and tells last what it has seen.
+		// The two that stay end well, and report last what they have seen.
 		limit := 2 * patience
 		for _, name := range []string{client, caller, server, rover} {
 			if err := s.end(name, limit); err != nil {
@@ -376,7 +376,7 @@ func wait(ctx context.Context) {
 
 // during runs a command, and another after a while.
 func (s *soak) during(ctx context.Context, begin, end []string) error {
-	// What has begun is taken back, also when the time is over.
+	// A fault that has begun is undone, also when the time is over.
 	ctx, whole := context.WithoutCancel(ctx), ctx
 	if err := command(ctx, begin...); err != nil {
 		return err
@@ -394,7 +394,7 @@ func command(ctx context.Context, words ...string) error {
 	return err
 }
 
-// output is what a command prints. One that takes longer than it may is a *hungError.
+// output returns the output of a command. One that takes longer than it may is a *hungError.
 func output(ctx context.Context, words ...string) (string, error) {
 	p := limited.Program{Cmd: exec.Command(words[0], words[1:]...), Limit: commandLimit}
 	r, err := p.Run(ctx)
@@ -512,9 +512,9 @@ func (s *soak) netdev() string { return "rdma-" + s.kind() }
 
 // remove removes a device, under all that use it, and makes it again.
 func (s *soak) remove(ctx context.Context) error {
-	// Devices of rxe and siw are not taken away from processes that have them open: the kernel
-	// waits until all have closed them, which a stopped process does not. stop has let
-	// all go on before it has come back; should a signal be lost, this is where it hurts.
+	// Devices of rxe and siw are not taken away from processes that have them open: the kernel waits
+	// until all have closed them, which a stopped process does not. stop has let all go on before it
+	// returns; a lost signal would show here.
 	for _, p := range s.procs {
 		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
@@ -553,7 +553,7 @@ var slack = map[string]int64{
 	"pd": 2, "cq": 24, "qp": 24, "cm_id": 32, "mr": 256, "ctx": 2, "srq": 0,
 }
 
-// A flatness is what became of a number.
+// A flatness is the course of a number.
 type flatness struct {
 	first, last, limit int64
 	flat               bool

@@ -71,7 +71,7 @@ func merge(recs []namedRec) map[string]result {
 	return m
 }
 
-// verdict is what a list of tests says together.
+// verdict is the common result of a list of tests.
 func verdict(m map[string]result, list []string) string {
 	missing := 0
 	for _, test := range list {

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// A result is what came of a test.
+// A result is the outcome of a test.
 type result string
 
 const (
@@ -284,7 +284,7 @@ func load(root fs.FS) ([]namedRec, error) {
 	return list, nil
 }
 
-// machine says what this machine is, without its name.
+// machine describes this machine, without its name.
 func machine() string {
 	model := runtime.GOARCH
 	b, err := os.ReadFile("/proc/cpuinfo")

@@ -46,7 +46,7 @@ func transportSuite(names ...string) [4]string {
 	return suite("transport.TestIwarpTransport", "transport.TestRDMATransport", names...)
 }
 
-// features are what programs use. Immutable.
+// features are those that programs use. Immutable.
 var features = []row{
 	{"all checks that a provider has to pass", [4]string{
 		"iwarp.TestConformance", "rdmacm.TestRDMAConformance/rxe/Adaptive", "rdmacm.TestRDMAConformance/siw/Adaptive", "",

@@ -117,7 +117,7 @@ func TestRunTimeLimit(t *testing.T) {
 	}
 }
 
-// TestRunKillsQEMU: a QEMU that does not end when it is asked to is killed.
+// TestRunKillsQEMU: a QEMU that ignores the request to end is killed.
 func TestRunKillsQEMU(t *testing.T) {
 	g, _ := fakeGuest(t, &options{limit: 300 * time.Millisecond}, `
 trap '' TERM

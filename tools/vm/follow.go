@@ -18,8 +18,7 @@ type stream struct {
 	to   io.Writer
 }
 
-// streams are what the user sees of the guest. The console is there and empty before
-// QEMU is.
+// streams are the guest's output to the user. The console is there and empty before QEMU is.
 func (g *guest) streams() (list []stream, err error) {
 	if err := os.WriteFile(g.console(), nil, 0o666); err != nil {
 		return nil, err
@@ -49,7 +48,7 @@ func (s stream) follow(ended <-chan struct{}) error {
 	look := time.NewTicker(followInterval)
 	defer look.Stop()
 	for last := false; ; {
-		// What was written before the end is read after it.
+		// Output written before the end is read after it.
 		if _, err := io.Copy(s.to, s.from); err != nil {
 			return &outputError{err}
 		}

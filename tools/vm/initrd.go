@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// initrdModules are what the guest needs to see the host's files. Immutable.
+// initrdModules are those that the guest needs to see the host's files. Immutable.
 var initrdModules = []string{"virtio_pci", "9pnet_virtio", "9p", "overlay"}
 
 // initrdDirs are where guest/init mounts file systems. Immutable.

@@ -23,7 +23,7 @@ const (
 	controlStatus  = "status" // the command's exit status: without it the run has failed
 )
 
-// job is what guest/start has to do.
+// job is the task of guest/start.
 type job struct {
 	directory   string // in which the command runs
 	devices     string

@@ -39,7 +39,7 @@ func watch(ended <-chan struct{}, patience time.Duration, started func() bool, u
 // clockTick is the unit of times in /proc, which is the same on every Linux.
 const clockTick = time.Second / 100
 
-// processorTime is what a process has used, in user and in system mode.
+// processorTime returns the time used by a process, in user and in system mode.
 func processorTime(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -4,5 +4,5 @@ package measure
 
 import "time"
 
-// familyTime is unknown here, as is what others use.
+// familyTime is unknown here, as is the time of other processes.
 func familyTime() time.Duration { return 0 }

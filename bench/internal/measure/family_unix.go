@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// familyTime is what this process has used, and its children that have ended.
+// familyTime returns the processor time of this process, and of its children that have ended.
 func familyTime() time.Duration {
 	var sum int64
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {

@@ -43,7 +43,7 @@ func cut(line string, columns int) string {
 	return string([]rune(line)[:columns-3]) + "..."
 }
 
-// head says what was measured, on what, and how it compares with the goals.
+// head prints what was measured, on what, and how it compares with the goals.
 func (s *screen) head(files []*File) {
 	for _, f := range files {
 		p := &f.Provenance

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// provider is what connections are made with.
+// provider makes the connections.
 var provider = iwarp.New(iwarp.Config{})
 
 // summer implements move.MoveV1Server.

@@ -14,7 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// provider is what connections are made with.
+// provider makes the connections.
 var provider = transport.TCP{}
 
 // summer implements move.MoveV1Server.

@@ -71,7 +71,7 @@ func overlay(t *testing.T, dir string, files map[string][]byte) string {
 	return path
 }
 
-// runOne runs one test. What it prints is the subtest's.
+// runOne runs one test. Its output is the subtest's.
 func runOne(t *testing.T, binary, name string) {
 	args := []string{"-test.run=^" + name + "$", "-test.v", "-test.timeout=10m"}
 	benchmark := strings.HasPrefix(name, "Benchmark")

@@ -20,7 +20,7 @@ func verbsProvider(name, peer string, cfg rdmacm.Config) provider {
 	return provider{
 		name: name,
 		peer: peer,
-		deaf: peer == "siw", // which is what accepts here
+		deaf: peer == "siw", // which is accepted here
 		new: func(t *testing.T) (fabric.Provider, func() error) {
 			p, err := rdmacm.New(cfg)
 			if errors.Is(err, rdmacm.ErrNotBuilt) {

@@ -19,7 +19,7 @@ type Bed struct {
 	Mount  string // Export as a client sees it; Export itself: without a client
 }
 
-// A Difference is what one check has seen on one side only.
+// A Difference is an observation of one check on one side only.
 type Difference struct {
 	Check     string
 	What      string // what differs
@@ -40,7 +40,7 @@ type check struct {
 	busy  bool // files are removed while they are open: an NFS client tidies up after it
 
 	prepare func(dir string) // makes what the check finds; as root, without the client
-	do      func(p *program) // does it, and says what it has seen
+	do      func(p *program) // does it, and reports its observations
 }
 
 // A program is a check under way on one side, as a user.
@@ -66,7 +66,7 @@ func (p *program) did(what string, err error, more ...any) {
 	p.out = append(p.out, s)
 }
 
-// say says what a check has seen.
+// say reports an observation of a check.
 func (p *program) say(format string, args ...any) {
 	p.out = append(p.out, fmt.Sprintf(format, args...))
 }

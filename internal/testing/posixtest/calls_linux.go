@@ -25,7 +25,7 @@ func (p *program) stat(fd int) {
 	p.did("fstat", nil, attributes(&st))
 }
 
-// read says what can be read at an offset.
+// read reports the data at an offset.
 func (p *program) read(fd, size int, off int64) {
 	b := make([]byte, size)
 	n, err := unix.Pread(fd, b, off)
@@ -35,7 +35,7 @@ func (p *program) read(fd, size int, off int64) {
 	p.did("read", err, fmt.Sprintf("%q", b[:n]))
 }
 
-// opening opens, and says what can be done then.
+// opening opens, and reports what can be done then.
 func opening(name string, flags int, mode uint32) call {
 	return call{name: "open " + name, do: func(p *program, path string) {
 		// Not blocking: it may be a fifo.

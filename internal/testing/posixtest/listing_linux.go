@@ -154,7 +154,7 @@ func (b Bed) Listing(n int) (count int, list []Difference, err error) {
 		if err != nil {
 			return count, list, err
 		}
-		// What is new may come in between, what is old may not.
+		// New names may come in between, old ones may not.
 		if len(got) < 4 || got[:4] != "new-" {
 			differs(fmt.Sprintf("behind the position of entry %d, after changes", j), follow(j), got)
 		}

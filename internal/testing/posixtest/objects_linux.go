@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An object is what a system call of the table finds under a path.
+// An object is found by a system call of the table under a path.
 type object struct {
 	name    string
 	path    string

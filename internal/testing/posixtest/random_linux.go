@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Random does steps operations that seed decides on, on both sides, and compares the result of
-// each, and from time to time all that is there. It ends at the first difference, which says how
-// many steps it took.
+// Random does steps operations that seed decides on, on both sides, and compares the result of each,
+// and from time to time all that is there. It ends at the first difference, which has the number of
+// steps.
 func (b Bed) Random(seed uint64, steps int) (count int, list []Difference, err error) {
 	people, leave := enter()
 	defer leave()
@@ -118,7 +118,7 @@ func (w *wanderer) close() {
 	w.open = nil
 }
 
-// step does an operation on one side and says what came of it.
+// step does an operation on one side and reports the outcome.
 func (w *wanderer) step(side int, dir string, do func(p *program, side int)) string {
 	p := &program{dir: dir}
 	w.who.do(func() {

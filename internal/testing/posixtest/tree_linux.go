@@ -61,7 +61,7 @@ func walk(top string, content bool) (t tree) {
 	return t
 }
 
-// contents says what is in a file, or why it cannot be read.
+// contents returns the contents of a file, or why it cannot be read.
 func contents(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -117,7 +117,7 @@ func attributes(st *unix.Stat_t) string {
 	return s
 }
 
-// exactly says what has to be the same for a client and its server.
+// exactly returns what has to be the same for a client and its server.
 func (t tree) exactly() string {
 	return t.join(func(e *entry) string {
 		st := &e.st
@@ -131,7 +131,7 @@ func (t tree) exactly() string {
 	})
 }
 
-// since says which times are others than before, and of what is new whether they are of now.
+// since returns which times differ from before, and for new objects whether they are of now.
 func (t tree) since(was tree) string {
 	before := make(map[uint64]*entry)
 	for i := range was {
@@ -167,7 +167,7 @@ func (t tree) since(was tree) string {
 	})
 }
 
-// contents says what is in the files.
+// contents returns the contents of the files.
 func (t tree) contents() string {
 	return t.join(func(e *entry) string { return e.content })
 }

@@ -96,7 +96,7 @@ func (s *stream) lock() (unlock func()) {
 	return s.e.f.unlock
 }
 
-// wait waits until something has happened, or the deadline has come.
+// wait waits until something has happened, or until the deadline.
 func (s *stream) wait(deadline time.Time) {
 	f := s.e.f
 	if !deadline.IsZero() {
@@ -217,7 +217,7 @@ func (s *stream) fin() {
 	s.e.cond.Broadcast()
 }
 
-// Close implements net.Conn. What was sent arrives, unless there is something that was not read.
+// Close implements net.Conn. Data that was sent arrives, unless there is unread input.
 func (s *stream) Close() error {
 	defer s.lock()()
 	e := s.e

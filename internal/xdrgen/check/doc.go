@@ -5,9 +5,9 @@
 // # Linked lists
 //
 // The structure "struct entry { string name<>; entry *next; };" is an element of a linked list: an
-// optional entry is encoded as a 1 and the other members for each element, and then a 0. If every
-// use of the structure is optional, each use becomes a type of kind [List], and the link is no
-// member any more. The encoding is the same. Such lists need neither recursion nor a limit on it.
+// optional entry is encoded as a 1 and the other members for each element, and then a 0. If every use
+// of the structure is optional, each use becomes a type of kind [List], and the link is no longer a
+// member. The encoding is the same. Such lists need neither recursion nor a limit on it.
 //
 // # Recursion
 //

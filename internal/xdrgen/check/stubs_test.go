@@ -16,7 +16,7 @@ func program(procs string) string {
 // behind ends lines after comments, so that these belong to what comes before them.
 func behind(src string) string { return strings.ReplaceAll(src, "*/ }", "*/\n}") }
 
-// What cannot be placed directly, and annotations that mean nothing, are mistakes.
+// Data that cannot be placed directly, and annotations that mean nothing, are mistakes.
 func TestStubErrors(t *testing.T) {
 	const member = "struct a { opaque x<>; /* ddp */ };\n"
 	tests := []struct {

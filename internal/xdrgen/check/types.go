@@ -6,7 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
-// A Spec is what a set of .x files declares.
+// A Spec is the declarations of a set of .x files.
 type Spec struct {
 	Names    []string // of the files
 	Consts   []*Const
@@ -24,7 +24,7 @@ type Const struct {
 	Doc    syntax.Comments
 }
 
-// A Kind says which fields of a [Type] are in use.
+// A Kind selects the fields of a [Type] that are in use.
 type Kind int
 
 // The kinds of types.
@@ -191,12 +191,12 @@ type Proc struct {
 	// Returned is the result, under the name of its type, or "result"; nil: void.
 	Returned *Member
 
-	// What [Stubs] finds out.
+	// The results of [Stubs].
 
 	Idempotent, Inline bool
 
-	// Items are what may be placed directly: arguments, the result, and members within these.
-	// Around are the types with names that contain some.
+	// Items may be placed directly: arguments, the result, and members within these. Around are the
+	// types with names that contain some.
 	Items  map[*Member]bool
 	Around map[*Type]bool
 
@@ -207,7 +207,7 @@ type Proc struct {
 	// same, from the first one on.
 	Received []Received
 
-	// Bound is what the encoded results may grow to, without the data of Received.
+	// Bound is the largest size of the encoded results, without the data of Received.
 	Bound Bound
 
 	// Longest is the longest encoding of the arguments or of the results. Parts without a limit count as empty.

@@ -13,17 +13,17 @@ func (g *generator) client(s *service) {
 	g.use(pkgTransport, pkgOncrpc)
 	g.p(`
 // %[5]s %[1]s calls %[2]s.
-// Its methods may be called by many goroutines at once. What an argument refers to belongs to the
-// call until the method returns; results are the caller's.
+// Its methods may be called by many goroutines at once. Memory that an argument refers to belongs to
+// the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
 // Methods with names that begin with Start start a call in a [transport.Pipeline], whatever %[4]s was
-// called with. What an argument refers to belongs to the call until the Pipeline's Wait calls done,
-// with what the other method would have returned. An argument that Check refuses is the error of
-// Start, and done is not called.
+// called with. Memory that an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the error
+// of Start, and done is not called.
 type %[1]s struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls: see [transport.Call]
@@ -67,7 +67,7 @@ func article(name string) string {
 	return "A"
 }
 
-// bufsDoc says what the buffers of a method are for.
+// bufsDoc describes the buffers of a method.
 func (g *generator) bufsDoc(m *method) []string {
 	var lines []string
 	for i, r := range m.Received {
@@ -154,7 +154,7 @@ func (s *service) wrap(err string) string {
 	return "call.Wrap(" + err + ")"
 }
 
-// called is what errors of a method begin with.
+// called is the beginning of a method's errors.
 func (s *service) called(m *method) string {
 	if s.wrapped {
 		return ""

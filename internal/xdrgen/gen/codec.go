@@ -640,7 +640,7 @@ func (g *generator) checkUnion(t *check.Type) {
 	})
 }
 
-// place is what an error of Check is about: a field, or the value itself if that is "", or, with
+// place is the place of an error of Check: a field, or the value itself if that is "", or, with
 // depth, an element of that, or of an element of that, and so on.
 type place struct {
 	field string
@@ -670,7 +670,7 @@ func (p place) err() string {
 	return e
 }
 
-// returned is what check returns for the error err of the place.
+// returned is the result of check for the error err of the place.
 func (g *generator) returned(at place) string {
 	if g.wrap == "" {
 		return at.err()

@@ -179,7 +179,7 @@ func FuzzCompile(f *testing.F) {
 		f.Add(src)
 	}
 	types := sharedChecker()
-	// What generated code imports is read here, as a worker has ten seconds for an input.
+	// The imports of generated code are read here, as a worker has ten seconds for an input.
 	code, err := compile("typedef string s<1>;\nprogram P { version V { s F(s) = 1; } = 1; } = 1;")
 	testutil.Must(f, err)
 	testutil.Must(f, types.check(code))

@@ -126,7 +126,7 @@ func (g *generator) declaration(t *check.Type) {
 }
 
 // union writes the fields of all values first, and those of some values together, as far as a line
-// above them can say which.
+// above them can name those.
 func (g *generator) union(t *check.Type, name string) {
 	g.p("type %s struct {", name)
 	fields := t.Fields()
@@ -159,7 +159,7 @@ func (g *generator) member(f check.Field, t *check.Type) string {
 	return g.fieldName(f.Member) + " " + pointer + g.typ(f.Type)
 }
 
-// condition says which values have a field, "" if all have it.
+// condition names the values that have a field, "" if all have it.
 func (g *generator) condition(f check.Field) string {
 	if f.Union == nil {
 		return ""

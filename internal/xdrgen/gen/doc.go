@@ -53,14 +53,14 @@
 // A type with the comment /* head */ has AppendHead and DecodeHead, too, which leave out the item at its
 // end.
 //
-// Append encodes whatever is in the value. What a peer would refuse (too many elements, a
-// discriminant without an arm) is what Check reports.
+// Append encodes whatever is in the value. Check reports values that a peer would refuse (too many
+// elements, a discriminant without an arm).
 //
 // # Clients, servers and bindings
 //
 // A type that contains items, which may be placed directly, is not left to its methods where the
-// items are taken out: the statements for its members, and theirs, down to the items, are written
-// out in the method of the client or server, and in the binding. What contains no items is
-// left to Append and Decode, or, in bindings, to functions that skip one type. Bindings skip
-// neighbours of fixed sizes together; among them they check bools alone.
+// items are taken out: the statements for its members, and theirs, down to the items, are written out
+// in the method of the client or server, and in the binding. A type without items is left to Append
+// and Decode, or, in bindings, to functions that skip one type. Bindings skip neighbours of fixed
+// sizes together; among them they check bools alone.
 package gen

@@ -21,8 +21,8 @@ func (g *generator) server(s *service) {
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
-// to the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
+// the caller and goes to Config.Logger, and so are results that Check refuses.
 type %[1]sServer interface {`, s.base, s.doc, article(s.base))
 	for i, m := range s.procs {
 		if i > 0 {

@@ -194,8 +194,8 @@ func (g *generator) base(p *check.Program, v *check.Version, procs []*method) st
 	}
 }
 
-// commonPrefix returns what the names of all procedures begin with, up to an underscore. What
-// is left of each name begins with a letter.
+// commonPrefix returns the prefix of the names of all procedures, up to an underscore. The rest of
+// each name begins with a letter.
 func commonPrefix(procs []*check.Proc) string {
 	if len(procs) == 0 {
 		return ""

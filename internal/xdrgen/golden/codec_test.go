@@ -13,7 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// message is what every generated type implements.
+// message has the methods of every generated type.
 type message interface {
 	Append(b []byte) []byte
 	Decode(d *xdr.Decoder)
@@ -368,7 +368,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What is left of an earlier value is gone, even if the arm is the same.
+// Nothing is left of an earlier value, even if the arm is the same.
 func TestDecodeReplaces(t *testing.T) {
 	v := Unions{
 		F: Figure{Kind: Circle, Radius: 1, Outline: []byte{2}}, M: Maybe{true, 3}, I: ByInt{Message: "old", Other: []int32{4}},
@@ -465,8 +465,8 @@ func bulk(v message) bool {
 	return false
 }
 
-// FuzzDecode decodes arbitrary input. What decodes without an error passes Check, and is encoded as
-// it was: all of it if a strict decoder takes it, or else pad bytes aside.
+// FuzzDecode decodes arbitrary input. A value that decodes without an error passes Check, and is
+// encoded as it was: all of it if a strict decoder takes it, or else pad bytes aside.
 func FuzzDecode(f *testing.F) {
 	for i, v := range messages() {
 		f.Add(uint8(i), v.Append(nil))

@@ -34,7 +34,7 @@ func compile(t *testing.T, file, pkg string, opt syntax.Options) []byte {
 	return code
 }
 
-// Each file of the package is what the compiler makes of its source, every time.
+// The compiler reproduces each file of the package from its source, every time.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("*.x")
 	testutil.Must(t, err)

@@ -308,7 +308,7 @@ func (p *parser) named(start int) Decl {
 	return p.unlessStuck(d)
 }
 
-// body is what follows the word enum, struct or union and perhaps a name.
+// body parses the rest after the word enum, struct or union and perhaps a name.
 func (p *parser) body(word *token) Type {
 	if p.depth == MaxNesting {
 		if !p.stuck {
@@ -557,7 +557,7 @@ var basics = [...]struct {
 	{"quadruple", Quadruple}, {"bool", Bool},
 }
 
-// unsigned is what follows that word. Alone it is unsigned int. The types of C are encoded as
+// unsigned parses the rest after that word. Alone it is unsigned int. The types of C are encoded as
 // rpcgen does.
 func (p *parser) unsigned(at Pos) Type {
 	switch {

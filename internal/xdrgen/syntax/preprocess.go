@@ -10,7 +10,7 @@ type condFrom struct {
 	at    Pos
 	word  string
 	skip  bool // what follows is not compiled
-	outer bool // nor is what surrounds it
+	outer bool // nor is the code around it
 	other bool // #else was seen
 }
 
@@ -238,7 +238,7 @@ func (f *source) evaluate(at Pos, text string) bool {
 	return v
 }
 
-// condition is what is left of the expression of an #if.
+// condition is the rest of the expression of an #if.
 type condition struct {
 	f    *source
 	at   Pos

@@ -28,7 +28,7 @@ const (
 
 func (s side) String() string { return [...]string{"client", "server"}[s] }
 
-// A unit is what one end sent: a start-up frame, or an FPDU.
+// A unit is a message of one end: a start-up frame, or an FPDU.
 type unit struct {
 	from  side
 	bytes []byte
@@ -155,7 +155,7 @@ func (r *relay) pass(s side, from, to net.Conn) {
 	in := bufio.NewReaderSize(from, 1<<17)
 	b, _, err := readStart(in)
 	for err == nil {
-		// What is kept before it is forwarded is before every answer to it.
+		// A unit is kept before it is forwarded, and so before every answer to it.
 		r.mu.Lock()
 		r.units = append(r.units, unit{s, b})
 		r.mu.Unlock()

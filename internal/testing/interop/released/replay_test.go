@@ -140,7 +140,7 @@ func (r *replay) start() error {
 	}
 	has, ok := rpcrdma.FindPrivateData(frame[mpa.StartLen+enhanced:])
 	had, wanted := rpcrdma.FindPrivateData(recorded[mpa.StartLen+enhanced:])
-	// What was sent inline then was sized by what this end takes.
+	// The inline data of then was sized by the limits of this end.
 	if ok != wanted || has.RecvSize < had.RecvSize || has.RemoteInvalidation != had.RemoteInvalidation {
 		return otherwise("its private data is %+v, then %+v", has, had)
 	}

@@ -73,7 +73,7 @@ func same(x, y reflect.Value) bool {
 	}
 }
 
-// pattern is what client.c has in n bytes.
+// pattern returns the n bytes that client.c has.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -120,7 +120,7 @@ func strange() Basic {
 	return Basic{I: -1, U: 1, Yes: true, H: -1, Uh: 1 << 32, F: 0.1, D: -0.1, Shade: Red, High: 77, Times: 1}
 }
 
-// samples are what client.c sends to ECHO_V2, in its order.
+// samples are those that client.c sends to ECHO_V2, in its order.
 func samples() []sample {
 	basic, arrays, unions := (*EchoV2Client).Basic, (*EchoV2Client).Arrays, (*EchoV2Client).Unions
 	nodes, options := (*EchoV2Client).Nodes, (*EchoV2Client).Options

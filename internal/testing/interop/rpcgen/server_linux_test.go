@@ -24,7 +24,7 @@ type echo struct {
 	samples []sample
 
 	mu     sync.Mutex
-	counts []int    // how often each sample has come
+	counts []int    // how often each sample has arrived
 	others []string // arguments that match no sample
 	ends   int      // calls of ECHO_END
 }

@@ -192,7 +192,7 @@ func TestBindingAllocs(t *testing.T) {
 }
 
 // For any message, ranges lie inside it, in ascending order, do not overlap, and each is an opaque
-// item. What decodes has the items that it should.
+// item. A message that decodes has the items that it should.
 func FuzzBinding(f *testing.F) {
 	f.Add(StorePut, (&PutArgs{Id: StoreId("id"), Value: StoreValue("value"), Flags: 9}).Append(nil))
 	f.Add(StoreGet, (&GetRes{Ok: GetOk{Tag: []byte("tag"), Value: []byte("value"), Eof: true}}).Append(nil))

@@ -124,7 +124,7 @@ func (s *store) Watch(ctx context.Context, req *transport.Request, events uint32
 	return nil
 }
 
-// A watcher is what the client executes for the server.
+// A watcher is executed by the client for the server.
 type watcher struct {
 	mu  sync.Mutex
 	ids []string
@@ -146,7 +146,7 @@ type bed struct {
 	log     *syncBuffer
 }
 
-// A syncBuffer is what a server logs.
+// A syncBuffer is the log of a server.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -524,7 +524,7 @@ func TestArgumentsCharged(t *testing.T) {
 	})
 }
 
-// What Check refuses is not sent, and the error tells where it is.
+// A value that Check refuses is not sent, and the error has its place.
 func TestArgumentsChecked(t *testing.T) {
 	b := start(t, "iwarp", StoreV1Program(newStore()))
 	before := b.client.Stats().Calls
@@ -568,7 +568,7 @@ func (b *broken) Watch(_ context.Context, _ *transport.Request, _ uint32, _ Stor
 	return nil
 }
 
-// What servers answer when something is wrong, and what they log.
+// Answers of servers when something is wrong, and their logs.
 func TestServerErrors(t *testing.T) {
 	each(t, func(t *testing.T, over string) {
 		s := new(broken)
@@ -637,7 +637,7 @@ func TestErrorsNameTheProcedure(t *testing.T) {
 	})
 }
 
-// What MaxMessage has no room for is refused before there are calls, and by every call of a client.
+// A message that exceeds MaxMessage is refused before there are calls, and by every call of a client.
 func TestLongestMessage(t *testing.T) {
 	const want = "which Config.MaxMessage bounds, is 1114976 bytes long, the limit is 1048576"
 	refused := func(what string, err error) {
