@@ -160,10 +160,10 @@ var CalcV1Names = &oncrpc.Program{
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever NewCalcV1Client was
-// called with. Memory that an argument refers to belongs to the call until the Pipeline's Wait calls
-// done, with what the other method would have returned. An argument that Check refuses is the error
-// of Start, and done is not called.
+// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever
+// NewCalcV1Client was called with. Memory that an argument refers to belongs to the call until
+// the Pipeline's Wait calls done, with what the other method would have returned. An argument that
+// Check refuses is the error of Start, and done is not called.
 type CalcV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls: see [transport.Call]
