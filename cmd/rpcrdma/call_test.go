@@ -72,7 +72,7 @@ func TestCall(t *testing.T) {
 		{2, "call MOUNT SERVER MNT -", "arguments of MOUNTPROC3_MNT: argument JSON is missing"},
 		{1, "call nope.x SERVER MNT", "call: local file nope.x: no such file or directory"},
 		{1, "call ALL SERVER NOTHING", "call SERVER ALL_NOTHING: the server does not have ALL (PROG_UNAVAIL)"},
-		{1, "call --vers 1 ALL 127.0.0.1:1 NOTHING", "call: no connection to 127.0.0.1:1 over iwarp: connection refused: nothing listens there"},
+		{1, "call --vers 1 ALL 127.0.0.1:1 NOTHING", "call: no connection to 127.0.0.1:1 over iwarp: connection refused: nothing listens there; is the server running, and is this its port?"},
 	})
 	mustFail(t, 1, ": unexpected character '.', and more mistakes follow", "call", "call_test.go", s.addr, "MNT")
 }

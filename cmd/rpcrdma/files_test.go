@@ -334,7 +334,7 @@ func TestCp(t *testing.T) {
 		{1, "cp nfs://127.0.0.1:1/x: no connection", []string{s1.url("/file"), "nfs://127.0.0.1:1/x"}},
 		{2, "argument TO is missing\n", []string{s1.url("/file")}},
 		{2, "--parallel is 0", []string{"-P", "0", s1.url("/file"), s2.url("/x")}},
-		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{s1.url("/file"), filepath.Join(two, "x")}},
+		{2, "'rpcrdma get " + s1.url("/file") + " " + filepath.Join(two, "x") + "' copies that", []string{s1.url("/file"), filepath.Join(two, "x")}},
 	} {
 		mustFail(t, tt.status, tt.text, append([]string{"cp"}, tt.args...)...)
 	}

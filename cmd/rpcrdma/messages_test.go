@@ -49,7 +49,7 @@ func TestStrangers(t *testing.T) {
 		{"hangs up", first, "the other end closed the connection; is there an RDMA server?\n"},
 		{"resets", func(c net.Conn) { first(c); c.(*net.TCPConn).SetLinger(0) }, ": the other end closed the connection (connection reset by peer); is there an RDMA server?\n"},
 		{"does not read", func(net.Conn) {}, "; is there an RDMA server?\n"},
-		{"speaks HTTP", func(c net.Conn) { first(c); io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n") }, ": not an iWARP server (it answered with HTTP/1.0 400 Bad Request)\n"},
+		{"speaks HTTP", func(c net.Conn) { first(c); io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n") }, ": not an iWARP server (it answered with HTTP/1.0 400 Bad Request): check the port\n"},
 	} {
 		mu.Lock()
 		answer = tt.answer

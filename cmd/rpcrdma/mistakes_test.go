@@ -155,6 +155,11 @@ func TestMistakesOfUse(t *testing.T) {
 		{2, "nfsstat", `unknown command "nfsstat": 'rpcrdma stats' prints statistics`},
 		{2, "serve --port 20049 --dir DIR", "unknown flag --port: the port to listen on is part of --addr, such as --addr :20049"},
 		{2, "ping --port 20049 host", "unknown flag --port: the port of a server follows its name, such as HOST:20049"},
+		{2, "get file nfs://host/x", "'rpcrdma put file nfs://host/x' copies that"},
+		{2, "put nfs://host/x file", "'rpcrdma get nfs://host/x file' copies that"},
+		{2, "get host:/x host:/y", "'rpcrdma cp host:/x host:/y' copies that"},
+		{2, "cp file host:/y", "'rpcrdma put file host:/y' copies that"},
+		{2, "cp one two", `want nfs://HOST[:PORT]/EXPORT/PATH or HOST:/EXPORT/PATH, got "one"`},
 		{2, "serve srv", `unexpected argument "srv": to serve the directory srv: --dir srv`},
 		{2, "serve --dir DIR srv", `unexpected argument "srv"`},
 		{2, "get -r nfs://host/", "the copy of / needs a name: give LOCAL"},
@@ -261,24 +266,24 @@ func TestMistakesOfPlaces(t *testing.T) {
 		ask = "; is there an RDMA server?"
 	)
 	newPlace(words).tellAll(t, []mistake{
-		{1, "ping nobody.invalid", no + "nobody.invalid:20049 over iwarp: no such host"},
-		{1, "ls nfs://nobody.invalid/", "ls nfs://nobody.invalid/: no connection to nobody.invalid:20049 over iwarp: no such host"},
-		{1, "ping 127.0.0.1:1", no + "127.0.0.1:1 over iwarp: connection refused: nothing listens there"},
+		{1, "ping nobody.invalid", no + "nobody.invalid:20049 over iwarp: no such host: check the name, or give an address"},
+		{1, "ls nfs://nobody.invalid/", "ls nfs://nobody.invalid/: no connection to nobody.invalid:20049 over iwarp: no such host: check the name, or give an address"},
+		{1, "ping 127.0.0.1:1", no + "127.0.0.1:1 over iwarp: connection refused: nothing listens there; is the server running, and is this its port?"},
 		{1, "ls 127.0.0.1:/no/such?", "ls 127.0.0.1:/no/such?: no connection to 127.0.0.1:20049 over iwarp: connection refused: nothing listens there; a server over TCP is reached with --provider tcp"},
 		{1, "ls [::1]:/", "ls [::1]:/: no connection to [::1]:20049 over iwarp: connection refused: nothing listens there; a server over TCP is reached with --provider tcp"},
-		{1, "ls nfs://127.0.0.1:1/", "ls nfs://127.0.0.1:1/: no connection to 127.0.0.1:1 over iwarp: connection refused: nothing listens there"},
-		{1, "ping SSH", no + "SSH over iwarp: not an iWARP server (it answered with SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3)"},
-		{1, "watch rdma://HTTP/", "watch rdma://HTTP/: no connection to HTTP over iwarp: not an iWARP server (it answered with HTTP/1.1 400 Bad Request)"},
-		{1, "ping ALERT", no + "ALERT over iwarp: not an iWARP server (it answered with TLS)"},
-		{1, "ping BINARY", no + "BINARY over iwarp: not an iWARP server (it answered with something that is not text)"},
-		{1, "ping ESCAPES", no + "ESCAPES over iwarp: not an iWARP server (it answered with hello )"},
-		{1, "ping LONG", no + "LONG over iwarp: not an iWARP server (it answered with " + strings.Repeat("long ", 12) + "long...)"},
+		{1, "ls nfs://127.0.0.1:1/", "ls nfs://127.0.0.1:1/: no connection to 127.0.0.1:1 over iwarp: connection refused: nothing listens there; is the server running, and is this its port?"},
+		{1, "ping SSH", no + "SSH over iwarp: not an iWARP server (it answered with SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3): check the port"},
+		{1, "watch rdma://HTTP/", "watch rdma://HTTP/: no connection to HTTP over iwarp: not an iWARP server (it answered with HTTP/1.1 400 Bad Request): check the port"},
+		{1, "ping ALERT", no + "ALERT over iwarp: not an iWARP server (it answered with TLS): check the port"},
+		{1, "ping BINARY", no + "BINARY over iwarp: not an iWARP server (it answered with something that is not text): check the port"},
+		{1, "ping ESCAPES", no + "ESCAPES over iwarp: not an iWARP server (it answered with hello ): check the port"},
+		{1, "ping LONG", no + "LONG over iwarp: not an iWARP server (it answered with " + strings.Repeat("long ", 12) + "long...): check the port"},
 		{1, "probe HANGUP", "probe: no connection to HANGUP over iwarp: the other end closed the connection" + ask},
 		{1, "ping TLS", no + "TLS over iwarp: the other end closed the connection" + ask},
 		{1, "ping TCP", "ping: TCP is an ONC RPC server over TCP, not RDMA: use --provider tcp"},
 		{1, "ls nfs://TCP/", "ls nfs://TCP/: TCP is an ONC RPC server over TCP, not RDMA: use --provider tcp"},
 		{1, "ping --provider tcp SERVER", "ping SERVER: connection lost: the other end closed the connection"},
-		{1, "ping --provider tcp 127.0.0.1:1", no + "127.0.0.1:1 over tcp: connection refused: nothing listens there"},
+		{1, "ping --provider tcp 127.0.0.1:1", no + "127.0.0.1:1 over tcp: connection refused: nothing listens there; is the server running, and is this its port?"},
 		{1, "ping SILENT", no + "SILENT over iwarp: the other end takes connections and does not answer" + ask},
 		{1, "ping --timeout 200ms SILENT", "ping: no answer from the server for 200ms: connecting to SILENT over iwarp"},
 		{1, "stats 127.0.0.1:1", "stats: 127.0.0.1:1: connection refused: nothing listens there"},
@@ -288,17 +293,84 @@ func TestMistakesOfPlaces(t *testing.T) {
 		{1, "stats --timeout 200ms SILENT", "stats: SILENT: no answer in 200ms"},
 		{1, "ping --vers 4 SERVER", "ping SERVER: the server has NFS in version 3 only, not 4 (PROG_MISMATCH)"},
 		{1, "ping --prog 300000 SERVER", "ping SERVER: the server does not have program 300000 (PROG_UNAVAIL)"},
-		{1, "ls --mount-port 1 nfs://OTHER/", "ls nfs://OTHER/: no MOUNT on the NFS connection (the server does not have MOUNT (PROG_UNAVAIL)), nor on one of its own: no connection to 127.0.0.1:1 over tcp: connection refused: nothing listens there"},
+		{1, "ls --mount-port 1 nfs://OTHER/", "ls nfs://OTHER/: no MOUNT on the NFS connection (the server does not have MOUNT (PROG_UNAVAIL)), nor on one of its own: no connection to 127.0.0.1:1 over tcp: connection refused: nothing listens there; is the server running, and is this its port?"},
 		{1, "watch rdma://OTHER/", "watch rdma://OTHER/: the server does not have RPCRDMA_NOTIFY (PROG_UNAVAIL): of servers, 'rpcrdma serve' alone can be watched"},
 		{1, "bench OTHER", "bench OTHER: the server does not have RPCRDMA_BENCH (PROG_UNAVAIL): of servers, 'rpcrdma serve' alone can be measured"},
 		{1, "ls --rpcbind=:1 nfs://127.0.0.1/", "ls nfs://127.0.0.1/: asking the rpcbind at 127.0.0.1:1 for NFS version 3 over rdma: connection refused: nothing listens there"},
 		{1, "serve --dir DIR --addr SERVER", "serve: listening on SERVER: address already in use: stop what has it, or give --addr another port, 0 for a free one"},
 		{1, "serve --dir DIR --addr 127.0.0.1:0 --tcp-addr SERVER", "serve: listening on SERVER: address already in use: stop what has it, or give --tcp-addr another port, 0 for a free one"},
 		{1, "serve --dir DIR --addr 127.0.0.1:0 --metrics-addr SERVER", "serve: listening on SERVER: address already in use: stop what has it, or give --metrics-addr another port, 0 for a free one"},
-		{1, "serve --dir DIR --addr 192.0.2.1", "serve: listening on 192.0.2.1:20049: this machine does not have the address"},
-		{1, "serve --dir DIR --addr nobody.invalid", "serve: listening on nobody.invalid:20049: no such host"},
+		{1, "serve --dir DIR --addr 192.0.2.1", "serve: listening on 192.0.2.1:20049: this machine does not have the address: give one that it has, or :PORT for all"},
+		{1, "serve --dir DIR --addr nobody.invalid", "serve: listening on nobody.invalid:20049: no such host: check the name, or give an address"},
 		{1, "serve --dir DIR --addr 127.0.0.1:0 --rpcbind=127.0.0.1:1", "serve: registering NFS version 3 over rdma with the rpcbind at 127.0.0.1:1: connection refused: nothing listens there"},
 	})
+}
+
+// Forty command lines of people on their first day: each is answered in one line that has what to do
+// next.
+func TestMistakesOfFirstDay(t *testing.T) {
+	dir, local := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"file": "x", "dir/file": "x"})
+	testutil.WriteFiles(t, local, map[string]string{"file": "x", "tree/file": "x", "nothing": "# nothing\n"})
+	s := startServer(t, "--export", dir+"=/srv", "--export", dir+"=/closed,allow=192.0.2.0/24", "--tcp-addr", "127.0.0.1:0")
+	words := strangers(t)
+	words["SERVER"], words["TCP"], words["LOCAL"] = s.addr, s.tcp, local
+	p := newPlace(words)
+	for _, tt := range []struct{ line, next string }{
+		{"mount host:/srv /mnt", "'mount -t nfs -o vers=3,proto=rdma,port=20049,nolock HOST:/EXPORT /MNT'"},
+		{"umount /mnt", "'umount /MNT'"},
+		{"showmount -e host", "'rpcrdma exports HOST'"},
+		{"exportfs -v", "'rpcrdma serve --export DIR'"},
+		{"rpcinfo -p host", "'rpcrdma ping --prog NUMBER --vers VERSION HOST'"},
+		{"nfsstat", "'rpcrdma stats'"},
+		{"lss SERVER", `did you mean "ls"?`},
+		{"download nfs://host/x", `did you mean "get"?`},
+		{"--verbose ls nfs://host/", "'rpcrdma ls FLAGS'"},
+		{"serve", "--dir DIR"},
+		{"serve LOCAL", "--dir LOCAL"},
+		{"serve --dir LOCAL --port 20049", "--addr :20049"},
+		{"serve --dir LOCAL --addr 20049", "a port alone is written :20049"},
+		{"serve --dir LOCAL --addr SERVER", "give --addr another port"},
+		{"serve --dir LOCAL --addr 192.0.2.1", "give one that it has, or :PORT for all"},
+		{"serve --dir LOCAL --allow 10.0.0", "want a network such as 192.0.2.0/24"},
+		{"serve --dir LOCAL --addr 127.0.0.1:0 --metrics-addr SERVER", "give --metrics-addr another port"},
+		{"ls SERVER", "want nfs://HOST[:PORT]/EXPORT/PATH or HOST:/EXPORT/PATH"},
+		{"ls nfs://SERVER/nope", "the server exports only /srv, /closed"},
+		{"ls nfs://SERVER/closed", "the server does not export it to this machine"},
+		{"ls 127.0.0.1:/srv", "--provider tcp"},
+		{"ls nfs://TCP/srv", "--provider tcp"},
+		{"ls nfs://nobody.invalid/", "check the name, or give an address"},
+		{"ls --provider udp nfs://SERVER/", "want iwarp, rdma, auto or tcp"},
+		{"ls --provider auto nfs://127.0.0.1:1/", "is the server running, and is this its port?"},
+		{"get nfs://SERVER/srv/dir LOCAL/x", "-r copies it"},
+		{"get LOCAL/file nfs://SERVER/srv/x", "'rpcrdma put LOCAL/file nfs://SERVER/srv/x'"},
+		{"put nfs://SERVER/srv/file LOCAL/x", "'rpcrdma get nfs://SERVER/srv/file LOCAL/x'"},
+		{"cp LOCAL/file nfs://SERVER/srv/x", "'rpcrdma put LOCAL/file nfs://SERVER/srv/x'"},
+		{"put LOCAL/tree nfs://SERVER/srv/tree", "-r copies it"},
+		{"rm nfs://SERVER/srv/dir", "-r removes it"},
+		{"mkdir nfs://SERVER/srv/a/b", "-p makes it"},
+		{"mv nfs://SERVER/srv/file nfs://SERVER/srv/a/b", "'rpcrdma mkdir -p' makes it"},
+		{"mv nfs://SERVER/srv/file nfs://TCP/srv/file", "copy with 'rpcrdma cp' and remove with 'rpcrdma rm'"},
+		{"ping TCP", "use --provider tcp"},
+		{"ping SSH", "check the port"},
+		{"ping --port 20049 host", "HOST:20049"},
+		{"ping 127.0.0.1:1", "is the server running, and is this its port?"},
+		{"stats SERVER", "give the --metrics-addr of 'rpcrdma serve'"},
+		{"decode LOCAL/nothing", "want hexadecimal digits, or a capture"},
+	} {
+		r := runCommand(t, strings.Fields(p.real.Replace(tt.line))...)
+		lines := strings.SplitAfter(p.named.Replace(r.stderr), "\n")
+		if strings.HasPrefix(lines[0], "rpcrdma: provider iwarp: ") { // as auto says first
+			lines = lines[1:]
+		}
+		want := 1
+		if r.status == 2 { // where help is
+			want++
+		}
+		if r.status == 0 || !strings.Contains(lines[0], tt.next) || len(lines) != want+1 || lines[want] != "" {
+			t.Errorf("rpcrdma %s: status %d, want one line with %s:\n%s", tt.line, r.status, tt.next, p.named.Replace(r.stderr))
+		}
+	}
 }
 
 // The error for a provider that does not exist says so.

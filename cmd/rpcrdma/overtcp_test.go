@@ -40,7 +40,7 @@ func TestOverTCP(t *testing.T) {
 	}
 	r = runCommand(t, "ping", "--provider", "auto", "127.0.0.1:1")
 	const why = "connection refused: nothing listens there"
-	if want := "rpcrdma: ping: no connection to 127.0.0.1:1 over iwarp: " + why + "; no connection to 127.0.0.1:1 over tcp: " + why + "\n"; r.status != 1 || !strings.HasSuffix(r.stderr, want) {
+	if want := "rpcrdma: ping: no connection to 127.0.0.1:1 over iwarp: " + why + "; no connection to 127.0.0.1:1 over tcp: " + why + "; is the server running, and is this its port?\n"; r.status != 1 || !strings.HasSuffix(r.stderr, want) {
 		t.Errorf("auto: status %d\n%s", r.status, r.stderr)
 	}
 }

@@ -254,7 +254,7 @@ func TestMessages(t *testing.T) {
 		{1, "no such file or directory", []string{"serve", "--dir", in("nope"), "--addr", "127.0.0.1:0"}},
 		{1, "serve: listening on " + s.addr + ": address already in use: stop what has it, or give ", []string{"serve", "--dir", dir, "--addr", s.addr}},
 		{1, "serve: listening on " + s.addr + ": address already in use: stop what has it, or give ", []string{"serve", "--dir", dir, "--addr", "127.0.0.1:0", "--tcp-addr", s.addr}},
-		{1, "serve: listening on nobody.invalid:1: no such host\n", []string{"serve", "--dir", dir, "--addr", "nobody.invalid:1"}},
+		{1, "serve: listening on nobody.invalid:1: no such host: check the name, or give an address\n", []string{"serve", "--dir", dir, "--addr", "nobody.invalid:1"}},
 		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", "somewhere"}},
 		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", s.addr + "/"}},
 		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", "http://host/"}},

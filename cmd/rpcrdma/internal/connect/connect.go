@@ -176,7 +176,7 @@ func (e *autoError) Unwrap() []error { return []error{e.rdma, e.tcp} }
 
 // Explain gives the error of each provider.
 func (e *autoError) Explain() string {
-	return explain.NoConnection(e.rdma) + "; " + explain.NoConnection(e.tcp)
+	return explain.NoConnection(e.rdma) + "; " + explain.Text(e.tcp)
 }
 
 // A lookupError is a connection that was not made, to a port that rpcbind did not tell.

@@ -95,6 +95,11 @@ func mountURL(arg, scheme string) string {
 	return (&url.URL{Scheme: scheme, Host: host, Path: "/" + path}).String()
 }
 
+// IsURL reports whether an argument is meant to be a URL, not a local file.
+func IsURL(arg string) bool {
+	return strings.Contains(mountURL(arg, "nfs"), "://")
+}
+
 // Server names the server of a URL, whose port may not be known yet.
 func Server(u *nfs.URL) string {
 	if u.Port == 0 {

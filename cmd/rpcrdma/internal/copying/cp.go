@@ -47,6 +47,9 @@ file is copied to, the file that it leads to is replaced, and the link stays.
 		ValidArgsFunction: cli.Positions(remote.CompleteURL, remote.CompleteURL),
 		Args:              cli.WantArgs("FROM", "TO"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if err := checkDirection(cmd, args); err != nil {
+				return err
+			}
 			from, err := o.ParseURL(cmd, args[0])
 			if err != nil {
 				return err

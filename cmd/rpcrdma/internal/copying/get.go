@@ -56,6 +56,9 @@ that is read-only for its owner becomes so at the end, when everything is in it.
 		ValidArgsFunction: cli.Positions(remote.CompleteURL, cli.Files),
 		Args:              cli.WantArgs("URL", "[LOCAL]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkDirection(cmd, args); err != nil {
+				return err
+			}
 			u, err := o.ParseURL(cmd, args[0])
 			if err != nil {
 				return err

@@ -52,6 +52,9 @@ file is put, the file that it leads to is replaced, and the link stays.
 		ValidArgsFunction: cli.Positions(cli.Files, remote.CompleteURL),
 		Args:              cli.WantArgs("LOCAL", "URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkDirection(cmd, args); err != nil {
+				return err
+			}
 			u, err := o.ParseURL(cmd, args[1])
 			if err != nil {
 				return err

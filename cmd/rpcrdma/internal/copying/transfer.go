@@ -256,3 +256,21 @@ const ownerRights = 0o700
 
 // errIsDir is why a directory is not copied without -r.
 var errIsDir = errors.New("is a directory (-r copies it)")
+
+// A direction is which arguments of a command that copies are URLs.
+type direction struct{ from, to bool }
+
+// directions are those of the commands. Immutable.
+var directions = map[direction]string{{true, false}: "get", {false, true}: "put", {true, true}: "cp"}
+
+// checkDirection refuses arguments that another command copies.
+func checkDirection(cmd *cobra.Command, args []string) error {
+	if len(args) < 2 {
+		return nil
+	}
+	other, ok := directions[direction{connect.IsURL(args[0]), connect.IsURL(args[1])}]
+	if !ok || other == cmd.Name() {
+		return nil
+	}
+	return cli.Usage(cmd, fmt.Errorf("'rpcrdma %s %s %s' copies that", other, args[0], args[1]))
+}

@@ -162,7 +162,7 @@ func explainConn(err error) (text string, ok bool) {
 	case errors.As(err, &closed):
 		return lostText(closed.Reason), true
 	case errors.As(err, &stranger):
-		return stranger.Error(), true
+		return stranger.Error() + ": check the port", true
 	case errors.As(err, &setup) && setup.Err == nil:
 		return setup.Reason, true
 	}
@@ -239,7 +239,7 @@ func explainSystem(err error) (text string, ok bool) {
 	)
 	switch {
 	case errors.As(err, &dns) && dns.IsNotFound:
-		return "no such host", true
+		return "no such host: check the name, or give an address", true
 	case errors.As(err, &dns):
 		return "the name of the host cannot be looked up: " + strings.ReplaceAll(dns.Err, "\n", "; "), true
 	case errors.As(err, &address):
@@ -405,8 +405,8 @@ func HowToGetDevices(contained bool) string {
 		"For one in software, as root: 'modprobe rdma_rxe rdma_ucm', then 'rdma link add rxe0 type rxe netdev NETDEV'"
 }
 
-// OtherProvider returns a hint to try the other provider where no server was found, as the
-// end of a sentence, or "".
+// OtherProvider returns a hint to try another provider where no server was found, or another port, as
+// the end of a sentence, or "".
 func OtherProvider(e *transport.DialError) string {
 	refused := errors.Is(e.Err, syscall.ECONNREFUSED)
 	switch {
@@ -416,6 +416,8 @@ func OtherProvider(e *transport.DialError) string {
 		return "; a server on an RDMA device is reached with --provider rdma"
 	case e.Provider == provider.IWARP && refused && strings.HasSuffix(e.Addr, ":20049"):
 		return "; a server over TCP is reached with --provider tcp"
+	case refused:
+		return "; is the server running, and is this its port?"
 	}
 	return ""
 }

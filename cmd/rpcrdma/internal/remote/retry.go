@@ -63,7 +63,7 @@ func (o *Options) first(ctx context.Context, cmd *cobra.Command, r *Target, u *n
 		}
 		if !told {
 			told = true
-			r.Notice(cmd.ErrOrStderr(), o.JSON, fmt.Sprintf("%s: trying for %v to get a connection", explain.Text(err), o.retry))
+			r.Notice(cmd.ErrOrStderr(), o.JSON, fmt.Sprintf("%s: trying for %v to get a connection", explain.NoConnection(err), o.retry))
 		}
 		pause := time.NewTimer(min(retryPause, time.Until(end)))
 		select {

@@ -412,7 +412,7 @@ func (e *listenError) Explain() string {
 	case strings.HasSuffix(text, syscall.EADDRINUSE.Error()):
 		text += fmt.Sprintf(": stop what has it, or give --%s another port, 0 for a free one", e.flag)
 	case !ok && errno == syscall.EADDRNOTAVAIL:
-		text = fmt.Sprintf("listening on %s: this machine does not have the address", explain.Printable(e.addr))
+		text = fmt.Sprintf("listening on %s: this machine does not have the address: give one that it has, or :PORT for all", explain.Printable(e.addr))
 	case !ok && errno == syscall.EACCES:
 		text += ": ports below 1024 are for root"
 	}
