@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/copying"
@@ -73,6 +74,37 @@ func TestRDMALinuxServer(t *testing.T) {
 			}
 			mustFail(t, 1, "versions 1 to 1", append([]string{"probe", "--version", "2", at}, with...)...)
 		})
+	}
+}
+
+// TestRDMALinuxServerOverTCP: without RDMA, our client finds the kernel's NFS server by rpcbind, uses its
+// files, lists its exports as showmount does, and calls MOUNT as a .x file declares it.
+func TestRDMALinuxServerOverTCP(t *testing.T) {
+	dir, _ := kernelServer(t)
+	source, back := linuxFiles(t), filepath.Join(t.TempDir(), "back")
+	there, err := os.MkdirTemp(dir, "test")
+	testutil.Must(t, err)
+	defer os.RemoveAll(there)
+	const host = "127.0.0.1"
+	url := host + ":" + filepath.Join(there, "up")
+	mustRun(t, "put", "--provider", "tcp", "-r", source, url)
+	wantTree(t, filepath.Join(there, "up"), source)
+	mustRun(t, "get", "--provider", "tcp", "-r", url, back)
+	wantTree(t, back, source)
+	if out := mustRun(t, "ls", "--provider", "tcp", url); out != "dir/\nempty\none\nsizes/\n" {
+		t.Errorf("ls prints %q", out)
+	}
+	want, err := exec.Command("showmount", "-e", host).Output()
+	testutil.Must(t, err)
+	if got := mustRun(t, "exports", "--provider", "tcp", host); got != string(want) {
+		t.Errorf("exports prints\n%s\nshowmount -e\n%s", got, want)
+	}
+	exports := mustRun(t, "call", "--provider", "tcp", mountX, host, "EXPORT")
+	if !strings.Contains(exports, fmt.Sprintf("\"ex_dir\": %q", dir)) {
+		t.Errorf("EXPORT prints\n%s", exports)
+	}
+	if fh := textAt(t, mustRun(t, "call", "--provider", "tcp", mountX, host, "MNT", fmt.Sprintf("%q", dir)), "mountinfo", "fhandle"); fh == "" {
+		t.Error("MNT returns no handle")
 	}
 }
 
