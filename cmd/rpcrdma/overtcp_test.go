@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
@@ -32,7 +33,14 @@ func TestOverTCP(t *testing.T) {
 	mustRun(t, "bench", "--provider", "tcp", "--op", "echo", "--time", "10ms", s.tcp)
 	w := startWatch(t, "--provider", "tcp", "rdma://"+s.tcp+"/")
 	mustRun(t, "mkdir", "--provider", "tcp", url+"/seen")
-	w.until("seen/")
+	select {
+	case line := <-w.lines:
+		if line != "created     seen/" {
+			t.Errorf("watch prints %q", line)
+		}
+	case <-time.After(testTimeout):
+		t.Error("watch prints nothing")
+	}
 
 	r := runCommand(t, "cat", "--provider", "auto", url+"/file")
 	if want := "\nrpcrdma: provider tcp: " + s.tcp + " is an ONC RPC server over TCP\n"; r.status != 0 || r.stdout != "x" || !strings.HasSuffix(r.stderr, want) {
