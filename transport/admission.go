@@ -46,11 +46,11 @@ const strangerTime = 2 * time.Second
 // idleLook is how often all connections are searched for one that has been idle, at most.
 const idleLook = time.Second
 
-// crowdShare is how many connections a host may have whose server has no memory to spare.
+// crowdShare is how many connections a host may have while the server has no memory to spare.
 const crowdShare = 16
 
-// admit takes a connection, in place of another one if need be. It returns nil when there
-// is no room for it. mu is held.
+// admit accepts a connection, in place of another one if need be. It returns nil when there is no
+// room for it. mu is held.
 func (s *Server) admit(from net.Addr) *guest {
 	host := "peer"
 	if from != nil {

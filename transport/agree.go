@@ -7,12 +7,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// What the two ends of a connection agree on: the inline thresholds and the use of remote
+// The agreement of the two ends of a connection: the inline thresholds and the use of remote
 // invalidation, by private data (RFC 8797) and by the version of the protocol.
 
-// An agreement is what is in force.
+// An agreement has the negotiated values of a connection.
 type agreement struct {
-	version   atomic.Uint32 // of the protocol; 0: no call has come yet
+	version   atomic.Uint32 // of the protocol; 0: no call has arrived yet
 	sendLimit atomic.Int32  // longest Send we may make
 	recvLimit atomic.Int32  // longest Send the peer may make
 	raise     atomic.Int32  // what sendLimit becomes with the first reply; 0: it has been sent
@@ -34,7 +34,7 @@ func (c *conn) setSizes(s plan.Sizes) {
 	c.agreed.recvLimit.Store(int32(s.Recv))
 }
 
-// privateData is what this end offers, nil if it sends none.
+// privateData returns the offer of this end, nil if it sends none.
 func (c *conn) privateData() []byte {
 	if c.cfg.NoPrivateData || c.caps.MaxPrivateData < rpcrdma.PrivateDataSize {
 		return nil
@@ -88,7 +88,7 @@ func (c *conn) replySent() {
 	}
 }
 
-// properties are what this end can do.
+// properties returns the abilities of this end.
 func (c *conn) properties(dir rpcrdma.PropDir) rpcrdma.Properties {
 	return rpcrdma.Properties{
 		Dir: dir, SendSize: uint32(c.cfg.sendSize), RecvSize: uint32(c.cfg.recvSize),

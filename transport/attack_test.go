@@ -28,13 +28,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Memory attacks. An intruder is a peer that speaks the protocol as it should, keeps every
-// handle that it is ever given, and reads and writes with them where it was not asked to:
-// outside of what a call exposes or in the other direction while the call lasts, and
-// anywhere after it has returned, was given up, or lost its connection; during other
-// calls, and on other connections of the same process. Each attempt must be refused, which
-// ends the connection, so that there is one to a connection. What was exposed and what
-// lies beside it is compared byte by byte after each.
+// Memory attacks. An intruder is a peer that speaks the protocol as it should, keeps every handle
+// that it is ever given, and reads and writes with them where it was not asked to: outside of what a
+// call exposes or in the other direction while the call lasts, and anywhere after it has returned,
+// was given up, or lost its connection; during other calls, and on other connections of the same
+// process. Each attempt must be refused, which ends the connection, so that there is one to a
+// connection. Exposed memory, and the memory beside it, is compared byte by byte after each attempt.
 
 // A victim is an end under attack, on a bed.
 type victim struct {
@@ -76,14 +75,14 @@ func (m moment) String() string {
 	return [...]string{"during", "racing", "returned", "given up", "next call", "next connection", "other connection"}[m]
 }
 
-// A handle is what an intruder was given.
+// A handle is memory that was exposed to an intruder.
 type handle struct {
 	rpcrdma.Segment
 	access fabric.Access // what it opens
 	arena  bool          // it is about memory of the transport
 }
 
-// openBoth is what a registration for good opens where there are no windows.
+// openBoth are the rights of a registration for good where there are no windows.
 const openBoth = fabric.AccessRemoteRead | fabric.AccessRemoteWrite
 
 // A strike is one attempt.
@@ -271,7 +270,7 @@ func (e *rawEnd) next(list *[]fabric.WC) (wc fabric.WC, err error) {
 	return wc, nil
 }
 
-// message is the next message of the victim. What it exposes is noted.
+// message returns the next message of the victim, and notes what it exposes.
 func (e *rawEnd) message() (h rpcrdma.Header, payload []byte, err error) {
 	wc, err := e.next(&e.recvs)
 	if err != nil || wc.Status != fabric.WCSuccess {
@@ -329,7 +328,7 @@ func (e *rawEnd) send(msg []byte, inv uint32) error {
 	return e.do(wr)
 }
 
-// reply answers a call that has come with header h. The write chunk gets n bytes.
+// reply answers a call that came with header h. The write chunk gets n bytes.
 func (e *rawEnd) reply(h *rpcrdma.Header, n uint32, inv uint32) error {
 	return e.send(replyTo(h, n), inv)
 }
@@ -390,7 +389,7 @@ func (e *rawEnd) strike(s strike) error {
 	return nil
 }
 
-// margin is what lies on either side of a haven's mem.
+// margin is the memory on either side of a haven's mem.
 const margin = 5000
 
 // race sends a message that ends the exposure of h, and uses it as often as it can right after that,
@@ -757,7 +756,7 @@ type exposing struct {
 // places is from how many of them at once attempts are made.
 const places = 4
 
-// An exposure is what one client is given at a time.
+// An exposure is given to one client at a time.
 type exposure struct {
 	g        *haven
 	call     *transport.Call

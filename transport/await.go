@@ -9,8 +9,8 @@ import (
 
 // How goroutines wait, follow and lead: see progress.go.
 
-// await returns nil when w is ready or the connection has ended, leading if nobody else
-// does, and ctx's error when that ends first.
+// await returns nil when w is ready or the connection has ended, and ctx's error when that ends
+// first. It leads if no other goroutine does.
 func (c *conn) await(ctx context.Context, w *waiter) error {
 	st := c.state.Lock()
 	for !w.ready && !st.ended() {
@@ -115,10 +115,9 @@ func (l *leader) lead(ctx context.Context, w *waiter) bool {
 	return false
 }
 
-// onTick runs every tickTime while callers lead. It costs the calls next to nothing: from now
-// on the context of the leader can interrupt it, which is one watch in many calls, and a
-// connection whose leaders change is left alone otherwise. If no goroutine leads, the background
-// takes over.
+// onTick runs every tickTime while callers lead. It costs the calls next to nothing: from now on the
+// context of the leader can interrupt it, which is one watch in many calls, and otherwise a
+// connection with changing leaders is left alone. If no goroutine leads, the background takes over.
 func (c *conn) onTick() {
 	st := c.state.Lock()
 	defer c.state.Unlock()
@@ -141,8 +140,7 @@ func (c *conn) onTick() {
 	}
 }
 
-// background leads until calls have come in quick succession, or a caller waits for
-// more than its reply.
+// background leads until calls arrive in quick succession, or a caller waits for more than its reply.
 func (l *leader) background() {
 	c := l.c
 	var last time.Time // when a call has been completed

@@ -13,12 +13,11 @@ import "context"
 // A server's half is closed until the upper layer says that the client is ready for
 // calls (section 6): Conn.AllowBackward.
 
-// A Backchannel is a server's way to one client, over one connection after another.
-// A server cannot make a connection: when the client's is lost, calls wait until it has
-// come back and the upper layer, which recognizes the client, binds the Backchannel to
-// its new connection (RFC 8167 section 5.4). Those that were sent and have no reply are
-// sent again then, with the same xid. Its methods may be called by many goroutines at
-// once.
+// A Backchannel is a server's way to one client, over one connection after another. A server cannot
+// make a connection: when the client's connection is lost, calls wait until the client returns and
+// the upper layer, which recognizes the client, binds the Backchannel to its new connection (RFC 8167
+// section 5.4). Those that were sent and have no reply are sent again then, with the same xid. Its
+// methods may be called by many goroutines at once.
 type Backchannel struct {
 	link link
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// A bed is what the tests of both ends together run on: a provider, and an address
-// to listen at.
+// A bed is the environment of the tests of both ends together: a provider, and an address to listen
+// at.
 type bed struct {
 	addr string
 	open func() (fabric.Provider, live, error)

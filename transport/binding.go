@@ -41,7 +41,7 @@ type Binding interface {
 	Reply(p Procedure, results []byte, reduced bool, items []Range) []Range
 }
 
-// ReplyBounds says what the results of a call may grow to.
+// ReplyBounds bounds the results of a call.
 type ReplyBounds struct {
 	// MaxResults bounds the encoded results in bytes, without the data of
 	// the items below. Zero means that they are small.

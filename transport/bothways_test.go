@@ -295,7 +295,7 @@ func (o *observedConn) Post(wrs []fabric.SendWR) error {
 	for i := range wrs {
 		if wrs[i].Op == fabric.OpSend || wrs[i].Op == fabric.OpSendInv {
 			o.message(wrs[i].SGL[0].Buf, &o.own, &o.peers)
-			// What may still come: calls that are granted, and replies.
+			// Messages that may still come: calls that are granted, and replies.
 			if need := o.peers.grant - len(o.peers.out) + len(o.own.out); len(o.rq) < need {
 				o.wrongf("%d receives posted, want %d", len(o.rq), need)
 			}
@@ -380,7 +380,7 @@ func (o *observedConn) message(b []byte, calls, replies *direction) {
 
 var bothVersions = rpcrdma.Limits{Versions: rpcrdma.Range{Low: 1, High: 2}} // immutable
 
-// footprint is what the process holds.
+// footprint is the memory and the goroutines of the process.
 type footprint struct{ heap, mapped, buffers, mrs, mws, goroutines int }
 
 // testBothWays: BIDI-2.3-1 BIDI-2.4.1-1 BIDI-4.1-1 BIDI-4.3.2-2a BIDI-4.3.2-2b calls in both
@@ -469,7 +469,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.PeerChunks, calls int) {
 		wg.Wait()
 	}
 	measure := func() (f footprint) {
-		// What replies held comes back with their completions, which may be late.
+		// Memory held by replies comes back with their completions, which may be late.
 		for end := time.Now().Add(b.patience()); ; runtime.Gosched() {
 			_, c := transport.ArenaUse(cl.Latest())
 			_, s := transport.ArenaUse(cn)

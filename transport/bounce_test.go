@@ -64,7 +64,7 @@ func TestBounce(t *testing.T) {
 				if !bytes.Equal(mem, want) || call.WriteItems[0].N != len(text) || !call.WriteItems[0].Chunked {
 					t.Errorf("the result is %.20q, %d bytes", res.of(mem), call.WriteItems[0].N)
 				}
-				// What the peer writes after its reply has no effect.
+				// Writes of the peer after its reply have no effect.
 				p.write(h.Writes[0][0], "late")
 				if !bytes.Equal(mem, want) {
 					t.Error("the peer has written to the program's memory")
@@ -205,8 +205,8 @@ func TestBounce(t *testing.T) {
 	})
 }
 
-// TestBounceGivenUp: the buffers of a call that is given up belong to no other call before the
-// reply has come.
+// TestBounceGivenUp: the buffers of a call that is given up belong to no other call before the reply
+// arrives.
 func TestBounceGivenUp(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
 	for _, weak := range []bool{false, true} {

@@ -30,8 +30,8 @@ func patience(next Handler) Handler {
 	})
 }
 
-// TestBridgeGivenUp: middleware may give a call less time than its connection has. What is read of it
-// afterwards is whole, and its reply is dropped.
+// TestBridgeGivenUp: middleware may give a call less time than its connection has. A call that is
+// read after that is whole, and its reply is dropped.
 func TestBridgeGivenUp(t *testing.T) {
 	bridgedWithin(t, patience, func(ps *peers, s *Server, l net.Listener) {
 		p := ps.arrive(s, "client")

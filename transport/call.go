@@ -10,7 +10,7 @@ import (
 // call, which then allocates nothing.
 type Call struct {
 	Prog, Vers, Proc uint32      // which procedure
-	Cred, Verf       oncrpc.Auth // who calls; the zero values are AUTH_NONE
+	Cred, Verf       oncrpc.Auth // of the caller; the zero values are AUTH_NONE
 
 	// Names are those of the procedures, for errors; nil if they are not known.
 	Names *oncrpc.Program
@@ -34,9 +34,9 @@ type Call struct {
 	// Zero promises that the results are small enough.
 	MaxResults int
 
-	// MaxDecoded is what Decoder may allocate for the results, in bytes, if it is not 0: see
-	// [xdr.Decoder.LimitMemory] for what that is otherwise. It does not count in
-	// Config.MaxMemory: the values are the caller's.
+	// MaxDecoded bounds the memory that Decoder allocates for the results, in bytes, if it is not 0:
+	// see [xdr.Decoder.LimitMemory] for what that is otherwise. It does not count in Config.MaxMemory:
+	// the values are the caller's.
 	MaxDecoded int
 
 	// NoResend keeps a call that has been sent from being sent again when its connection

@@ -39,8 +39,8 @@ type ConfigProtocol struct {
 	// most 65536. 0 and 1 recommend none.
 	Align int
 
-	// MaxReads is how many RDMA Reads the peer may have in progress at this end. Zero,
-	// or more than the adapter serves, is what the adapter serves.
+	// MaxReads is how many RDMA Reads the peer may have in progress at this end. Zero, or more than
+	// the adapter serves, is the adapter's limit.
 	MaxReads int
 
 	// NoReads allows the peer no Reads: neither end uses read chunks, and calls that

@@ -891,7 +891,7 @@ func TestConfigureServerAuth(t *testing.T) {
 	})
 }
 
-// procSink is not in the program: that it is refused shows that the call has come.
+// procSink is not in the program: its refusal shows that the call has arrived.
 const procSink = procHold + 100
 
 func TestConfigureConfig(t *testing.T) {

@@ -207,7 +207,7 @@ func (l *ledger) ran(no uint64) {
 	l.mu.Unlock()
 }
 
-// A result is what the caller saw of an errand.
+// A result is the outcome of an errand for its caller.
 type result struct {
 	errand
 	err     error
@@ -559,8 +559,7 @@ func testFirstCall(t *testing.T, b *bed) {
 	}
 }
 
-// A deaf provider can keep its first connection at the server from learning what has come, and that
-// it has ended.
+// A deaf provider can keep its first connection at the server from noticing data, and its end.
 type deaf struct {
 	fabric.Provider
 	first *deafConn

@@ -22,8 +22,8 @@ import (
 //   - the fields of conn are constant once the connection is set up, or are safe for use
 //     by any goroutine;
 //   - state is guarded by its lock, and reached through it alone;
-//   - the [leader] is what one goroutine at a time may touch, the one that moves the
-//     connection. It has the only pointer to it.
+//   - the [leader] belongs to one goroutine at a time, the one that moves the connection. It has the
+//     only pointer to it.
 type conn struct {
 	core
 	fc      fabric.Conn
@@ -48,7 +48,7 @@ type conn struct {
 	keeper waiter                          // a server's own goroutine, when it stands aside
 }
 
-// state is what the goroutines that use a connection share.
+// state is shared by the goroutines that use a connection.
 type state struct {
 	c *conn
 	life
@@ -59,9 +59,8 @@ type state struct {
 	told  bool            // the ends have exchanged their properties
 }
 
-// newConn makes a connection that is not set up, and hands its token to the caller, who
-// gives it back when it is. usage, which may be nil, counts the memory of its arena with
-// that of others.
+// newConn makes a connection that is not set up, and hands its token to the caller, which gives it
+// back when it is. usage, which may be nil, counts the memory of its arena with that of others.
 func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.Usage) (*conn, *leader) {
 	c := &conn{fc: fc, caps: fc.Capabilities()}
 	c.core.init(c, provider, cfg, r)
@@ -202,9 +201,9 @@ func (c *conn) info() ConnInfo {
 	return i
 }
 
-// breakOff ends the connection because the adapter refused a request: calls would
-// wait for it for ever. Most often the connection has ended already, and that is
-// why: then the leader finds out, and takes in first what had come before the end.
+// breakOff ends the connection because the adapter refused a request: calls would wait for it
+// forever. Most often the connection has ended already, which is the reason: then the leader finds
+// out, and first processes what arrived before the end.
 func (c *conn) breakOff(err error) {
 	if errors.Is(err, net.ErrClosed) {
 		c.fc.Wake()
@@ -219,8 +218,8 @@ func (c *conn) unlock()     { c.state.Unlock() }
 // sever has the adapter release all memory. The leader finds out.
 func (c *conn) sever() { c.fc.Close() }
 
-// finish ends the connection: first the adapter releases all memory, then everybody who
-// waits learns of it. It is called once, and is the end of the lead.
+// finish ends the connection: first the adapter releases all memory, then all waiters learn of it. It
+// is called once, and is the end of the lead.
 func (l *leader) finish(reason error) {
 	c := l.c
 	c.fc.Close()
@@ -265,7 +264,7 @@ func (c *conn) abort() {
 	go c.await(context.Background(), newWaiter())
 }
 
-// discard ends a connection whose set-up failed.
+// discard ends a connection when its set-up failed.
 func (l *leader) discard() {
 	l.c.setClosing()
 	l.finish(nil)

@@ -19,13 +19,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
-// Whole conversations, of which a fuzzer writes the scripts. Each byte of a script decides
-// something: what the peer sends and with which handle invalidated, when the adapter completes
-// our Reads, Sends and invalidations, when handlers answer, callers give up and time passes,
-// and where the connection is cut. Whatever the script, at its end nothing crashed or waits for
-// ever, every call has returned, no memory of a call that has returned can be reached, what calls
-// held has been given back, and no goroutine is left. synctest sees to the first and the last:
-// it does not let a bubble end with goroutines in it.
+// Whole conversations, of which a fuzzer writes the scripts. Each byte of a script decides something:
+// what the peer sends and with which handle invalidated, when the adapter completes our Reads, Sends
+// and invalidations, when handlers answer, callers give up and time passes, and where the connection
+// is cut. Whatever the script, at its end nothing has crashed or waits forever, every call has
+// returned, no memory of a call that has returned can be reached, what calls held has been given
+// back, and no goroutine is left. synctest sees to the first and the last: it does not let a bubble
+// end with goroutines in it.
 
 // A convScript is the bytes of one; after its end are zeros.
 type convScript struct{ b []byte }

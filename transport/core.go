@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
-// A core is what connections over RDMA ([conn]) and TCP ([tcpConn]) have in common. Its fields are
+// A core is the common part of connections over RDMA ([conn]) and TCP ([tcpConn]). Its fields are
 // constant once the connection is set up, or safe for use by any goroutine.
 type core struct {
 	public   Conn // what users see
@@ -31,12 +31,12 @@ type core struct {
 	tenant   budget.Tenant       // of the memory that exchanges reserve and hold
 	contexts contexts            // of handlers
 	cancel   context.CancelFunc  // ends them
-	called   atomic.Bool         // a call that was in order has come
+	called   atomic.Bool         // a call that was in order has arrived
 	peerHost string              // see host
 	lineage  *replycache.Lineage // at a server
 }
 
-// A wire is what the core of a connection cannot do itself.
+// A wire does what the core of a connection cannot do itself.
 type wire interface {
 	served
 	lock() *life // locks the connection's state, which the life is part of
@@ -74,7 +74,7 @@ func (c *core) join(reg *registry, b *budget.Budget, wake func()) {
 	var own context.Context
 	own, c.cancel = context.WithCancel(context.Background())
 	c.contexts.init(&c.public, own)
-	c.contexts.remember(reg.cache.Context()) // of handlers whose replies are remembered
+	c.contexts.remember(reg.cache.Context()) // of handlers with replies that are remembered
 }
 
 // host is the peer's host: see Conn.Host.
@@ -101,9 +101,9 @@ type life struct {
 	xids     *xids         // of the next calls
 	grant    int           // calls that there may be in use: over RDMA, what the peer has granted
 	inUse    int           // calls that are not free: those without a reply, and more
-	givenUp  int           // calls in use whose callers have left
+	givenUp  int           // calls in use that their callers have left
 	answered bool          // a call has been, while its caller waited
-	answers  uint64        // that have come, late ones among them
+	answers  uint64        // that have arrived, late ones among them
 	drained  chan struct{} // closed when inUse becomes zero; nil if no goroutine waits for that
 }
 
@@ -150,7 +150,7 @@ func (lf *life) end(reason error) {
 	lf.err = &ClosedError{Addr: lf.core.addr(), Reason: reason}
 }
 
-// over announces the end of the connection. onEnd is what its life had when it ended.
+// over announces the end of the connection. onEnd is that of its life when it ended.
 func (c *core) over(onEnd func()) {
 	close(c.done)
 	c.stats.leave()
@@ -250,7 +250,7 @@ func (c *core) allow(n int) {
 
 // ---- what is known of a connection
 
-// load says how many calls are under way.
+// load counts the calls under way.
 func (c *core) load() load {
 	lf := c.wire.lock()
 	defer c.wire.unlock()

@@ -41,10 +41,10 @@ type dialer struct {
 
 	// As of the moment when the latest connection was made; the goroutine's.
 	made    time.Time
-	givenUp uint64 // the client's calls whose callers have left
+	givenUp uint64 // the client's calls that their callers have left
 }
 
-// want starts an attempt if there is none under way. link.mu is held.
+// want starts an attempt unless one is under way. link.mu is held.
 func (d *dialer) want() {
 	if d.busy || d.cl.link.err != nil || d.cl.cfg.NoReconnect {
 		return
@@ -142,7 +142,7 @@ func (d *dialer) connect(old connection) (*Conn, error) {
 func (d *dialer) use(cn *Conn) {
 	cl := d.cl
 	if cl.link.put(cn, func(connection) { d.busy = false }) != nil {
-		cn.c.close() // Close has come first
+		cn.c.close() // Close was called first
 		return
 	}
 	cn.c.whenEnded(cl.lost)
@@ -199,7 +199,7 @@ func (cl *Client) connect(ctx context.Context, pending int, old connection) (*Co
 	}
 }
 
-// pickTries is how often a connection is tried whose local port is taken.
+// pickTries is how often a connection is tried when its local port is taken.
 const pickTries = 4
 
 func (cl *Client) connectOnce(ctx context.Context, pending int, old connection) (*Conn, error) {
@@ -229,7 +229,7 @@ func (cl *Client) connectOnce(ctx context.Context, pending int, old connection) 
 	return &c.public, nil
 }
 
-// connectAs makes a connection whose first message is of the given version.
+// connectAs makes a connection with a first message of the given version.
 func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old connection) (*conn, error) {
 	fc, err := cl.provider.Resolve(ctx, cl.addr, cl.connCfg.connAttr(roleClient))
 	if err != nil {
@@ -276,7 +276,7 @@ func (cl *Client) lost() {
 	}
 }
 
-// tellGroup tells the client's Group that a connection has come or gone. link.mu is not held.
+// tellGroup notifies the client's Group that a connection was made or lost. link.mu is not held.
 func (cl *Client) tellGroup() {
 	if cl.changed != nil {
 		cl.changed()
@@ -285,8 +285,8 @@ func (cl *Client) tellGroup() {
 
 // ---- idle connections
 
-// watch looks after the connection from time to time: one on which nothing happens is
-// closed, or the server is asked for a sign of life.
+// watch looks after the connection from time to time: one on which nothing happens is closed, or the
+// server is pinged.
 func (cl *Client) watch() {
 	cfg := cl.cfg
 	if cfg.IdleTimeout > 0 && len(cfg.Callbacks) == 0 {

@@ -31,7 +31,7 @@ import (
 // These tests run both ends over a provider, real sockets or devices beneath it. They
 // are a suite that runs on each bed.
 
-// suite is what runs on each bed.
+// suite runs on each bed.
 var suite = []struct {
 	name string
 	run  func(*testing.T, *bed)

@@ -12,8 +12,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A program with one procedure, which returns as many bytes as it is asked for: the
-// client's adapter receives them right in the caller's memory.
+// A program with one procedure, which returns as many bytes as the caller wants: the client's adapter
+// receives them right in the caller's memory.
 func Example() {
 	ctx := context.Background()
 	provider := iwarp.New(iwarp.Config{}) // RDMA in software, over TCP

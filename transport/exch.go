@@ -71,11 +71,11 @@ type passed struct {
 	reply chan []byte // has room for the reply, or nil if there is no reply; a nil channel: the goroutine that writes the reply sends it
 }
 
-// lending is what an exchange needs for a reply with read chunks: see rfc5666.go.
+// lending is the state of an exchange for a reply with read chunks: see rfc5666.go.
 type lending struct {
 	allowed bool        // the program allows read chunks in its replies
 	loan    expose.Loan // memory of the reply
-	acked   bool        // RDMA_DONE has come
+	acked   bool        // RDMA_DONE has arrived
 	fences  int         // local invalidations under way
 	timer   *time.Timer // for RDMA_DONE
 }

@@ -183,7 +183,7 @@ func (c *tcpConn) busy(note func(bad bool, format string, args ...any)) {
 	note(!c.w.Rests(), "something has not been written")
 }
 
-// MemoryUse is what a server keeps for its clients, as it counts it.
+// MemoryUse returns the memory that a server keeps for its clients, as it counts it.
 func MemoryUse(s *Server) int64 {
 	st := s.memory.Stats()
 	return st.Held + st.Base + st.Idle
@@ -221,7 +221,7 @@ type Settings struct {
 	random func() uint64
 }
 
-// common is what both ends have.
+// common returns the settings of both ends.
 func (s *Settings) common() Config {
 	return Config{
 		InlineSend: s.InlineSend, InlineRecv: s.InlineRecv, Credits: s.Credits, BackwardCredits: s.BackwardCredits,
@@ -234,7 +234,7 @@ func (s *Settings) common() Config {
 	}
 }
 
-// Client is what of the settings a client has.
+// Client returns the settings of a client.
 func (s *Settings) Client() *ClientConfig {
 	if s == nil {
 		return nil
@@ -245,7 +245,7 @@ func (s *Settings) Client() *ClientConfig {
 	}
 }
 
-// Server is what of the settings a server has.
+// Server returns the settings of a server.
 func (s *Settings) Server() *ServerConfig {
 	if s == nil {
 		return nil

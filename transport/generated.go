@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// What generated clients and servers have in common: see command xdrgen.
+// The common parts of generated clients and servers: see command xdrgen.
 
 // A Pool keeps values of one type for reuse. The zero value is ready for use, by many goroutines
 // at once.
@@ -25,7 +25,7 @@ func (p *Pool[T]) Get() *T {
 	return new(T)
 }
 
-// Put takes a value back: it is not the caller's any more.
+// Put returns a value to the pool: it is no longer the caller's.
 func (p *Pool[T]) Put(v *T) { p.pool.Put(v) }
 
 // Calls keeps Calls for reuse. The zero value is ready for use, by many goroutines at once.
@@ -47,7 +47,8 @@ func (call *Call) Wrap(err error) error {
 	return fmt.Errorf("%s: %w", call.Names.CallName(call.Proc), err)
 }
 
-// Put takes a Call back, with all that is in its Results. It forgets the memory that items lend.
+// Put returns a Call to the pool, with all that is in its Results. It forgets the memory that items
+// lend.
 func (p *Calls) Put(call *Call) {
 	clear(call.ReadItems)
 	clear(call.WriteItems)

@@ -66,7 +66,7 @@ func TestIwarpGivenUpCallKeepsConnection(t *testing.T) {
 			t.Fatalf("the call returned %v", err)
 		}
 		gate <- struct{}{}
-		// Calls after it are answered, and at last the late reply has come.
+		// Calls after it are answered, and at last the late reply arrives.
 		for end := time.Now().Add(10 * time.Second); cl.Stats().Dropped <= before+n; {
 			if err := cl.Null(bg, prog, 1); err != nil {
 				t.Fatal(err)

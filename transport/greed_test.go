@@ -104,11 +104,11 @@ func produce(cl *transport.Client, n int, buf []byte, call *transport.Call) erro
 	return nil
 }
 
-// TestIwarpGreed: ten connections ask for results that they do not take, or offer arguments
-// that they do not let be read. What the server keeps stays within its bounds, and another
-// client's calls are made.
+// TestIwarpGreed: ten connections ask for results that they do not take, or offer arguments that they
+// do not let be read. The memory of the server stays within its bounds, and another client's calls
+// are made.
 func TestIwarpGreed(t *testing.T) {
-	const size, calls, attackers = 1 << 20, 10, 10 // which is what there are receives for at first
+	const size, calls, attackers = 1 << 20, 10, 10 // there are receives for so many at first
 	cfg := &transport.Settings{MaxMessage: 1 << 20, MaxMemory: 16 << 20, MaxTotalMemory: 96 << 20}
 	for name, attack := range map[string]func(r *raw) error{
 		"results":   func(r *raw) error { return r.greed(calls, size) },

@@ -273,9 +273,9 @@ func (g *Group) revive() bool {
 	return false
 }
 
-// nextPlace returns the place for one more connection: the one with the fewest, among those whose
-// latest attempt has not failed a moment ago. Otherwise the place is negative, and the other
-// result is how long to wait for one, 0 if there are as many connections as may be.
+// nextPlace returns the place for one more connection: the one with the fewest, among those without
+// an attempt that has failed a moment ago. Otherwise the place is negative, and the other result is
+// how long to wait for one, 0 if there are as many connections as may be.
 func (g *Group) nextPlace(forLoad bool) (at int, wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -305,8 +305,8 @@ func TestGroupAllocs(t *testing.T) {
 	}
 }
 
-// Files are fetched over up to four connections, to either of the server's addresses. What may be
-// read twice goes on at once when one of them is lost.
+// Files are fetched over up to four connections, to either of the server's addresses. Reads that may
+// be repeated go on at once when a connection is lost.
 func ExampleDialGroup() {
 	ctx := context.Background()
 	group, err := transport.DialGroup(ctx, iwarp.New(iwarp.Config{}),

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
-// A leader is what only the goroutine that moves a connection may touch. It is the
+// A leader is the part of a connection that only the goroutine that moves it may touch. It is the
 // progress token: the goroutine that has the pointer leads (progress.go).
 type leader struct {
 	c *conn
@@ -121,8 +121,8 @@ func (l *leader) pass(err error) bool {
 	return true
 }
 
-// takeOver goes on as the leader, on a goroutine of its own, after the handler of x, which is
-// Inline, has ended the goroutine that led. What that goroutine had begun is in fields of the leader.
+// takeOver goes on as the leader, on a goroutine of its own, after the handler of x, which is Inline,
+// has ended the goroutine that led. Work that goroutine had begun is in fields of the leader.
 func (l *leader) takeOver(x *exch) {
 	x.finish()
 	l.count()
@@ -143,11 +143,10 @@ func (l *leader) takeOver(x *exch) {
 
 // await waits for completions, and may have polled some of them already.
 //
-// After a step that has met several calls or replies, the goroutines that it has woken are
-// about to post, and the peer to answer. They run before this goroutine parks: at 32 calls
-// outstanding that is a third of the switches between threads, and 7 % less processor time
-// for a call. With one call outstanding no goroutine is to run. How long that takes is what
-// the pace goes by.
+// After a step that has met several calls or replies, the goroutines that it has woken are about to
+// post, and the peer to answer. They run before this goroutine parks: at 32 calls outstanding that is
+// a third of the switches between threads, and 7 % less processor time for a call. With one call
+// outstanding no goroutine is to run. The pace measures how long that takes.
 func (l *leader) await() (err error) {
 	if l.pace.met(l.heard, l.posted) {
 		l.updateGrant()
@@ -319,9 +318,9 @@ func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
 	}
 }
 
-// receiveDone gives a receive buffer back. A few of them may wait to be posted
-// together: the slack stands in for them. More must not, not even to the end of the
-// pass, since a credit that has come back may be used at once.
+// receiveDone gives a receive buffer back. A few of them may wait to be posted together: the slack
+// stands in for them. More must not, not even to the end of the pass, since a returned credit may be
+// used at once.
 func (l *leader) receiveDone(rb *recvBuf) {
 	r := &l.recvs
 	r.repost = append(r.repost, l.c.recvWR(rb))
@@ -335,9 +334,8 @@ func (l *leader) receiveDone(rb *recvBuf) {
 	r.repost = r.repost[:0]
 }
 
-// receive takes a received message. Whether it is a call or a reply is the word of the
-// RPC message in it, and of nothing else: both ends use what xids they like (RFC 8167
-// section 2.4).
+// receive processes a received message. Only the RPC message in it says whether it is a call or a
+// reply: both ends use what xids they like (RFC 8167 section 2.4).
 func (l *leader) receive(rb *recvBuf, wc *fabric.WC) {
 	l.dispatch(rb, wc)
 	l.count()
@@ -411,7 +409,7 @@ func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 	l.receiveDone(rb)
 }
 
-// callReceived takes a call. Only replies may invalidate what our calls have exposed.
+// callReceived processes a call. Only replies may invalidate what our calls have exposed.
 func (l *leader) callReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK bool, wc *fabric.WC) {
 	if wc.WithInv && l.exposed(wc.InvalidatedKey) {
 		l.fail(errInvalidate)
@@ -430,9 +428,9 @@ func (l *leader) isLongCall(h *rpcrdma.Header) bool {
 	return !known && l.c.role == roleServer
 }
 
-// badHeader reacts to a message whose transport header is malformed: a call is answered,
-// anything else is not (RFC 5666 section 4.2). Which of them it is cannot be seen any
-// more: if it names one of our calls it ends that call.
+// badHeader reacts to a message with a malformed transport header: a call is answered, anything else
+// is not (RFC 5666 section 4.2). Which of them it is cannot be seen any more: if it names one of our
+// calls it ends that call.
 func (l *leader) badHeader(rb *recvBuf, err error) {
 	he, ok := err.(*rpcrdma.HeaderError)
 	switch {

@@ -22,7 +22,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
-// What peers can make an end keep, and what happens at each limit.
+// The memory that peers can make an end keep, and what happens at each limit.
 
 // join makes p another connection to the server.
 func (p *peer) join(s *Server, host string) *conn {
@@ -70,7 +70,7 @@ func (s *Server) only() *conn {
 	return nil
 }
 
-// reserved is what the calls of all connections have reserved.
+// reserved returns the reservations of the calls of all connections.
 func (s *Server) reserved() int64 {
 	synctest.Wait()
 	return s.memory.Stats().Held

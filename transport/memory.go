@@ -11,20 +11,18 @@ import (
 // Client: see [Client.RegisterMemory].
 type Memory struct{ region *expose.Region }
 
-// RegisterMemory keeps mem registered with the client's adapter, on this connection and
-// on those that replace it, until the Memory is closed. Calls whose ReadItems and
-// WriteItems lie in it, anywhere, then need not register them, which costs two system
-// calls for each item and takes the longer the longer the item is, nor copy short ones
-// through bounce buffers (Config.BounceMax). mem must not be empty,
-// nor overlap what is registered already. The Memory keeps mem from being collected.
+// RegisterMemory keeps mem registered with the client's adapter, on this connection and on those that
+// replace it, until the Memory is closed. Calls with ReadItems and WriteItems anywhere in it then
+// need neither register them, which costs two system calls for each item and time that grows with the
+// item, nor copy short ones through bounce buffers (Config.BounceMax). mem must not be empty, nor
+// overlap memory that is registered already. The Memory keeps mem from being collected.
 //
-// What that exposes depends on the adapter (ConnInfo.Capabilities). With MemoryWindows a
-// call opens a window over its own items, as always. Without them the server can read and
-// write all of mem at any time until Close has returned: do this only with servers that
-// are trusted with it. Call still is a fence, in so far as a call that is given up takes
-// the registration with it and the next one renews it; other calls with items in mem at
-// that moment lose their connection. Adapters with LocalDMA take any memory as it is, and
-// nothing is registered.
+// The exposure depends on the adapter (ConnInfo.Capabilities). With MemoryWindows a call opens a
+// window over its own items, as always. Without them the server can read and write all of mem at any
+// time until Close has returned: do this only with servers that are trusted with it. Call still is a
+// fence, in so far as a call that is given up takes the registration with it and the next one renews
+// it; other calls with items in mem at that moment lose their connection. Adapters with LocalDMA take
+// any memory as it is, and nothing is registered.
 //
 // It fails as registering does: with an *ibv.MemlockError on devices when the limit of
 // locked memory is too low.
@@ -52,7 +50,7 @@ func registerWith(set *expose.Regions, mem []byte, conns ...connection) (*Memory
 	return &Memory{r}, nil
 }
 
-// Bytes is what has been registered.
+// Bytes returns the registered memory.
 func (m *Memory) Bytes() []byte { return m.region.Bytes() }
 
 // Close ends the registration. On return no peer can reach the memory, as far as the

@@ -2,17 +2,15 @@ package transport
 
 import "context"
 
-// A Middleware wraps a Handler: it returns one that does something before and after it calls next,
-// or instead. It sees the call before, and may refuse it (Response.Reject), change its arguments
-// (Request.SetArgs) or put values into the context; and after, what has come of it
-// (Response.Status, Size), which it may change (Response.Join, Results, Verf). Config.Middleware is
-// around all handlers of a client or server; Chain wraps that of one program. A panic is as one of
-// the handler: it passes through the wrappers around it, is recovered by the transport, and
-// answered with SYSTEM_ERR.
+// A Middleware wraps a Handler: it returns one that does something before and after it calls next, or
+// instead. It sees the call before, and may refuse it (Response.Reject), change its arguments
+// (Request.SetArgs) or put values into the context; and after, its outcome (Response.Status, Size),
+// which it may change (Response.Join, Results, Verf). Config.Middleware is around all handlers of a
+// client or server; Chain wraps that of one program. A panic is as one of the handler: it passes
+// through the wrappers around it, is recovered by the transport, and answered with SYSTEM_ERR.
 type Middleware func(next Handler) Handler
 
-// Chain returns h with the wrappers around it, the first outermost. It is h itself if there are
-// none.
+// Chain returns h with the wrappers around it, the first outermost. It is h itself without wrappers.
 func Chain(h Handler, wrappers ...Middleware) Handler {
 	for i := len(wrappers) - 1; i >= 0 && h != nil; i-- {
 		h = wrappers[i](h)
@@ -20,8 +18,8 @@ func Chain(h Handler, wrappers ...Middleware) Handler {
 	return h
 }
 
-// ConnFromContext returns the connection by which the call came whose handler has ctx, or a context
-// made from it, nil if it is no handler's. It is that of Request.Conn, for code that has not got the
+// ConnFromContext returns the connection of the call that has ctx as its handler's context, or an
+// ancestor of ctx; nil if there is no such call. It is that of Request.Conn, for code without the
 // request.
 func ConnFromContext(ctx context.Context) *Conn {
 	cn, _ := ctx.Value(connKey{}).(*Conn)
@@ -46,7 +44,7 @@ type contexts struct {
 // init makes those that end with the connection, from own.
 func (c *contexts) init(cn *Conn, own context.Context) { c.fill(0, cn, own) }
 
-// remember makes those of handlers whose replies are remembered, from all.
+// remember makes the contexts of handlers with replies that are remembered, from all.
 func (c *contexts) remember(all context.Context) { c.fill(1, c.list[0][0].conn, all) }
 
 func (c *contexts) fill(i int, cn *Conn, from context.Context) {
@@ -65,8 +63,8 @@ func (c *contexts) of(remembered, inline bool) context.Context {
 	return &c.list[i][j]
 }
 
-// A handlerContext is what a handler gets: it ends with the connection, or, if the reply is to be
-// remembered, with the client or server.
+// A handlerContext is the context of a handler: it ends with the connection, or, if the reply is to
+// be remembered, with the client or server.
 type handlerContext struct {
 	context.Context
 	conn   *Conn

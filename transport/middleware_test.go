@@ -198,8 +198,8 @@ func TestRejections(t *testing.T) {
 	})
 }
 
-// TestProgramAuth: the program is asked first, for all procedures, and what it refuses costs
-// nothing but the answer.
+// TestProgramAuth: the program decides first, for all procedures, and a refused call costs nothing
+// but the answer.
 func TestProgramAuth(t *testing.T) {
 	var executed atomic.Int32
 	program := handler(func(context.Context, *transport.Request, *transport.Response) { executed.Add(1) })
@@ -278,8 +278,8 @@ func TestNullProcedure(t *testing.T) {
 	})
 }
 
-// TestMiddleware: wrappers are called from the outermost in, see what has come of a call, and a
-// panic of one is as one of the handler.
+// TestMiddleware: wrappers are called from the outermost in, see the outcome of a call, and a panic
+// of one is as one of the handler.
 func TestMiddleware(t *testing.T) {
 	const well, refused, panics, tooLong, early = 1, 2, 3, 4, 5
 	var mu sync.Mutex

@@ -24,9 +24,9 @@ import (
 // The transport does not recover a panic in a method: it ends the process, as in any goroutine of
 // the program. In what a Handler does, such as calls of its own, it counts as a panic of the Handler.
 //
-// What an event points to is valid until the method returns, and belongs to the transport; for a
-// call that has begun the pointer to its event stays the same until it has ended, so that it can be
-// a key of a map. Nothing is allocated for an Observer in the steady state.
+// The memory of an event is valid until the method returns, and belongs to the transport; for a call
+// that has begun the pointer to its event stays the same until it has ended, so that it can be a key
+// of a map. Nothing is allocated for an Observer in the steady state.
 type Observer interface {
 	// ConnBegan reports a connection that has been set up.
 	ConnBegan(e ConnEvent)
@@ -94,8 +94,8 @@ func (e ConnEvent) Outcome() string {
 	return "failed"
 }
 
-// A CallEvent is a call, at the end that makes it or at the end that executes it. What is known
-// at the end alone is zero in CallBegan.
+// A CallEvent is a call, at the end that makes it or at the end that executes it. Fields that are
+// known only at the end are zero in CallBegan.
 type CallEvent struct {
 	Procedure
 
@@ -120,9 +120,9 @@ type CallEvent struct {
 	// *oncrpc.RPCError says the same at the end that makes the call.
 	Status oncrpc.ReplyHeader
 
-	// Err is what Call returns; and at the end that executes the call, why it has no RPC
-	// reply: an *RDMAError that was sent in its place, a *ReplySizeError, or net.ErrClosed if
-	// the connection ended first.
+	// Err is the error of Call; and at the end that executes the call, why it has no RPC reply: an
+	// *RDMAError that was sent in its place, a *ReplySizeError, or net.ErrClosed if the connection
+	// ended first.
 	Err error
 
 	Resent   int  // how often it was sent again, on other connections
@@ -183,7 +183,7 @@ func errOutcome(err error) string {
 	return "failed"
 }
 
-// A Transfer says how an RPC message travelled.
+// A Transfer describes how an RPC message travelled.
 type Transfer struct {
 	Bytes  int // of the RPC message, with all data that was in chunks
 	Chunks int // bytes moved by RDMA Read or Write
@@ -240,7 +240,7 @@ type Notice struct {
 	Bytes int
 }
 
-// A NoticeKind says what a Notice is about.
+// A NoticeKind is the subject of a Notice.
 type NoticeKind uint8
 
 const (

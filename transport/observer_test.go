@@ -89,7 +89,7 @@ func (p *pairs) CallEnded(e *transport.CallEvent) {
 	}
 }
 
-// wrong is what was not as it has to be. Nothing may be under way.
+// wrong lists what is not as it has to be. Nothing may be under way.
 func (p *pairs) wrong() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,18 +11,18 @@ import (
 // Optional operations (version two section 3.1): messages of extensions, which go between
 // the transports beside the calls.
 //
-// The document leaves to each extension what an operation means. Here each is a request that
-// is answered: with a message of the same operation and the same xid, or with
-// RDMA_ERR_INVAL_OPTION by an end that does not know it. A request takes a credit as a call
-// does, and its answer grants as a reply does; both fit inline.
+// The document leaves to each extension what an operation means. Here each is a request that is
+// answered: with a message of the same operation and the same xid, or with RDMA_ERR_INVAL_OPTION by
+// an end that does not know it. A request uses a credit as a call does, and its answer grants as a
+// reply does; both fit inline.
 
 // An Operation is an optional operation that an end knows.
 type Operation struct {
 	// Type is rdma_opttype. The transport's own properties operation is not to be had.
 	Type uint32
 
-	// Payload says whether an RPC message follows (version two section 3.2). Requests and
-	// answers that break the rule are refused, with RDMA_ERR_BAD_HEADER.
+	// Payload decides whether an RPC message follows (version two section 3.2). Requests and answers
+	// that break the rule are refused, with RDMA_ERR_BAD_HEADER.
 	Payload PayloadRule
 
 	// IsAnswer tells an answer from a request by its rdma_optinfo: both ends may make
@@ -37,8 +37,7 @@ type Operation struct {
 	Handle func(ctx context.Context, cn *Conn, m Optional) (answer Optional, err error)
 }
 
-// A PayloadRule says whether an RPC message follows the transport header of an optional
-// operation.
+// A PayloadRule decides whether an RPC message follows the transport header of an optional operation.
 type PayloadRule uint8
 
 const (

@@ -1122,7 +1122,7 @@ func TestPropertiesOfferedAgain(t *testing.T) {
 				}
 				p.quiet("answers are not answered, and it is offered once")
 				p.finishes(cl, 2)
-				// What was offered holds.
+				// The offer holds.
 				p.reply(rpcrdma.Header{XID: 77, Vers: 2}, make([]byte, 16384-rpcrdma.MinHeaderSize-24)...)
 				p.invalidates(cl)
 				p.inlineUpTo(cl, 4096)

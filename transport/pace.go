@@ -10,19 +10,19 @@ import (
 
 // How the calls of busy clients are kept from standing in the way of others.
 //
-// Go's scheduler looks for messages on descriptors when no goroutine can run, or else every
-// 10 ms. On a server whose connections have many calls in flight each there is always one
-// that can, so a client that makes one call at a time waits up to 10 ms for each. But fewer
-// calls in flight keep the processors just as busy. So the goroutine of a connection measures
-// how long it waits for a processor after it has met several messages. While that is long on
-// several connections, each of them grants half as many calls, and then half of these, down
-// to plan.LeastPaced. The other calls wait at the client, which has a queue for them anyway.
-// Over TCP, which has no credits, they wait to be read.
+// Go's scheduler looks for messages on descriptors when no goroutine can run, or else every 10 ms. On
+// a server with many calls in flight on each connection there is always one that can, so a client
+// that makes one call at a time waits up to 10 ms for each. But fewer calls in flight keep the
+// processors just as busy. So the goroutine of a connection measures how long it waits for a
+// processor after it has met several messages. While that is long on several connections, each of
+// them grants half as many calls, and then half of that, down to plan.LeastPaced. The other calls
+// wait at the client, which has a queue for them anyway. Over TCP, which has no credits, they wait to
+// be read.
 //
-// A connection that has the server to itself keeps its grant, and so has each while the
-// processors are not busy, however long handlers wait for something else. So has one whose
-// client calls a program that is not Independent: where handlers wait for what is in a later
-// message, with fewer calls in flight they might wait for ever.
+// A connection that has the server to itself keeps its grant, and so has each while the processors
+// are not busy, however long handlers wait for something else. So has one with a client that calls a
+// program that is not Independent: handlers that wait for a later message might wait forever with
+// fewer calls in flight.
 
 const (
 	// lateWait is a long wait for a processor.
@@ -31,8 +31,8 @@ const (
 	// rivalTime is for how long after a long wait of another connection there is a rival.
 	rivalTime = 20 * time.Millisecond
 
-	// measureEvery is how many waits there are for each that is measured while the grant is whole: to
-	// look at the clock twice may take a thirtieth of a call's time.
+	// measureEvery is how many waits there are for each that is measured while the grant is whole:
+	// reading the clock twice may cost 1/30 of a call's time.
 	measureEvery = 4
 
 	// promptWaits is how many waits in a row are not long before the grant is doubled. If it
@@ -43,7 +43,7 @@ const (
 // A pacer is where connections of a server learn that others wait for processors, too.
 type pacer struct {
 	start time.Time
-	late  atomic.Pointer[pace] // whose wait was the latest long one
+	late  atomic.Pointer[pace] // with the latest long wait
 	mixed atomic.Int64         // when that changed, in nanoseconds after start
 }
 
@@ -66,7 +66,7 @@ type pace struct {
 	waits  int    // for a processor
 }
 
-// end ends the pace: its connection has ended, or has calls whose handlers may wait for their
+// end ends the pace: its connection has ended, or has calls with handlers that may wait for their
 // client. It returns whether fewer calls than the most were in flight.
 func (p *pace) end() (changed bool) {
 	if p.pacer == nil {

@@ -418,7 +418,7 @@ func (p peerConn) Close() error {
 	return nil
 }
 
-// What the test does as the peer.
+// The actions of the test as the peer.
 
 // hangUp ends the connection from the peer's side.
 func (p *peer) hangUp() {
@@ -508,7 +508,7 @@ func (p *peer) take() (s sent, ok bool) {
 	}
 }
 
-// deliver is send on such a goroutine. What is sent after the end is lost.
+// deliver is send on such a goroutine. Messages after the end are lost.
 func (p *peer) deliver(msg []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -546,8 +546,8 @@ func (p *peer) replyBytes(h rpcrdma.Header, results []byte) []byte {
 	return b
 }
 
-// reach is what the peer's adapter does with a segment of ours: it returns the
-// memory if the handle opens it for access.
+// reach does what the peer's adapter does with a segment of ours: it returns the memory if the handle
+// opens it for access.
 func (p *peer) reach(s rpcrdma.Segment, access fabric.Access) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -42,7 +42,7 @@ func newPiece(n int, seed uint32) *piece {
 	return p
 }
 
-// check looks at what has come back.
+// check looks at the returned data.
 func (p *piece) check() error {
 	res := p.Decoder()
 	got := res.Item()

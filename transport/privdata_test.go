@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// What RFC 8797 asks of connections. The format is tested in proto/rpcrdma.
+// The rules of RFC 8797 for connections. The format is tested in proto/rpcrdma.
 
 // hello is private data with both sizes and the R bit.
 func hello(r bool, send, recv int) []byte {

@@ -9,11 +9,10 @@ import (
 
 // How a connection is moved.
 //
-// A connection moves when a goroutine polls it. One that waits for something takes the
-// progress token if it is free, and is the leader; the others are followers, parked on a
-// channel. The leader completes followers' calls as it meets their replies. When its own
-// reply is in, it passes the token to a follower and leaves. With one call at a time
-// nothing is passed to anybody.
+// A connection moves when a goroutine polls it. One that waits for something takes the progress token
+// if it is free, and is the leader; the others are followers, parked on a channel. The leader
+// completes followers' calls as it meets their replies. When its own reply is in, it passes the token
+// to a follower and leaves. With one call at a time nothing is passed on.
 //
 // The token is the *leader: the goroutine that holds it has the only pointer to that state, from
 // progress.take until leader.giveBack.
@@ -97,7 +96,7 @@ func (p *progress) init(c *conn) { p.c = c }
 // taken reports whether a goroutine leads.
 func (p *progress) taken() bool { return p.baton.Taken() }
 
-// take hands the token out, which is not taken. What ends with ctx is interrupted then.
+// take hands the token out, which is not taken. A wait that ends with ctx is interrupted then.
 func (p *progress) take(ctx context.Context) *leader {
 	l := p.baton.Take()
 	p.leads++
@@ -112,8 +111,8 @@ func (p *progress) take(ctx context.Context) *leader {
 	return l
 }
 
-// giveBack returns the token and returns the follower to wake for it, nil if there is
-// none. The connection's state is locked, and has not ended.
+// giveBack returns the token and returns the follower to wake for it, nil without a follower. The
+// connection's state is locked, and has not ended.
 func (l *leader) giveBack(st *state) (next *baton.Waiter[waiter]) {
 	p := &st.progress
 	p.leadCtx = nil

@@ -160,7 +160,7 @@ func TestTokenPassedOn(t *testing.T) {
 	})
 }
 
-// sent is what has been sent and not been looked at.
+// sent returns the messages that have been sent and not been looked at.
 func (p *peer) sent() []sent {
 	p.mu.Lock()
 	defer p.mu.Unlock()

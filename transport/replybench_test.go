@@ -7,8 +7,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// BenchmarkReplyCache is what the reply cache adds to a call that is not idempotent, by the length of
-// its arguments; its results have a hundred bytes, and the cache is full.
+// BenchmarkReplyCache measures what the reply cache adds to a call that is not idempotent, by the
+// length of its arguments; its results have a hundred bytes, and the cache is full.
 func BenchmarkReplyCache(b *testing.B) {
 	for _, size := range []int{16, 4096, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

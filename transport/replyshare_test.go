@@ -64,7 +64,7 @@ func TestReplyCacheShares(t *testing.T) {
 					svc.asks(t, ps.arrive(s, "second"), xid, arg, false)
 				}
 				svc.asks(t, ps.arrive(s, "busy"), 1099, arg, false)
-				// What is more than a share is the busy host's to fill.
+				// Memory beyond a share is the busy host's to fill.
 				for xid := range uint32(3) {
 					svc.asks(t, second, 50+xid, arg, true)
 				}

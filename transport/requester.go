@@ -57,7 +57,7 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	return err
 }
 
-// desert gives up a call whose goroutine is ending: it led, and an Inline handler has called
+// desert gives up a call when its goroutine is ending: it led, and an Inline handler has called
 // runtime.Goexit.
 func (s *slot) desert() {
 	if !s.cancel() {
@@ -195,10 +195,10 @@ func (c *conn) plain(call *Call) bool {
 		len(call.Args) <= c.sendMax()/2 && call.MaxResults <= c.recvMax()/2
 }
 
-// startNext makes the call of w, a waiting caller that has been given a slot. So w sleeps once, until its
-// reply is in, and not for the credit first: with four times as many callers as credits that saves a fifth
-// of the processor time of a call (ADR 22). What happens before w is among the followers wakes no
-// goroutine, so that is looked at when w joins them.
+// startNext makes the call of w, a waiting caller that has been given a slot. So w sleeps once, until
+// its reply is in, and not for the credit first: with four times as many callers as credits that
+// saves a fifth of the processor time of a call (ADR 22). Events before w is among the followers wake
+// no goroutine, so w checks for them when it joins.
 func (c *conn) startNext(w *waiter) {
 	s := c.state.Lock().calls.underWay.Find(w.xid)
 	c.state.Unlock()
@@ -225,9 +225,9 @@ func (c *conn) startNext(w *waiter) {
 
 // ---- callers that give up
 
-// cancel ends a call whose caller does not wait for the reply any more. It
-// returns when the peer cannot reach the call's memory. False means that the
-// reply was there already, and the call is done in the ordinary way.
+// cancel ends a call when its caller no longer waits for the reply. It returns when the peer cannot
+// reach the call's memory. False means that the reply was there already, and the call is done in the
+// ordinary way.
 func (s *slot) cancel() bool {
 	c := s.c
 	st := c.state.Lock()
@@ -269,9 +269,9 @@ func (s *slot) cancel() bool {
 	return true
 }
 
-// fencePatience is how long a caller whose context has ended waits for the
-// invalidation of its memory. It takes its turn after what was posted before, and a
-// peer that takes nothing can hold that up for ever.
+// fencePatience is how long a caller waits for the invalidation of its memory after its context has
+// ended. The invalidation takes its turn after earlier requests, and a peer that takes nothing can
+// hold it up forever.
 const fencePatience = time.Second
 
 // awaitFence waits until the call's memory is closed, at the price of the

@@ -13,16 +13,16 @@ import (
 
 // The calls that an end executes: from the wire, through an exchange, to the service.
 //
-// A call that arrives takes an exchange. The leader pulls its read chunks, so that the
-// service sees the whole RPC message in one piece, whatever way it came. Small calls run
-// on the leader, the others on a goroutine each; both answer with one posted list: the
-// Writes into the call's chunks, and the Send.
+// A call that arrives gets an exchange. The leader pulls its read chunks, so that the service sees
+// the whole RPC message in one piece, whatever way it came. Small calls run on the leader, the others
+// on a goroutine each; both answer with one posted list: the Writes into the call's chunks, and the
+// Send.
 //
-// A client that has Callbacks executes calls, too. What it grants does not change.
+// A client that has Callbacks executes calls, too. Its grant does not change.
 //
-// The grant is what we have posted receives for. It starts small, and doubles when a
-// client has half of it in use, up to what it asks for and what the configuration allows.
-// It is less while the client's calls wait for memory, or for processors (pace.go).
+// The grant is the number of calls that we have posted receives for. It starts small, and doubles
+// when a client has half of it in use, up to what it asks for and what the configuration allows. It
+// is less while the client's calls wait for memory, or for processors (pace.go).
 
 // exchanges are those of a connection. They are part of the leader.
 type exchanges struct {
@@ -45,7 +45,7 @@ func (e *exchanges) init(c *conn) {
 	}
 }
 
-// startMessages is what a new connection may reserve, in messages of full length.
+// startMessages is the reservation of a new connection, in messages of full length.
 const startMessages = 4
 
 // execute has the connection execute calls to the programs of reg, in memory of b. It is called before
@@ -117,9 +117,9 @@ func (l *leader) keepUp(credit uint32) {
 
 // ---- taking a call
 
-// takeExchange takes an exchange for the message in rb. A client that obeys its grant has
-// at most that many calls here, and as many replies on their way out: one that has more
-// loses the connection, and nil is returned.
+// takeExchange returns an exchange for the message in rb. A client that obeys its grant has at most
+// that many calls here, and as many replies on their way out: one that has more loses the connection,
+// and nil is returned.
 func (l *leader) takeExchange(rb *recvBuf) *exch {
 	var x *exch
 	if n := len(l.free); n > 0 {
@@ -147,7 +147,7 @@ func newExchange(c *conn, idx uint32) *exch {
 	return x
 }
 
-// takeCall takes a call: its header h, and payload, which is what follows it in rb.
+// takeCall processes a call: its header h, and payload, which follows it in rb.
 func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK bool) {
 	c := l.c
 	l.streak = 0
@@ -257,7 +257,7 @@ func (l *leader) plan(x *exch, payload []byte) planResult {
 	if !x.Assemble(h, payload, lay) {
 		return planBad
 	}
-	// The receive buffer is not needed any more.
+	// The receive buffer is no longer needed.
 	l.receiveDone(x.rb)
 	x.rb = nil
 	if !x.Pulls() {
@@ -266,10 +266,10 @@ func (l *leader) plan(x *exch, payload []byte) planResult {
 	return planPull
 }
 
-// offered is how much memory the results of a call may take that go to its chunks. A write
-// chunk takes one piece, whose buffer is of the next size class. A reply chunk takes any number
-// of them, and so do all chunks together: then each may be rounded up to twice its length, and
-// those that are rounded further do not count here, see chargeIfRoom.
+// offered is how much memory the results of a call may take that go to its chunks. A write chunk
+// takes one piece, in a buffer of the next size class. A reply chunk takes any number of them, and so
+// do all chunks together: then each may be rounded up to twice its length, and those that are rounded
+// further do not count here, see chargeIfRoom.
 func (x *exch) offered() int {
 	h := &x.hdr
 	if len(h.Writes) == 0 && !h.HasReply {
@@ -285,7 +285,7 @@ func (x *exch) offered() int {
 	if h.HasReply {
 		n += 2 * min(h.Reply.Length(), most)
 	}
-	return int(min(n, 2*most, math.MaxInt/2)) // to which what is pulled is added
+	return int(min(n, 2*most, math.MaxInt/2)) // the pulled bytes are added to it
 }
 
 // claim reserves n bytes for the call, in its turn. It returns false when the call has to
@@ -305,8 +305,8 @@ func (l *leader) claim(x *exch, n int) bool {
 
 // ---- the end of an exchange
 
-// sent gives back exchanges whose replies have left: x and those in front of it that
-// have had no completion.
+// sent returns exchanges after their replies have left: x and those before it that have had no
+// completion.
 func (l *leader) sent(x *exch) {
 	l.gone = l.c.sends.told(x, l.gone[:0])
 	l.freeGone()

@@ -7,8 +7,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A ResultDecoder decodes the results of a call. It is an [xdr.Decoder], with one method
-// more, for results that may have come in write chunks.
+// A ResultDecoder decodes the results of a call. It is an [xdr.Decoder], with one more method, for
+// results that may be in write chunks.
 type ResultDecoder struct {
 	xdr.Decoder
 	call *Call

@@ -12,9 +12,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
-// RFC5666 turns on what RFC 5666 has and RFC 8166 has taken out of the protocol. Both
-// ends have to do so: a peer that has not answers RDMA_MSGP with ERR_CHUNK, fails calls
-// whose replies have read chunks, and ignores RDMA_DONE.
+// RFC5666 turns on what RFC 5666 has and RFC 8166 has taken out of the protocol. Both ends have to do
+// so: a peer that has not answers RDMA_MSGP with ERR_CHUNK, fails calls if their replies have read
+// chunks, and ignores RDMA_DONE.
 //
 //   - A server takes RDMA_MSGP for programs that say Program.Padded.
 //   - A server answers programs that say Program.ReadReplies with read chunks when a
@@ -22,13 +22,12 @@ import (
 //   - A client fetches such replies and says RDMA_DONE.
 //   - With ConfigProtocol the two ends settle sizes and the number of RDMA Reads.
 type RFC5666 struct {
-	// Align and Thresh make a client send a call whose bulk arguments fit inline with
-	// RDMA_MSGP: the data of ReadItems of at least Thresh bytes then begins at a
-	// multiple of Align, counted from the start of the RPC message (section 3.9).
-	// Thresh must be above 400, the longest credential, and calls whose other
-	// arguments could hold something as long are not padded. An Align of 0 or 1
-	// turns this off; but with Thresh and ConfigProtocol set, 0 is what the server
-	// recommends, if that is at most 65536.
+	// Align and Thresh make a client send a call with RDMA_MSGP if its bulk arguments fit inline: the
+	// data of ReadItems of at least Thresh bytes then begins at a multiple of Align, counted from the
+	// start of the RPC message (section 3.9). Thresh must be above 400, the longest credential, and a
+	// call is not padded if its other arguments could hold something as long. An Align of 0 or 1 turns
+	// this off; but with Thresh and ConfigProtocol set, 0 is what the server recommends, if that is at
+	// most 65536.
 	Align, Thresh int
 
 	// InflateLengths makes a server return the lengths of write chunks with XDR
@@ -103,7 +102,7 @@ func (l *leader) fetched(s *slot) {
 func (l *leader) sayDone(s *slot) {
 	c := l.c
 	h := rpcrdma.Header{XID: s.hdr.XID, Vers: rpcrdma.Version1, Credit: uint32(c.cfg.Credits), Proc: rpcrdma.ProcDone}
-	// The reply has come, so the call has left the buffer.
+	// The reply has arrived, so the call has left the buffer.
 	s.sge[0] = fabric.SGE{Buf: rpcrdma.AppendHeader(s.send.Bytes[:0], &h), LKey: s.send.LKey}
 	s.wrs = append(s.wrs[:0], fabric.SendWR{ID: wrID(wrDone, s.idx), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: s.sge[:]})
 	inc(&c.stats.Done)

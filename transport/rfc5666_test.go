@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// What RFC 8166 has taken out of the protocol, and Config.RFC5666 turns on.
+// Features that RFC 8166 has removed from the protocol, and Config.RFC5666 turns on.
 
 // paddedProgram answers two opaques with the second in front of the first.
 func paddedProgram(padded, readReplies bool) Program {

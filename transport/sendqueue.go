@@ -9,9 +9,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// A sendQueue combines what goroutines post: the first to come posts for those that come
-// meanwhile, so that many small messages share a doorbell. What does not fit the adapter's
-// queue waits here.
+// A sendQueue combines what goroutines post: the first to come posts for those that come meanwhile,
+// so that many small messages share a doorbell. Requests that do not fit the adapter's queue wait
+// here.
 type sendQueue struct {
 	c  *conn
 	mu lockorder.Mutex // guards what follows
@@ -21,15 +21,15 @@ type sendQueue struct {
 	flushing bool
 	again    bool // there may be more room than the flush under way has met
 
-	// Replies whose Sends are deferred and that no completion has covered yet, in the order
-	// of the queue; and how many deferred ones there have been.
+	// Replies with deferred Sends that no completion has covered yet, in the order of the queue; and
+	// how many deferred ones there have been.
 	silent  []*exch
 	silents uint64
 
 	replies uint32 // queued so far
 
-	// What the peer has a part in: requests queued and completed so far, as far as
-	// completions tell. See conn.look.
+	// The requests that the peer takes part in: queued and completed so far, as far as completions
+	// show. See conn.look.
 	awaited, met           uint64 // replies
 	readsAwaited, readsMet uint64
 
@@ -66,8 +66,8 @@ func (q *sendQueue) readDone() {
 	q.mu.Unlock()
 }
 
-// addReplies queues the lists of replies, each of which ends with its Send. Most replies
-// are deferred, so that they wake no goroutine: none waits for them to leave. What holds more
+// addReplies queues the lists of replies, each of which ends with its Send. Most replies are
+// deferred, so that they wake no goroutine: none waits for them to leave. A reply that holds more
 // than its message is signaled: memory should not wait for another call.
 func (q *sendQueue) addReplies(list ...*exch) {
 	q.mu.Lock()
@@ -77,9 +77,9 @@ func (q *sendQueue) addReplies(list ...*exch) {
 	}
 }
 
-// addReply queues one of them. The grant is written here, in the order in which replies
-// leave: a reply that has been built before the grant rose must not tell the old one after
-// another reply has told the new one. mu is held.
+// addReply queues a reply. The grant is written here, in the order in which replies leave: a reply
+// that was built before the grant rose must not carry the old grant after another reply carried the
+// new one. mu is held.
 func (q *sendQueue) addReply(x *exch) {
 	send := &x.wrs[len(x.wrs)-1]
 	rpcrdma.SetCredit(send.SGL[0].Buf, uint32(q.c.grant.Load()))
@@ -144,10 +144,10 @@ func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
 	q.flush()
 }
 
-// flush posts all that is pending. What does not fit the adapter's queue stays, in order,
-// for the flush at the end of the leader's next pass: completions make room. A pass that
-// ends while another goroutine flushes may have been the last one: then that flush, if it met
-// a full queue, tries again.
+// flush posts all that is pending. Requests that do not fit the adapter's queue stay, in order, for
+// the flush at the end of the leader's next pass: completions make room. A pass that ends while
+// another goroutine flushes may have been the last one: then that flush, if it met a full queue,
+// tries again.
 func (q *sendQueue) flush() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -36,15 +36,15 @@ type ServerConfig struct {
 	// is 8 times MaxMemory.
 	MaxTotalMemory int
 
-	// MaxConns bounds the connections of a server, including those being set up, of which
-	// there may be an eighth of it, or 16. When the bound is reached, a new connection
-	// takes the place of one of the host that has the most, if that host has more than the
-	// new connection's host would have: one without calls in flight if there is one, and
-	// the longest silent of these. Otherwise it takes the place of a connection, of any
-	// host, that has called nothing for 2 seconds since it was set up, or else of the one that has
-	// been silent for longest, if that is 90 seconds and no calls of it are in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError.
-	// A Client whose connection was closed makes another when a call needs it. Zero is 4096,
-	// but at most a quarter of the descriptors that the process may have open (RLIMIT_NOFILE)
+	// MaxConns bounds the connections of a server, including those being set up, of which there may be
+	// an eighth of it, or 16. When the bound is reached, a new connection takes the place of one of
+	// the host that has the most, if that host has more than the new connection's host would have: the
+	// longest silent one without calls in flight, or else the longest silent one. Otherwise it takes
+	// the place of a connection, of any host, that has called nothing for 2 seconds since it was set
+	// up, or else of the one that has been silent for longest, if that is 90 seconds and no calls of
+	// it are in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError. If
+	// the connection of a Client was closed, the Client makes another when a call needs it. Zero is
+	// 4096, but at most a quarter of the descriptors that the process may have open (RLIMIT_NOFILE)
 	// when NewServer is called: a connection may need three, and the program opens files.
 	MaxConns int
 }
@@ -186,9 +186,8 @@ func (s *Server) announce(l *Listener) error {
 	return nil
 }
 
-// Serve accepts connections from l until l or the server is closed; the error is
-// then net.ErrClosed. While the process is out of descriptors or memory, it waits.
-// What it does over [TCP] is described at [Server.ServeTCP].
+// Serve accepts connections from l until l or the server is closed; the error is then net.ErrClosed.
+// While the process is out of descriptors or memory, it waits. For [TCP] see [Server.ServeTCP].
 func (s *Server) Serve(l *Listener) error {
 	defer func() {
 		l.Close()

@@ -348,7 +348,7 @@ type malformedCall struct {
 	code rpcrdma.ErrCode
 }
 
-// malformedCalls are what no server executes.
+// malformedCalls are refused by every server.
 func malformedCalls() []malformedCall {
 	raw := func(h rpcrdma.Header, payload ...byte) []byte {
 		if h.Vers == 0 {

@@ -20,7 +20,7 @@ func (l rdmaListener) accept() (arrival, error) {
 	return rdmaArrival{fc, l.provider}, err
 }
 
-// An rdmaArrival is a connection whose peer waits for Accept or Reject.
+// An rdmaArrival is a connection of a peer that waits for Accept or Reject.
 type rdmaArrival struct {
 	fabric.Conn
 	provider string

@@ -57,7 +57,7 @@ func (shapes) ServeRPC(_ context.Context, req *transport.Request, res *transport
 
 const between = 0xbe73eeee
 
-// A shape is what a call consists of, in bytes.
+// A shape is the parts of a call, in bytes.
 type shape struct {
 	lead  int   // words in front of the arguments
 	in    []int // bulk arguments

@@ -25,7 +25,7 @@ type simHistory struct {
 	Faults  []simFault
 }
 
-// A simSetup is what is common to all.
+// A simSetup is common to all.
 type simSetup struct {
 	Seed       uint64 // of the delays
 	Net        string // fast, mixed, slow, even

@@ -108,8 +108,8 @@ func TestSimulationScripts(t *testing.T) {
 	}
 }
 
-// TestSimulationRepeats: one seed makes one history. What the scheduler leaves to chance may
-// make a few of them differ.
+// TestSimulationRepeats: one seed makes one history. The scheduler's choices may make a few of them
+// differ.
 func TestSimulationRepeats(t *testing.T) {
 	if raceEnabled {
 		t.Log("the race detector has goroutines run in random order: looked at without it")
@@ -308,7 +308,7 @@ func simulateMany(t *testing.T, first uint64, n int) {
 	}
 }
 
-// add adds up what has come of histories.
+// add adds the outcome of histories.
 func (r *simResult) add(o simResult) {
 	r.Calls += o.Calls
 	r.Unmade += o.Unmade

@@ -35,8 +35,8 @@ import (
 //   - A call that fails does so with an error that its documentation names, and that the history
 //     explains. No error accuses the peer of breaking the protocol.
 //   - When the context of a call ends, the call returns soon after.
-//   - When a call has returned, no handle that was ever given out for it opens anything, and
-//     its memory is not written to any more; nor is what lies beside it.
+//   - When a call has returned, no handle that was ever given out for it opens anything, and its
+//     memory is not written to any more; nor is the memory beside it.
 //   - There is a receive for every Send at the moment when it is posted, and the other rules
 //     of simfabric are kept.
 //   - When nothing goes wrong any more, everybody can use all credits, and when nothing is
@@ -63,7 +63,7 @@ const (
 
 var errInjected = errors.New("injected fault")
 
-// A simResult is what has come of a history.
+// A simResult is the outcome of a history.
 type simResult struct {
 	Wrong  []string
 	Hash   uint64 // of all that has happened
@@ -84,7 +84,7 @@ type simWorld struct {
 	calm    bool // no faults from here on
 	sum     uint64
 	start   time.Time
-	seen    []int // of each fault, how often its event has come
+	seen    []int // of each fault, how often its event has occurred
 	memory  bool  // a registration has failed
 	gaveUp  bool  // a call's context has ended
 	struck  map[string]int
@@ -350,7 +350,7 @@ func (w *simWorld) sent(side simfabric.Side, conn int, msg []byte) {
 	}
 }
 
-// A simWindow is what a client may have under way on a connection.
+// A simWindow bounds what a client may have under way on a connection.
 type simWindow struct {
 	out   int // calls sent, less the replies
 	grant int // the most that was granted
@@ -1145,7 +1145,7 @@ func (w *simWorld) run() {
 	w.end()
 }
 
-// wait waits, but not for ever.
+// wait waits, but not forever.
 func (w *simWorld) wait(g *sync.WaitGroup, what string) {
 	done := make(chan struct{})
 	go func() { g.Wait(); close(done) }()

@@ -80,7 +80,7 @@ func (p *peer) last(msgs ...[]byte) {
 }
 
 func TestAcceptedReply(t *testing.T) {
-	// The reply has come, the memory is not closed yet, the connection ends.
+	// The reply has arrived, the memory is not closed yet, the connection ends.
 	for _, windows := range []bool{true, false} {
 		for _, tt := range []struct {
 			name  string

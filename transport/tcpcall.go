@@ -18,9 +18,8 @@ import (
 type tcpCalls struct {
 	callTable[tcpCall]
 
-	// Calls in use whose callers have left. Their messages are queued, or being written,
-	// and the peer may take its time: they count until one more write has ended than the
-	// present one.
+	// Calls in use that their callers have left. Their messages are queued, or being written, and the
+	// peer may take its time: they count until one more write has ended than the present one.
 	left, leaving int
 }
 
@@ -93,7 +92,7 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall) (left bool, err err
 	given := false
 	if !woken {
 		if given, left = c.giveUp(t); !given {
-			t.Sleep() // the reply has come at the same moment
+			t.Sleep() // the reply has arrived at the same moment
 		}
 	}
 	if !free {
@@ -125,8 +124,8 @@ func (c *tcpConn) giveBack(t *tcpCall, left bool) {
 	}
 }
 
-// written ends the calls whose callers have left: their messages are out. rests says
-// that nothing is queued any more.
+// written ends the calls that their callers have left: their messages are out. rests says that
+// nothing is queued any more.
 func (cs *tcpCalls) written(rests bool) {
 	if cs.left+cs.leaving == 0 {
 		return
@@ -172,8 +171,8 @@ func (c *tcpConn) awaits() (n int) {
 	return n
 }
 
-// giveUp ends the wait of a caller whose context has ended. given is false if the reply has come. left
-// is as that of roundTrip.
+// giveUp ends the wait of a caller when its context has ended. given is false if the reply has
+// arrived. left is as that of roundTrip.
 func (c *tcpConn) giveUp(t *tcpCall) (given, left bool) {
 	cs := &c.state.Lock().calls
 	defer c.state.Unlock()
@@ -304,7 +303,7 @@ func (t *tcpCall) tooLong(xid uint32, size int) error {
 	return &BadReplyError{XID: xid, Reason: fmt.Sprintf("it has at least %d bytes, and MaxResults and WriteItems leave room for %d", size, t.most)}
 }
 
-// replyReceived takes a reply that is the reader's.
+// replyReceived processes a reply that is the reader's.
 func (c *tcpConn) replyReceived(xid uint32, msg []byte) {
 	t := c.settle(xid)
 	if t == nil {

@@ -38,7 +38,7 @@ type tcpConn struct {
 	answers tcpAnswers // of the calls that this end executes
 }
 
-// tcpState is what the goroutines that use a connection share.
+// tcpState is shared by the goroutines that use a connection.
 type tcpState struct {
 	life
 	calls tcpCalls
@@ -98,8 +98,8 @@ func (c *tcpConn) unwritable(err error) {
 		c.breakOff(errStuck)
 	case errors.Is(err, net.ErrClosed): // by this end
 	default:
-		// What came before the end is read first: a peer that has closed its end may have
-		// answered calls before. Reading meets the end, too.
+		// Data from before the end is read first: a peer that has closed its end may have answered
+		// calls before. Reading meets the end, too.
 		time.AfterFunc(lingerTime, func() {
 			c.breakOff(&fabric.ConnError{Provider: tcpProvider, Remote: true, Cause: err})
 		})
@@ -122,8 +122,8 @@ func (c *tcpConn) noteBroken(err error) {
 	}
 }
 
-// read reads records until the stream ends. What has been put off while there was more to
-// read is written before it waits.
+// read reads records until the stream ends. Replies that were put off while there was more to read
+// are written before it waits.
 func (c *tcpConn) read() error {
 	heard := 0 // messages since it waited
 	for {
@@ -158,7 +158,7 @@ func (c *tcpConn) read() error {
 	}
 }
 
-// takeShort takes a message that is the reader's.
+// takeShort processes a message that is the reader's.
 func (c *tcpConn) takeShort(msg []byte) error {
 	xid, dir, ok := oncrpc.Peek(msg)
 	switch {
@@ -180,7 +180,7 @@ func (c *tcpConn) drop(xid uint32, call bool) {
 	}
 }
 
-// takeLong takes a message that is read piece by piece, into memory of its own.
+// takeLong processes a message that is read piece by piece, into memory of its own.
 func (c *tcpConn) takeLong() error {
 	head := c.head[:]
 	n, err := io.ReadFull(c.r, head)
@@ -233,8 +233,8 @@ const tcpProvider = "tcp"
 
 // ---- the end
 
-// finish ends the connection: no goroutine uses memory of calls any more, and then everybody who
-// waits learns of it. It is called once, by the goroutine that has read the connection.
+// finish ends the connection: no goroutine uses memory of calls any more, and then all waiters learn
+// of it. It is called once, by the goroutine that has read the connection.
 func (c *tcpConn) finish(reason error) {
 	c.nc.Close()
 	c.w.Close()

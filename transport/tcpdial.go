@@ -32,16 +32,15 @@ func (TCP) Listen(context.Context, string, fabric.ConnAttr) (fabric.Listener, er
 // Close does nothing: listeners belong to their servers.
 func (TCP) Close() error { return nil }
 
-// DialTCP connects to addr ("host:port") over TCP: calls go as records (RFC 5531 section 11). A
-// nil cfg is the default configuration. What it returns is used as any Client, with these
-// differences:
+// DialTCP connects to addr ("host:port") over TCP: calls go as records (RFC 5531 section 11). A nil
+// cfg is the default configuration. The Client is used as any other, with these differences:
 //
 //   - all data of a call and of its reply goes inline. That of ReadItems is written from where
 //     it is; that of WriteItems comes in Results, from which ResultDecoder.Item takes it;
 //   - a reply may be as long as MaxResults and the Bufs of WriteItems together, or InlineRecv
 //     if that is more; a longer one is dropped, and its call fails with a *BadReplyError;
 //   - at most Credits calls are in flight. The others wait;
-//   - a call whose context ends costs nothing else: one that is half sent is sent to its end,
+//   - when the context of a call ends, nothing else is lost: a half-sent call is sent to its end,
 //     from a copy of its data;
 //   - Operate fails with an *OperationError, and RegisterMemory does nothing;
 //   - a server without room for a connection closes it.

@@ -196,7 +196,7 @@ type callerFunc func(call *transport.Call) error
 
 func (f callerFunc) Call(_ context.Context, call *transport.Call) error { return f(call) }
 
-// What the server answers in place of results is what it answers over RDMA.
+// The server answers in place of results as it does over RDMA.
 func TestTCPRefusals(t *testing.T) {
 	w := startTCP(t, nil, transport.Program{Number: prog + 1, Low: 2, High: 4, Handler: transport.HandlerFunc(
 		func(context.Context, *transport.Request, *transport.Response) { panic("as it must") })})
@@ -228,7 +228,7 @@ func TestTCPRefusals(t *testing.T) {
 	}
 }
 
-// What cannot be sent is not, and the connection lives.
+// A message that cannot be sent is not, and the connection lives.
 func TestTCPUnsendable(t *testing.T) {
 	w := startTCP(t, nil)
 	cl := w.dial(t, nil)

@@ -2,25 +2,23 @@ package transport
 
 import "net"
 
-// ServeTCP takes connections from l and executes the calls that come on them as records (RFC
-// 5531 section 11), with the registered Programs: their Handlers need not know how a call has
-// come. It returns when l or the server is closed; the error is then net.ErrClosed. Connections
-// are among those that Close and Shutdown end. Listeners of any kind will do, those of
-// crypto/tls as well.
+// ServeTCP takes connections from l and executes the calls that come on them as records (RFC 5531
+// section 11), with the registered Programs: their Handlers need not know how a call arrived. It
+// returns when l or the server is closed; the error is then net.ErrClosed. Connections are among
+// those that Close and Shutdown end. Listeners of any kind will do, those of crypto/tls as well.
 //
-// The bounds are those of Config. Connections count in MaxConns. At most Credits calls of one
-// are in flight; while there are as many, nothing more is read. What calls hold counts in
-// MaxMemory and MaxTotalMemory: before a call is executed it reserves its length, if that is
-// more than 4 KiB, and what its results may take. That is what the program's Binding says, as
-// generated ones do. Without a Binding it is 1 MiB, because the length of the results is unknown.
-// A connection starts with 4 times MaxMessage, so that with the defaults 16 such calls of a
-// connection are executed at once, and up to 64 after the client has taken replies. The next call
-// waits. See Program for handlers that wait for another call of their client.
-// Shorter calls and replies are in buffers of the connection. MaxMessage bounds calls, and
-// replies: one that gets longer is SYSTEM_ERR. A peer that takes nothing for StallTimeout loses
-// the connection with a *StallError. So does one that takes longer than StallTimeout for a
-// message, and once more for each 4 MiB it has sent of it. While half of MaxTotalMemory is in use,
-// a call that is still arriving holds no more than twice what has come of it.
+// The bounds are those of Config. Connections count in MaxConns. At most Credits calls of one are in
+// flight; while there are as many, nothing more is read. Memory of calls counts in MaxMemory and
+// MaxTotalMemory: before a call is executed it reserves its length, if that is more than 4 KiB, and
+// the memory of its results, which the program's Binding bounds, as generated ones do. Without a
+// Binding it is 1 MiB, because the length of the results is unknown. A connection starts with 4 times
+// MaxMessage, so that with the defaults 16 such calls of a connection are executed at once, and up to
+// 64 after the client has taken replies. The next call waits. See Program for handlers that wait for
+// another call of their client. Shorter calls and replies are in buffers of the connection.
+// MaxMessage bounds calls, and replies: one that gets longer is SYSTEM_ERR. A peer that takes nothing
+// for StallTimeout loses the connection with a *StallError. So does one that takes longer than
+// StallTimeout for a message, and once more for each 4 MiB it has sent of it. While half of
+// MaxTotalMemory is in use, a call that is still arriving holds at most twice what has arrived of it.
 //
 // While calls of the server wait for replies, a connection is read on, as the replies may come after
 // calls that have to wait: see Conn.Call for the bound.

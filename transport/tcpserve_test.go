@@ -49,7 +49,7 @@ func (p *tcpPeer) send(msgs ...[]byte) {
 // call sends a call.
 func (p *tcpPeer) call(xid, proc uint32, args ...byte) { p.send(appendCall(nil, xid, proc, args...)) }
 
-// message returns the next message that has come, which must be there.
+// message returns the next message, which must have arrived.
 func (p *tcpPeer) message(what string) []byte {
 	p.t.Helper()
 	synctest.Wait()
@@ -421,7 +421,7 @@ func TestTCPHostilePeers(t *testing.T) {
 					}
 					sent <- n
 				}()
-				// What is read before there is a credit for it is in the reader's buffer.
+				// Calls read before there is a credit for them are in the reader's buffer.
 				if n := <-sent; n < 8 || n > 8+records.BufferSize/3000+1 {
 					t.Errorf("%d calls were taken", n)
 				}

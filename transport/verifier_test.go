@@ -14,7 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// What the verifier program does with a call, which is what its arguments say.
+// The recipe of the verifier program for a call, from its arguments.
 type recipe struct {
 	verf    uint32 // length of the verifier's body
 	results uint32 // bytes in front of the items, a multiple of 4

@@ -11,14 +11,13 @@ import (
 
 // Which version of the protocol a connection speaks (version two section 5).
 //
-// A client that wants version 2 begins with a call of version 2: one that states its
-// properties, or NULL if it has none to state. The message is short enough for servers of
-// version 1, and if the answer is lost it does not matter whether the call was executed. A
-// server of version 2 answers in version 2. A server of version 1 answers ERR_VERS, and the
-// connection continues in version 1; or it does not answer, or closes the connection, and a new
-// connection begins with version 1. The client remembers for some time that a server speaks only
-// version 1. A server that has spoken version 2 before and closes the connection may be
-// starting: it is asked again.
+// A client that wants version 2 begins with a call of version 2: one that states its properties, or
+// NULL if it has none to state. The message is short enough for servers of version 1, and if the
+// answer is lost it does not matter whether the call was executed. A server of version 2 answers in
+// version 2. A server of version 1 answers ERR_VERS, and the connection continues in version 1; or it
+// does not answer, or closes the connection, and a new connection begins with version 1. The client
+// remembers for some time that a server speaks only version 1. A server that has spoken version 2
+// before and closes the connection may be starting: the client tries again.
 //
 // A server speaks the version of the first call on a connection. It answers calls of another
 // version, which a client should not make, in their version.
@@ -28,7 +27,7 @@ import (
 // 2 has no Send with Invalidate. The properties of docs/protocol.md add it, as well as sizes
 // that do not fit private data.
 
-// A Version says which versions of RPC-over-RDMA one end speaks.
+// Version selects the versions of RPC-over-RDMA that one end speaks.
 type Version uint8
 
 const (

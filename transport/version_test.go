@@ -889,7 +889,8 @@ func TestVersionErrors(t *testing.T) {
 }
 
 // TestVersionContradiction: a server that refuses calls of version 1, for it speaks version 2, and
-// does not answer that either, is asked again, at the pace of reconnections, and the calls end.
+// does not answer that either, gets further attempts, at the pace of reconnections, and the calls
+// end.
 func TestVersionContradiction(t *testing.T) {
 	serve := func(p *peer) {
 		p.ends(func(h rpcrdma.Header, _ []byte) bool {

@@ -8,7 +8,7 @@ import (
 // that is not used is unmapped. A server looks at its connections from time to time, a
 // client at its own as long as there is something to see.
 
-// A watch is what has been seen of a connection. It is part of the connection's state.
+// A watch has the observations of a connection. It is part of the connection's state.
 type watch struct {
 	met     uint64    // requests completed
 	since   time.Time // that nothing more has completed, while something is awaited

@@ -14,9 +14,9 @@
 //
 // A [Limiter] bounds the calls in flight and the rate of each caller: a connection, a host, or a user
 // of a host. RPC has no status for "busy". A call beyond its limit waits, up to Limits.Wait.
-// Meanwhile it holds one of its connection's credits, which slows the client down, and no more memory
-// than any other call. Then it is answered with SYSTEM_ERR, or by Limits.Refuse, where the program
-// has a status for it.
+// Meanwhile it holds one of its connection's credits, which slows the client down, and as much memory
+// as any other call. Then it is answered with SYSTEM_ERR, or by Limits.Refuse, where the program has
+// a status for it.
 //
 // # Logging
 //

@@ -11,11 +11,11 @@
 //
 // # The life of a slab
 //
-// Slabs of small buffers, which connections need all the time, stay until the arena ends.
-// Slabs of bulk data are unmapped when all their buffers have been free for a while
-// (Sweep), when another size class needs the room (Get), or when another connection does
-// (Trim). The arena itself is reference counted: the connection holds one reference, and
-// so does each call whose handler may still read from a buffer. The last Drop unmaps all.
+// Slabs of small buffers, which connections need all the time, stay until the arena ends. Slabs of
+// bulk data are unmapped when all their buffers have been free for a while (Sweep), when another size
+// class needs the room (Get), or when another connection does (Trim). The arena itself is reference
+// counted: the connection holds one reference, and so does each call with a handler that may still
+// read from a buffer. The last Drop unmaps all.
 package arena
 
 import (
@@ -33,7 +33,7 @@ type Registrar interface {
 	RegMR(mem []byte, access fabric.Access) (fabric.MR, error)
 }
 
-// Options are what an arena depends on.
+// Options are the parameters of an arena.
 type Options struct {
 	// LocalDMA: the adapter takes any memory, so that nothing needs to be registered.
 	LocalDMA bool
@@ -46,7 +46,7 @@ type Options struct {
 	Strict bool
 	// Remote: the peer may read and write the buffers, all the time. See Buffer.Segment.
 	Remote bool
-	// Usage, if not nil, counts what is mapped, together with other arenas.
+	// Usage, if not nil, counts mapped memory, together with other arenas.
 	Usage *Usage
 	// OnBulk, if not nil, is called when bulk data is mapped. It must not block, nor
 	// use the arena.
@@ -119,7 +119,7 @@ const (
 // SlabSize is how many bytes are mapped at once for small buffers.
 const SlabSize = 64 << 10
 
-// New returns an empty arena with one reference, whose buffers are registered with r.
+// New returns an empty arena with one reference. Its buffers are registered with r.
 func New(r Registrar, opt Options) *Arena {
 	a := &Arena{reg: r, opt: opt, small: classOf(opt.Small), refs: 1}
 	a.mu.Init(lockorder.Arena)
@@ -166,7 +166,7 @@ func (a *Arena) get(class int) (b *Buffer, registered int, err error) {
 	return b, registered, nil
 }
 
-// Put takes a buffer back. It must not be in use any more, by the adapter either.
+// Put returns a buffer to the arena. It must no longer be in use, not even by the adapter.
 func (a *Arena) Put(b *Buffer) {
 	a.mu.Lock()
 	a.free[b.class] = append(a.free[b.class], b)
@@ -239,9 +239,9 @@ func (a *Arena) grow(class int) (registered int, err error) {
 	return registered, nil
 }
 
-// nextSlab is how long the next slab is. A page takes no memory before it is touched, but
-// an adapter that registers a page touches it. There, after the first slab, which holds
-// the receives of a fresh connection, the next one is a quarter of what is mapped.
+// nextSlab is how long the next slab is. A page needs no memory before it is touched, but an adapter
+// that registers a page touches it. So with such an adapter, after the first slab, which holds the
+// receives of a fresh connection, the next one is a quarter of the mapped memory.
 func (a *Arena) nextSlab() int {
 	if a.opt.LocalDMA || a.bytes == 0 {
 		return SlabSize
@@ -330,7 +330,7 @@ func (a *Arena) Bulky() bool {
 	return a.bulk > 0
 }
 
-// Hold takes a reference.
+// Hold adds a reference.
 func (a *Arena) Hold() {
 	a.mu.Lock()
 	a.refs++
@@ -368,7 +368,7 @@ func (a *Arena) uncount() {
 	a.free = [numClasses][]*Buffer{}
 }
 
-// Stats is what an arena holds.
+// Stats counts the memory of an arena.
 type Stats struct {
 	Refs    int // references
 	Slabs   int // mapped

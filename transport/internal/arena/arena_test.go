@@ -46,7 +46,7 @@ func TestArenaPinsLittleMore(t *testing.T) {
 			t.Fatalf("%d KiB are pinned for %d, want at most %d", pinned>>10, n*size>>10, most>>10)
 		}
 	}
-	// What is longer than a slab has its own.
+	// A buffer longer than a slab has its own.
 	before := pinned
 	if _, err := a.Get(1 << 20); err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestMaxBulk(t *testing.T) {
 	}
 }
 
-// Mapped memory is what has been in use at once between two sweeps, and what Trim leaves.
+// Mapped memory is that in use at once between two sweeps, and what Trim leaves.
 func TestSweep(t *testing.T) {
 	const size = SlabSize
 	a, usage := bulk(Options{})

@@ -20,7 +20,7 @@ type spareSlabs struct {
 // maxSpareSlabs bounds what is kept: 4 MiB.
 const maxSpareSlabs = 64
 
-// take returns a zeroed slab of SlabSize bytes, nil when there is none.
+// take returns a zeroed slab of SlabSize bytes, nil if no slab is kept.
 func (s *spareSlabs) take() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,8 +34,8 @@ func (s *spareSlabs) take() []byte {
 	return mem
 }
 
-// keep takes a slab that is not in use. It returns false when the slab has another size, or
-// enough are kept.
+// keep keeps a slab that is not in use. It returns false when the slab has another size, or enough
+// are kept.
 func (s *spareSlabs) keep(mem []byte) bool {
 	if len(mem) != SlabSize {
 		return false

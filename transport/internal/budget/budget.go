@@ -24,9 +24,9 @@
 //
 // # Values
 //
-// What is decoded from the arguments of a call comes on top, and its length is not known before. A
-// connection may have as much of it as its maximum, beside what its calls reserve. A call that runs does not
-// wait for more of it, as others that wait may hold the memory: it fails.
+// Values decoded from the arguments of a call count in addition, and their size is not known before.
+// A connection may have as much of them as its maximum, beside the reservations of its calls. A call
+// that runs does not wait for more of it, as others that wait may hold the memory: it fails.
 //
 // Memory that is mapped and that no call has reserved counts too ([Budget.Usage]); it is
 // unmapped when others need it.
@@ -52,10 +52,10 @@ type Budget struct {
 	tenants map[*Tenant]struct{}
 	first   *Tenant // the queue of those that wait for room, in order of arrival
 	last    *Tenant
-	short   int // waiting tenants that hold nothing and whose need did not fit the whole
+	short   int // waiting tenants that hold nothing and need more than the whole had left
 }
 
-// A hostShare is what the connections of a host have reserved. Guarded by Budget.mu.
+// A hostShare is the reservation of the connections of a host. Guarded by Budget.mu.
 type hostShare struct {
 	held   int64
 	parked int64 // of held
@@ -89,12 +89,11 @@ type Tenant struct {
 	need          int64 // of the call that waits
 }
 
-// Terms are what a connection joins a Budget with.
+// Terms are those with which a connection joins a Budget.
 type Terms struct {
-	// Host names the peer's host, among whose connections memory is shared first.
+	// Host names the peer's host. Memory is shared first among connections of a host.
 	Host string
-	// Start and Most are what the connection may reserve at first and in the end, in
-	// bytes.
+	// Start and Most are the connection's reservation at first and its limit, in bytes.
 	Start, Most int64
 	// Trim unmaps up to n bytes of memory that the connection does not use, and returns
 	// how many. Nil: memory cannot be unmapped.
@@ -151,8 +150,8 @@ func (b *Budget) Join(t *Tenant, terms Terms) {
 	b.tenants[t] = struct{}{}
 }
 
-// Leave ends the wait of a tenant whose connection has ended. What its calls hold they
-// release themselves, some of them later. Leaving twice is harmless.
+// Leave ends the wait of a tenant when its connection has ended. Its calls release their memory
+// themselves, some of them later. Leaving twice is harmless.
 func (t *Tenant) Leave() {
 	b := t.b
 	b.mu.Lock()
@@ -161,7 +160,7 @@ func (t *Tenant) Leave() {
 		b.unqueue(t)
 		b.add(t, -t.granted)
 		t.granted = 0
-		b.park(t, -t.parked) // no call waits any more
+		b.park(t, -t.parked) // no call waits now
 		t.asks = 0
 		delete(b.tenants, t)
 		if t.host.refs--; t.host.refs == 0 {
@@ -176,14 +175,14 @@ func (t *Tenant) Leave() {
 // Held is how many bytes the tenant's calls have reserved.
 func (t *Tenant) Held() int64 { return t.held.Load() }
 
-// add changes what is reserved. mu is held.
+// add changes the reserved memory. mu is held.
 func (b *Budget) add(t *Tenant, n int64) {
 	b.held += n
 	t.host.held += n
 	t.held.Add(n)
 }
 
-// park changes how much of what is reserved waits for more. mu is held.
+// park changes how much of the reserved memory waits for more. mu is held.
 func (b *Budget) park(t *Tenant, n int64) {
 	b.parked += n
 	t.host.parked += n
@@ -278,8 +277,7 @@ func (t *Tenant) behind() bool {
 	return t.held.Load() > t.parked && (t.b.short > 0 || t.host.hungry > 0)
 }
 
-// Withdraw ends the wait that Reserve has begun, for a call that does not need the memory any
-// more.
+// Withdraw ends the wait that Reserve has begun, for a call that no longer needs the memory.
 func (t *Tenant) Withdraw() {
 	b := t.b
 	b.mu.Lock()

@@ -19,7 +19,7 @@ const (
 
 var errScripted = errors.New("scripted")
 
-// A card is an adapter that writes down what it is asked for.
+// A card is an adapter that records its calls.
 type card struct {
 	fabric.Conn
 	log   []string

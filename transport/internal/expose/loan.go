@@ -21,14 +21,13 @@
 //
 // # Bounce buffers
 //
-// To register memory takes two system calls, more than copying some KiB. So where the adapter
-// does not take any memory, short pieces of the program's are not exposed: the peer reads and
-// writes a bounce buffer, of an arena that stays registered, which the program's memory is
-// copied to or from. Without windows the peer reaches that arena all the time. It belongs to
-// one connection, so nothing is in it but what this peer is meant to read or has written.
-// What would do harm is another message in a buffer that the peer has not done with: the
-// buffers of a message that is given up are kept until its reply or the end of the connection
-// ([Loan.GiveUp], [Loan.Settle]).
+// To register memory costs two system calls, more than copying some KiB. So where the adapter does
+// not take any memory, short pieces of the program's are not exposed: the peer reads and writes a
+// bounce buffer, of an arena that stays registered, which the program's memory is copied to or from.
+// Without windows the peer reaches that arena all the time. It belongs to one connection, so it holds
+// only data that this peer is meant to read or has written. The danger is another message in a buffer
+// that the peer still uses: the buffers of a message that is given up are kept until its reply or the
+// end of the connection ([Loan.GiveUp], [Loan.Settle]).
 package expose
 
 import (
@@ -95,9 +94,8 @@ func NewBouncingLoan(a *Adapter) Loan { return Loan{a: a, bounces: true} }
 // Len is how many pieces of memory have been exposed since the last End.
 func (l *Loan) Len() int { return l.n }
 
-// Expose exposes mem with one right and returns its name. Where that takes a bind, the
-// request, with the given ID, is appended to wrs: it must be posted before the name is
-// sent.
+// Expose exposes mem with one right and returns its name. Where that needs a bind, the request, with
+// the given ID, is appended to wrs: it must be posted before the name is sent.
 func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fabric.Access) (fabric.Segment, error) {
 	if l.n == len(l.parts) {
 		l.parts = append(l.parts, exposure{})
@@ -238,8 +236,7 @@ func (l *Loan) Direct() bool {
 	return false
 }
 
-// GiveUp is End for a message whose reply is still to come: its bounce buffers are kept until
-// Settle.
+// GiveUp is End for a message that still gets a reply: its bounce buffers are kept until Settle.
 func (l *Loan) GiveUp() {
 	for i := range l.parts[:l.n] {
 		if e := &l.parts[i]; e.bounce != nil {
@@ -253,8 +250,8 @@ func (l *Loan) GiveUp() {
 // Late is how many bounce buffers are kept until Settle.
 func (l *Loan) Late() int { return len(l.late) }
 
-// Settle gives the bounce buffers back that GiveUp has kept: the reply has come, or the
-// connection has ended.
+// Settle gives the bounce buffers back that GiveUp has kept: the reply has arrived, or the connection
+// has ended.
 func (l *Loan) Settle() {
 	for _, b := range l.late {
 		l.a.Bounce.Put(b)

@@ -14,13 +14,12 @@ import (
 //	it does without read items             RDMA_MSG, and a read chunk for each
 //	else                                   RDMA_NOMSG, all of it in read chunks
 //
-// Linux servers take read chunks at one position only. So of several items the largest
-// goes to a chunk and the others stay inline, or all of it is in a position-zero chunk,
-// whose segments point at the caller's memory all the same: nothing is copied but what
-// lies between the items. A server that takes all gets a chunk for each item, beside a
-// position-zero chunk, too.
+// Linux servers take read chunks at one position only. So of several items the largest goes to a
+// chunk and the others stay inline, or all of it is in a position-zero chunk. The segments of that
+// chunk point at the caller's memory, too: only the bytes between the items are copied. A server that
+// takes all gets a chunk for each item, beside a position-zero chunk, too.
 
-// Chunks says which chunks the messages of a connection may have.
+// Chunks are those that the messages of a connection may have.
 type Chunks uint8
 
 const (
@@ -34,7 +33,7 @@ const (
 	AnyChunks
 )
 
-// Terms are what holds for the messages of a connection.
+// Terms are those of the messages of a connection.
 type Terms struct {
 	Send, Recv int // inline thresholds: the longest Sends of either end, in bytes
 	Message    int // the longest RPC message, in bytes
@@ -51,8 +50,8 @@ type Item struct {
 	Len    int // bytes of data, without padding
 }
 
-// An ItemSet says which items go to chunks of their own: the one of that number, or
-// none, or all.
+// An ItemSet selects the items that go to chunks of their own: the one of that number, or none, or
+// all.
 type ItemSet int
 
 const (
@@ -100,8 +99,8 @@ type Placement struct {
 	Chunks ItemSet
 }
 
-// A Padding is what RDMA_MSGP calls are to have (RFC 5666 section 3.9). The zero value is
-// none.
+// A Padding describes the padding of RDMA_MSGP calls (RFC 5666 section 3.9). The zero value turns it
+// off.
 type Padding struct {
 	Align  int // bytes; the data of items begins at a multiple of it
 	Thresh int // bytes; items that are shorter are not padded
@@ -241,7 +240,7 @@ func (c *Call) interleave(dst []Piece) []Piece {
 	return dst
 }
 
-// Results are what the reply to a call may hold.
+// Results are the possible contents of the reply to a call.
 type Results struct {
 	Header int   // bytes of the RPC header, at most
 	Max    int   // bytes of the results without items, at most

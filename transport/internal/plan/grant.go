@@ -1,8 +1,7 @@
 package plan
 
-// How many calls may be in flight. A grant is an absolute number, in every reply; it is
-// what receives are posted for, and never zero (RFC 5666 section 3.3, RFC 8166 section
-// 3.3.1).
+// How many calls may be in flight. A grant is an absolute number, in every reply; receives are posted
+// for it, and it is never zero (RFC 5666 section 3.3, RFC 8166 section 3.3.1).
 
 // A Load is how a peer uses what it has been granted.
 type Load struct {
@@ -37,9 +36,8 @@ const LeastPaced = 16
 // Paced is how many of most calls may be in flight when that has been halved a number of times.
 func Paced(most, halved int) int { return max(most>>halved, min(most, LeastPaced)) }
 
-// Grant is what a peer is granted: all that there are receives for, or a part of it while
-// its calls wait for memory. Calls that are on their way by an earlier grant are taken all
-// the same.
+// Grant returns the grant for a peer: all that there are receives for, or a part of it while its
+// calls wait for memory. Calls that are on their way by an earlier grant are accepted all the same.
 func (l *Load) Grant() int {
 	n := Paced(l.Posted, l.Halved)
 	if l.Waiting > 0 {
@@ -48,20 +46,20 @@ func (l *Load) Grant() int {
 	return n
 }
 
-// Takes reports whether an end without credits, over TCP, takes another call: below Most, paced, and
-// while memory is crowded no more at once than there have been. Posted is that then, and Most is paced
-// already.
+// Takes reports whether an end without credits, over TCP, accepts another call: below Most, paced,
+// and while memory is crowded at most as many at once as there have been. Posted is that then, and
+// Most is paced already.
 func (l *Load) Takes() bool {
 	return l.Executing < l.Most && (l.Executing < l.Posted || l.Posted < Start || !l.Crowded)
 }
 
-// Accepted is what a grant of the peer's is worth to an end that has asked for most
-// credits: zero counts as one (RFC 8166 section 3.3.1).
+// Accepted returns the value of the peer's grant to an end that has asked for most credits: zero
+// counts as one (RFC 8166 section 3.3.1).
 func Accepted(credit uint32, most int) int {
 	return int(min(max(credit, 1), uint32(most)))
 }
 
-// Exchanges is how many calls a peer that obeys its grant can have here at once, replies
-// on their way out included: as many as there are receives for, before and after a new
-// grant, and replies whose Sends, depth at most, the adapter has not reported as sent.
+// Exchanges is how many calls a peer that obeys its grant can have here at once, replies on their way
+// out included: as many as there are receives for, before and after a new grant, and replies with
+// Sends, at most depth, that the adapter has not reported as sent.
 func Exchanges(posted, slack, depth int) int { return 2*posted + slack + depth }

@@ -11,7 +11,7 @@
 //     section 5).
 package plan
 
-// A SizeProblem says what is too long for a message.
+// A SizeProblem names what is too long for a message.
 type SizeProblem struct {
 	What        string
 	Size, Limit int // bytes

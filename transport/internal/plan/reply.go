@@ -87,8 +87,8 @@ func Inflate(returned, offered rpcrdma.WriteChunk, n int) {
 	}
 }
 
-// Unused appends a chunk with all lengths zero: what is returned of a chunk before
-// anything is written to it.
+// Unused appends a chunk with all lengths zero: the form in which a chunk is returned before anything
+// is written to it.
 func Unused(dst, chunk rpcrdma.WriteChunk) rpcrdma.WriteChunk {
 	for _, s := range chunk {
 		s.Length = 0

@@ -6,9 +6,9 @@ import "github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 // that it and its peer may make, in bytes, transport header included.
 type Sizes struct{ Send, Recv int }
 
-// Agree settles the thresholds by private data (RFC 8797 sections 4.2, 5.1). own is what
-// this end can do; told says that it has announced that, and peer is what the peer has
-// announced, nil if nothing. An end that has announced nothing receives 1024 bytes.
+// Agree settles the thresholds by private data (RFC 8797 sections 4.2, 5.1). own is what this end can
+// do; told reports whether it has announced that, and peer is what the peer has announced, nil if
+// nothing. An end that has announced nothing receives 1024 bytes.
 func Agree(own Sizes, told bool, peer *rpcrdma.PrivateData) Sizes {
 	theirs := Sizes{rpcrdma.DefaultInline, rpcrdma.DefaultInline}
 	if peer != nil {
@@ -35,9 +35,9 @@ func Raised(now Sizes, own, peer rpcrdma.Properties) Sizes {
 	return Sizes{Send: max(now.Send, own.SendInline(peer)), Recv: max(now.Recv, peer.SendInline(own))}
 }
 
-// Configured are the thresholds by the Connection Configuration Protocol (RFC 5666 section
-// 6): own is what this end has stated, which its receives are posted for, and most is what
-// the peer has stated that it receives, in bytes.
+// Configured are the thresholds by the Connection Configuration Protocol (RFC 5666 section 6): own
+// has the sizes that this end has stated, for which its receives are posted, and most is the receive
+// size that the peer has stated, in bytes.
 func Configured(own Sizes, most uint32) Sizes {
 	return Sizes{Send: int(min(uint64(own.Send), uint64(most))), Recv: own.Recv}
 }

@@ -2,11 +2,11 @@
 //
 // # The life of a message
 //
-// [Outline] checks the read list of a header and says how long the message may get, so
-// that memory for it can be taken. [Message.Assemble] copies what came inline into that
-// memory and lists the RDMA Reads for the rest. [Queue.Start] has them done, a bounded
-// number at a time and in order of arrival; [Queue.Completed] tells when the last one is.
-// Until then the memory belongs to the adapter.
+// [Outline] checks the read list of a header and returns how long the message may get, so that memory
+// for it can be reserved. [Message.Assemble] copies what came inline into that memory and lists the
+// RDMA Reads for the rest. [Queue.Start] has them done, a bounded number at a time and in order of
+// arrival; [Queue.Completed] reports when the last one is. Until then the memory belongs to the
+// adapter.
 package reads
 
 import (

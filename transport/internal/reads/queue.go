@@ -8,8 +8,8 @@ type Poster interface {
 	PostRead(wrs []fabric.SendWR)
 }
 
-// A Queue holds the messages of a connection whose Reads are not all done, in order of
-// arrival. It belongs to the goroutine that moves the connection.
+// A Queue holds the messages of a connection with unfinished Reads, in order of arrival. It belongs
+// to the goroutine that moves the connection.
 type Queue struct {
 	// Most is how many Reads may be posted at once. Zero: none.
 	Most int

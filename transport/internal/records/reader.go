@@ -7,11 +7,11 @@
 // A record is idle, then queued, then being written, then idle again. One that is withdrawn
 // is idle sooner.
 //
-// A short record is copied into a buffer, which the next write takes along; it is idle again
-// at once. The parts of a long one are written from where they are: until the record is idle
-// again they must not change. The first goroutine to call [Writer.Flush] writes for all, with
-// one system call for all that has come together meanwhile. No goroutine waits for a peer that
-// does not read: what is not taken within a few milliseconds a goroutine of its own writes.
+// A short record is copied into a buffer, which the next write takes along; it is idle again at once.
+// The parts of a long one are written from where they are: until the record is idle again they must
+// not change. The first goroutine to call [Writer.Flush] writes for all, with one system call for all
+// records queued meanwhile. No goroutine waits for a peer that does not read: a separate goroutine
+// writes what is not taken within a few milliseconds.
 package records
 
 import (
@@ -30,15 +30,15 @@ const BufferSize = 16 << 10
 
 // A SizeError says that the peer has announced a record that is too long.
 type SizeError struct {
-	Size, Limit int // bytes; Size is what has been announced of it
+	Size, Limit int // bytes; Size is the announced part of it
 }
 
 func (e *SizeError) Error() string {
 	return fmt.Sprintf("a record has more than %d bytes", e.Limit)
 }
 
-// ErrEmptyFragment is about a fragment without bytes that is not the last of its record: a
-// peer could send these for ever.
+// ErrEmptyFragment is about a fragment without bytes that is not the last of its record: a peer could
+// send these forever.
 var ErrEmptyFragment = errors.New("an empty fragment that is not the last of its record")
 
 // A Reader reads records. Its methods are for one goroutine.
@@ -52,13 +52,14 @@ type Reader struct {
 	held int // bytes of the buffer that Whole has returned
 }
 
-// leastRate is what a peer has to send of a record, in bytes, in each stall time after the first.
+// leastRate is the part of a record that a peer has to send, in bytes, in each stall time after the
+// first.
 const leastRate = 4 << 20
 
-// NewReader returns a Reader of records of at most max bytes. A peer may take the time of stall
-// for a record, and once more for each 4 MiB that it has sent of it. After that reading fails with
-// an error that os.ErrDeadlineExceeded is. A stall of zero or less is no time limit. Between
-// records the Reader waits for ever.
+// NewReader returns a Reader of records of at most max bytes. A peer may take the time of stall for a
+// record, and once more for each 4 MiB that it has sent of it. After that reading fails with an error
+// that os.ErrDeadlineExceeded is. A stall of zero or less is no time limit. Between records the
+// Reader waits forever.
 func NewReader(c net.Conn, max int, stall time.Duration) *Reader {
 	r := &Reader{max: max}
 	r.src.conn, r.src.stall = c, stall
@@ -148,8 +149,8 @@ func (r *Reader) Waited(d time.Duration) {
 	}
 }
 
-// Rest says how many bytes are left of the present fragment, or of the next one if that is
-// at its end, and whether it is the last. n is zero only at the end of the record.
+// Rest returns how many bytes are left of the present fragment, or of the next one if that is at its
+// end, and whether it is the last. n is zero only at the end of the record.
 func (r *Reader) Rest() (n int, last bool, err error) {
 	for r.left == 0 && !r.last {
 		if err := r.mark(true); err != nil {
@@ -190,8 +191,7 @@ func (r *Reader) Skip() error {
 	}
 }
 
-// A source is what a Reader's buffer is filled from: the connection, with a time limit while
-// a record is under way.
+// A source fills a Reader's buffer: the connection, with a time limit while a record is under way.
 type source struct {
 	conn   net.Conn
 	stall  time.Duration

@@ -116,7 +116,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// What Whole returns is the record, and the next one follows it, skipped or not.
+// Whole returns the record, and the next one follows it, skipped or not.
 func TestWhole(t *testing.T) {
 	r := readerOf(bytes.NewReader(stream(fragment{3, true}, fragment{4, false}, fragment{20_000, true}, fragment{2, true}, fragment{1, true})), 1<<20)
 	want := func(what, msg string, ready bool) {

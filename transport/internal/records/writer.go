@@ -28,16 +28,16 @@ const (
 	// turns is how many batches one goroutine writes that has something else to do.
 	turns = 4
 
-	// patience is how long Withdraw waits for a peer that takes nothing, on a connection
-	// whose writes cannot be interrupted.
+	// patience is how long Withdraw waits for a peer that takes nothing, on a connection with writes
+	// that cannot be interrupted.
 	patience = time.Second
 )
 
-// ErrStuck is why a Writer fails whose writes cannot be interrupted: a record was withdrawn,
-// and the peer takes nothing.
+// ErrStuck is why a Writer without interruptible writes fails: a record was withdrawn, and the peer
+// takes nothing.
 var ErrStuck = errors.New("peer takes nothing, and a record that is half written cannot be withdrawn")
 
-// ErrStalled is why a Writer fails whose peer has taken nothing for all of Options.Stall.
+// ErrStalled is why a Writer fails when its peer has taken nothing for all of Options.Stall.
 var ErrStalled = errors.New("peer takes nothing")
 
 // A Record is a message to be sent. It belongs to the Writer while it is not idle.
@@ -56,8 +56,8 @@ type Record struct {
 	withdrawn bool
 }
 
-// An Owner learns that the memory of its Record is not in use any more. Nothing is locked,
-// and it must not wait for the Writer.
+// An Owner learns that the memory of its Record is no longer in use. Nothing is locked, and it must
+// not wait for the Writer.
 type Owner interface{ Released() }
 
 type state uint8
@@ -76,10 +76,10 @@ func (r *Record) Size() (n int) {
 	return n
 }
 
-// Options are what a Writer depends on.
+// Options are the parameters of a Writer.
 type Options struct {
-	// Stall is how long the peer may take nothing until the Writer fails with ErrStalled.
-	// Zero, or less, is for ever.
+	// Stall is how long the peer may take nothing until the Writer fails with ErrStalled. Zero, or
+	// less, is forever.
 	Stall time.Duration
 
 	// Resumable: a write that has met its deadline can be continued where it stopped. That
@@ -110,13 +110,13 @@ type Writer struct {
 	queue   []*Record // long records
 	busy    bool      // a goroutine writes
 	leaving int       // records of the batch that are withdrawn
-	err     error     // why nothing is written any more
+	err     error     // why nothing is written from then on
 
 	// Of the goroutine that writes; the entries' records under mu.
 	batch
 }
 
-// A batch is what is being written.
+// A batch is the write in progress.
 type batch struct {
 	out     []byte // short records
 	counted int    // answers among them
@@ -146,9 +146,8 @@ func NewWriter(c net.Conn, opt Options) *Writer {
 	return w
 }
 
-// Write has a record written by the next Flush, or by the goroutine that writes at the moment. If it returns
-// true the record is idle already: it is short and has been copied, or nothing is written any
-// more.
+// Write has a record written by the next Flush, or by the goroutine that writes at the moment. If it
+// returns true the record is idle already: it is short and has been copied, or the Writer has failed.
 func (w *Writer) Write(r *Record) (free bool) {
 	n := r.Size()
 	w.mu.Lock()
@@ -276,7 +275,7 @@ func (w *Writer) some() error {
 	return err
 }
 
-// begin makes a batch of what is queued. It returns false if nothing is queued.
+// begin makes a batch of the queued records. It returns false if nothing is queued.
 func (w *Writer) begin() bool {
 	w.mu.Lock()
 	if w.empty() || w.err != nil {
@@ -424,7 +423,7 @@ func (w *Writer) settle(ended []*Record) []*Record {
 	return ended
 }
 
-// fail ends the Writer, whose caller writes.
+// fail ends the Writer. The caller is the one that writes.
 func (w *Writer) fail(err error) {
 	w.mu.Lock()
 	first := w.err == nil
@@ -446,7 +445,7 @@ func (w *Writer) fail(err error) {
 	w.mu.Unlock()
 }
 
-// dropQueue forgets what is queued.
+// dropQueue forgets the queued records.
 func (w *Writer) dropQueue() {
 	w.mu.Lock()
 	queue := w.queue
@@ -463,10 +462,9 @@ func (w *Writer) dropQueue() {
 	}
 }
 
-// Withdraw makes a record idle whose memory its owner needs back: if it has not been begun it
-// is not sent, and if it is half written the rest is copied. On a connection that is not
-// Resumable a record that has been begun costs the connection, unless the peer takes it
-// within a second.
+// Withdraw makes a record idle, because its owner needs the memory back: if it has not been begun it
+// is not sent, and if it is half written the rest is copied. On a connection that is not Resumable a
+// record that has been begun costs the connection, unless the peer takes it within a second.
 func (w *Writer) Withdraw(r *Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -504,8 +502,8 @@ func (w *Writer) giveUp(r *Record) {
 	}
 }
 
-// Close drops what has not been written. It returns when no goroutine uses the connection any more,
-// which must have been closed: all records are idle then.
+// Close drops what has not been written. It returns when no goroutine uses the connection, which must
+// have been closed: all records are idle then.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if w.err == nil {

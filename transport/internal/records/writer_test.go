@@ -62,7 +62,7 @@ func onBench(t *testing.T, opt Options, script func(b *bench)) {
 	})
 }
 
-// An owner counts how often its memory has come back.
+// An owner counts how often its memory is released.
 type owner struct{ released atomic.Int32 }
 
 func (o *owner) Released() { o.released.Add(1) }
@@ -186,7 +186,7 @@ func TestWriter(t *testing.T) {
 				onBench(t, opt, func(b *bench) {
 					r := recordOf(long, 'x')
 					if !resumable {
-						// What counts is that a part has been taken as a whole.
+						// A part counts when it has been taken as a whole.
 						r.Parts = append(r.Parts[:1:1], slices.Collect(slices.Chunk(r.Parts[3], long/10))...)
 					}
 					n := r.Size()

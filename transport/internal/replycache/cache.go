@@ -13,8 +13,8 @@
 // for [Age], or until others need the room. It is dropped if there is no reply to keep
 // ([Entry.Drop]).
 //
-// What is kept is the RPC reply, not how it was put on the wire: the call that is sent
-// again has chunks of its own, and they may differ.
+// The cache keeps the RPC reply, not its form on the wire: the call that is sent again has chunks of
+// its own, and they may differ.
 //
 // # Which calls are the same
 //
@@ -84,7 +84,7 @@ type Cache struct {
 	idle    *host // for the next host
 }
 
-// A key is what a call that comes again has in common with the first.
+// A key is common to a call and its repetition.
 type key struct {
 	host             *host
 	xid              uint32
@@ -123,11 +123,11 @@ type Entry struct {
 
 type storedItem struct{ at, end int } // place in the results; end of its data in store
 
-// A Waiter is a call that has come again while it is being executed.
+// A Waiter is a call that was repeated while it is being executed.
 type Waiter interface {
 	// Wait is called when the call waits for the reply of e. It must not use the cache.
 	Wait(e *Entry)
-	// Answer gives it the reply, whose memory is its own.
+	// Answer gives it the reply. The memory of the reply is its own.
 	Answer(r Reply)
 	// Fail says that there will be no reply.
 	Fail()
@@ -158,16 +158,16 @@ func New(limits Limits) *Cache {
 // Close ends the contexts of the calls that are running.
 func (c *Cache) Close() { c.cancel() }
 
-// A Call is what identifies a call.
+// A Call identifies a call.
 type Call struct {
-	Host             string // whose share of the cache the reply counts in
+	Host             string // the reply counts in the host's share of the cache
 	Client           *Lineage
 	XID              uint32
 	Prog, Vers, Proc uint32
 	Body             []byte // credential, verifier and arguments, encoded
 }
 
-// An Outcome is what Begin has found.
+// An Outcome is the finding of Begin.
 type Outcome uint8
 
 const (
@@ -176,8 +176,8 @@ const (
 	Answered                // here is the reply
 )
 
-// Begin looks whether a call has come before. If not, it returns the entry for the reply,
-// nil if the reply will not be remembered.
+// Begin looks up whether a call is a repeated one. If not, it returns the entry for the reply, nil if
+// the reply will not be remembered.
 func (c *Cache) Begin(call *Call, w Waiter) (Outcome, *Entry, Reply) {
 	k := key{nil, call.XID, call.Prog, call.Vers, call.Proc, maphash.Bytes(c.seed, call.Body)}
 	c.mu.Lock()
@@ -382,7 +382,7 @@ func (c *Cache) forget(e *Entry) {
 	c.discard(e)
 }
 
-// discard takes an entry out of the cache that is not in its host's list. mu is held.
+// discard removes an entry from the cache that is not in its host's list. mu is held.
 func (c *Cache) discard(e *Entry) {
 	h := e.key.host
 	if first := c.entries[e.key]; first != e {

@@ -2,7 +2,7 @@ package replycache
 
 import "fmt"
 
-// Stats is what a Cache holds.
+// Stats counts the contents of a Cache.
 type Stats struct {
 	Entries int // running and answered
 	Running int

@@ -2,8 +2,8 @@ package replycache
 
 import "sync/atomic"
 
-// A Lineage is what a server can tell from one of its connections about its client: which
-// other connections may be the same client's.
+// A Lineage is a server's knowledge about the client of a connection: which other connections may be
+// the same client's.
 //
 // Connections from different machines are of different clients.
 //

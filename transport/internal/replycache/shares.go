@@ -9,7 +9,7 @@ func (c *Cache) share(h *host) uint64 {
 	return max(uint64(h.replies)*uint64(c.limits.Bytes), uint64(h.bytes)*uint64(c.limits.Entries))
 }
 
-// rise moves a host whose share has grown to its place. mu is held.
+// rise moves a host to its place after its share has grown. mu is held.
 func (c *Cache) rise(h *host) {
 	for h.at > 0 {
 		up := (h.at - 1) / 2
@@ -20,7 +20,7 @@ func (c *Cache) rise(h *host) {
 	}
 }
 
-// sink moves a host whose share has shrunk to its place. mu is held.
+// sink moves a host to its place after its share has shrunk. mu is held.
 func (c *Cache) sink(h *host) {
 	for {
 		large := h.at

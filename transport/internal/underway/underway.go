@@ -5,9 +5,9 @@ import "math/bits"
 
 // A Table is the calls under way on a connection, by xid. The zero value is empty.
 //
-// Xids follow one another. A multiplication spreads them over the places, so that there are gaps between
-// them: a call whose place is taken is in one of those after it, up to the next gap. The table is never
-// more than half full.
+// Xids follow one another. A multiplication spreads them over the places, so that there are gaps
+// between them: if the place of a call is taken, the call is in one of those after it, up to the next
+// gap. The table is never more than half full.
 type Table[T any] struct {
 	places []place[T] // a power of two, or none
 	shift  uint8      // of a product, which leaves the number of a place
