@@ -441,7 +441,7 @@ func TestTotalMemory(t *testing.T) {
 	})
 }
 
-// TestIdleMemory: memory of calls is released when there are no more calls.
+// TestIdleMemory: memory of calls is released when there are no calls.
 func TestIdleMemory(t *testing.T) {
 	mapped := func(c *conn) int {
 		return c.arena.Stats().Bytes

@@ -19,7 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// A changing file system is a directory whose files can have their attributes changed.
+// A changing file system is a directory with files that can have their attributes changed.
 type changing struct{ billy.Filesystem }
 
 func (fs changing) path(name string) string { return fs.Join(fs.Root(), name) }

@@ -153,7 +153,7 @@ func (g *generator) programNames(s *service) {
 	g.p("}")
 }
 
-// byNumber returns the procedures whose names the program has when it runs.
+// byNumber returns the procedures that the program names at run time.
 func (s *service) byNumber() []*method {
 	list := slices.DeleteFunc(slices.Clone(s.procs), func(m *method) bool { return m.Proc.Number > maxNamed })
 	slices.SortFunc(list, func(a, b *method) int { return cmp.Compare(a.Proc.Number, b.Proc.Number) })

@@ -228,7 +228,7 @@ func (n *node) Mknod(_ context.Context, who *nfsd.Caller, name string, typ nfs.F
 	number, format := 0, uint32(0)
 	switch typ {
 	case nfs.TypeChr, nfs.TypeBlk:
-		// The kernel has room for no more: mknod(2) would cut the rest off.
+		// The kernel has no room beyond that: mknod(2) would cut the rest off.
 		if dev.Major >= 1<<12 || dev.Minor >= 1<<20 {
 			return nil, unix.EINVAL
 		}

@@ -30,7 +30,7 @@ const everything = `{"i":-1,"u":4294967295,"h":-9223372036854775808,"uh":1844674
 	"m":{"n":5,"text":"x"},"chain":[{"value":1},{"value":2}],
 	"t":{"left":{"left":null,"right":null},"right":null}}`
 
-// What is encoded is decoded as it was.
+// Encoded values are decoded as they were.
 func TestEcho(t *testing.T) {
 	void := strings.NewReplacer(`{"c":"RED","size":7}`, `{"c":"GREEN"}`, `"n":5,"text":"x"`, `"n":-1`, `"one":null`, `"one":9`, `"list":[1,2]`, `"list":[]`)
 	for _, tt := range []struct{ proc, text string }{

@@ -262,7 +262,7 @@ func withHint(ctx context.Context, err error) error {
 	return err
 }
 
-// CheckServer is CheckAddr for an NFS server, whose root it returns as a URL.
+// CheckServer is CheckAddr for an NFS server, and returns the server's root as a URL.
 func (o *Options) CheckServer(cmd *cobra.Command, arg string) (*nfs.URL, error) {
 	addr, err := o.CheckAddr(cmd, arg)
 	if err != nil {

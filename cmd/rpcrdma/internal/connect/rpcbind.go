@@ -100,7 +100,7 @@ func IsURL(arg string) bool {
 	return strings.Contains(mountURL(arg, "nfs"), "://")
 }
 
-// Server names the server of a URL, whose port may not be known yet.
+// Server names the server of a URL. Its port may not be known yet.
 func Server(u *nfs.URL) string {
 	if u.Port == 0 {
 		return u.Host

@@ -65,7 +65,7 @@ func (o *Options) Stalled(stderr io.Writer, what string, c transport.Requester) 
 // connState describes a connection on which nothing happens.
 func connState(i transport.ConnInfo, s transport.Stats) string {
 	how := i.Provider
-	if i.Version != 0 { // over TCP there is none
+	if i.Version != 0 { // not over TCP
 		how = fmt.Sprintf("RPC-over-RDMA version %d over %s", i.Version, i.Provider)
 	}
 	text := fmt.Sprintf("calls in flight: %d, credits: %d, replies before: %d, %s",

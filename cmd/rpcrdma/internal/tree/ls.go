@@ -162,7 +162,7 @@ func (l *lister) walk(ctx context.Context) error {
 	return err
 }
 
-// exports lists the exports of a server whose root is not exported.
+// exports lists the exports of a server that does not export its root.
 func (l *lister) exports(ctx context.Context, list []nfs.Export) error {
 	for _, e := range list {
 		name := strings.TrimPrefix(path.Clean(e.Dir), "/")
