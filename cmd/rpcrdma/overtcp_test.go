@@ -46,6 +46,10 @@ func TestOverTCP(t *testing.T) {
 	if want := "\nrpcrdma: provider tcp: " + s.tcp + " is an ONC RPC server over TCP\n"; r.status != 0 || r.stdout != "x" || !strings.HasSuffix(r.stderr, want) {
 		t.Errorf("auto: status %d, %q\n%s", r.status, r.stdout, r.stderr)
 	}
+	r = runCommand(t, "cat", "--provider", "auto", "--capture", filepath.Join(local, "capture"), url+"/file")
+	if r.status != 0 || !strings.HasSuffix(r.stderr, " is an ONC RPC server over TCP; --capture does not record it\n") {
+		t.Errorf("auto, recorded: status %d\n%s", r.status, r.stderr)
+	}
 	r = runCommand(t, "ping", "--provider", "auto", "127.0.0.1:1")
 	const why = "connection refused: nothing listens there"
 	if want := "rpcrdma: ping: no connection to 127.0.0.1:1 over iwarp: " + why + "; no connection to 127.0.0.1:1 over tcp: " + why + "; is the server running, and is this its port?\n"; r.status != 1 || !strings.HasSuffix(r.stderr, want) {

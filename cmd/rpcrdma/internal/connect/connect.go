@@ -52,6 +52,9 @@ func (o *Options) connect(ctx context.Context, stderr io.Writer, addr string, pr
 		if e, ok := errors.AsType[*tcpServerError](rdmaErr); ok {
 			why = e.what()
 		}
+		if o.Recording.file != "" {
+			why += "; --capture does not record it"
+		}
 		printChoice(stderr, provider.TCP, why)
 	} else if ctx.Err() == nil {
 		err = &autoError{rdmaErr, err}
@@ -179,7 +182,7 @@ func (e *autoError) Explain() string {
 	return explain.NoConnection(e.rdma) + "; " + explain.Text(e.tcp)
 }
 
-// A lookupError is a connection that was not made, to a port that rpcbind did not tell.
+// A lookupError is a connection that was not made, after rpcbind had no port for it.
 type lookupError struct{ err, lookup error }
 
 func (e *lookupError) Error() string { return e.err.Error() + "; " + e.lookup.Error() }
