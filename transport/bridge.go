@@ -14,8 +14,8 @@ import (
 )
 
 // The server's side of the bridge: see record.go. A bridge is the Handler of the programs that it
-// takes, within the middleware that is around all handlers. What it does with a call is to make it
-// readable as a record on the connection's net.Conn, and to wait for the record that answers it.
+// takes, within the middleware that is around all handlers. It makes each call readable as a record
+// on the connection's net.Conn, and waits for the record that answers it.
 //
 // Without middleware no goroutine waits: the leader makes the call readable, so that those of a
 // connection are read in the order in which they came, and the goroutine that writes the reply sends it.
@@ -36,17 +36,17 @@ type bridge struct {
 	err    error // what Accept returns when closed
 }
 
-// Bridge returns a listener for the calls to progs, or, without any, to all
-// programs that are not registered: each of the server's connections that makes
-// such a call is accepted as a net.Conn, on which calls are read and replies
-// written as records (RFC 5531 section 11). Replies are matched by xid and may be
-// written in any order. b says what may travel in chunks; with nil, nothing does.
+// Bridge returns a listener for the calls to progs, or, without any, to all programs that are not
+// registered: each of the server's connections that makes such a call is accepted as a net.Conn, on
+// which calls are read and replies written as records (RFC 5531 section 11). Replies are matched by
+// xid and may be written in any order. b decides which data may travel in chunks; with nil, no data
+// does.
 //
 // Config.Middleware is around what reads the records: it sees procedure 0 as well, and may refuse a
 // call, which is then never read, and change its credential or its arguments. The response that it
 // sees has the status and the verifier of the reply that was written, its results and its items. A
-// reply whose RPC header cannot be decoded is SYSTEM_ERR. With middleware, calls that are
-// under way at the same time are read in any order.
+// reply is SYSTEM_ERR if its RPC header cannot be decoded. With middleware, calls that are under way
+// at the same time are read in any order.
 //
 // It must be called before Serve. Closing the listener leaves connections open;
 // closing a net.Conn ends the connection under it. If a Middleware leaves the programs without a
@@ -162,8 +162,8 @@ func (b *bridge) pass(req *Request, res *Response, p *passed) *serverRecords {
 	return rc
 }
 
-// of returns the net.Conn of the connection that a call has come by, which is accepted if it is
-// new, or why it cannot be had.
+// of returns the net.Conn of a call's connection, which is accepted if it is new, or why it cannot be
+// had.
 func (b *bridge) of(x *exch) (*serverRecords, oncrpc.AcceptStat) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -231,7 +231,7 @@ func (rc *serverRecords) pass(req *Request, p *passed) oncrpc.AcceptStat {
 	rc.pmu.Lock()
 	defer rc.pmu.Unlock()
 	if p.xid = req.XID; rc.pending == nil || rc.pending[p.xid] != nil {
-		// The end has come, or the client uses an xid twice at once.
+		// The end has arrived, or the client uses an xid twice at once.
 		p.x.forgo()
 		return oncrpc.SystemErr
 	}

@@ -246,8 +246,8 @@ func (call *Call) checkLengths() error {
 	return nil
 }
 
-// padding is what the call is to have if it goes with RDMA_MSGP: that is for calls to
-// servers, in version 1.
+// padding returns the padding of the call if it goes with RDMA_MSGP: that is for calls to servers, in
+// version 1.
 func (s *slot) padding() plan.Padding {
 	o := s.c.cfg.RFC5666
 	if o == nil || s.c.role == roleServer || s.hdr.Vers != rpcrdma.Version1 {
@@ -364,7 +364,7 @@ func (s *slot) unexpose() {
 	s.giveBuffersBack()
 }
 
-// giveBuffersBack gives the call's buffers back. What they were exposed with has ended.
+// giveBuffersBack gives the call's buffers back. Their exposure has ended.
 func (s *slot) giveBuffersBack() {
 	s.reply = nil
 	for _, b := range []**arena.Buffer{&s.long, &s.back, &s.pull.Mem} {

@@ -8,8 +8,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/underway"
 )
 
-// A callTable is the calls that this end makes on a connection: C is a [slot] over RDMA, and a [tcpCall]
-// over TCP. To take one is to take a credit. The table is part of the connection's state.
+// A callTable is the calls that this end makes on a connection: C is a [slot] over RDMA, and a
+// [tcpCall] over TCP. To take one is to use a credit. The table is part of the connection's state.
 //
 // A client may call from the start. A server may once the upper layer has said that the
 // client is ready for it (RFC 8167 section 6).
@@ -17,7 +17,8 @@ type callTable[C any] struct {
 	*life   // of the connection: how many calls there are and may be
 	newCall func(idx int) *C
 
-	// unfollow takes a caller off the line of those that wait for the leader; nil: there is no leader.
+	// unfollow removes a caller from the line of those that wait for the leader; nil: there is no
+	// leader.
 	unfollow func(*baton.Waiter[waiter]) bool
 
 	all      []*C
@@ -94,7 +95,7 @@ func (t *callTable[C]) putBack(w *waiter) {
 // hasRoom reports whether there is a credit that no caller waits for.
 func (t *callTable[C]) hasRoom() bool { return t.inUse < t.grant && t.queue.Empty() }
 
-// take takes a call for w, with a new xid. The caller knows that there is a credit.
+// take returns a call for w, with a new xid. The caller knows that there is a credit.
 func (t *callTable[C]) take(w *waiter) *C {
 	var c *C
 	if n := len(t.free); n > 0 {

@@ -43,15 +43,15 @@ type ClientConfig struct {
 	// follows for all connections made meanwhile.
 	OnReconnect func(cl *Client)
 
-	// KeepAlive is how long a Client's server may be silent, or answer none of the calls
-	// under way, before the client calls procedure 0 of the program that was called last,
-	// and how long the reply may take before the connection counts as lost. Zero is a
-	// minute for a client with Callbacks and no keep-alive for others; negative is none.
-	// With IdleTimeout the server is asked only while calls are under way.
+	// KeepAlive is how long a Client's server may be silent, or answer none of the calls under way,
+	// before the client calls procedure 0 of the program that was called last, and how long the reply
+	// may take before the connection counts as lost. Zero is a minute for a client with Callbacks and
+	// no keep-alive for others; negative turns it off. With IdleTimeout the client does so only while
+	// calls are under way.
 	KeepAlive time.Duration
 
-	// IdleTimeout is how long a Client without Callbacks keeps an idle connection; the
-	// next call makes a new one. Zero is for ever.
+	// IdleTimeout is how long a Client without Callbacks keeps an idle connection; the next call makes
+	// a new one. Zero is forever.
 	IdleTimeout time.Duration
 
 	// VersionCache remembers which servers speak version 1 alone, so that clients with
@@ -99,7 +99,7 @@ type Client struct {
 	versions  *VersionCache
 	trust     atomic.Int32    // see versionTrust
 	regions   *expose.Regions // memory that stays registered; a Group's Clients share it
-	changed   func()          // called when a connection has come or gone; or nil
+	changed   func()          // called when a connection is made or lost; or nil
 
 	link   link
 	dialer dialer
@@ -111,8 +111,8 @@ type Client struct {
 }
 
 // Dial connects to addr ("host:port") with provider p, which may be [TCP]. A nil cfg is the default
-// configuration. When the server accepts no further connections at the moment, it is asked again
-// until ctx has ended, if ctx has a deadline; the error unwraps to a *BusyError.
+// configuration. When the server accepts no further connections at the moment, Dial tries again until
+// ctx has ended, if ctx has a deadline; the error unwraps to a *BusyError.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
 	cl, err := newClientOver(p, addr, cfg)
 	if err != nil {
@@ -270,8 +270,8 @@ func (cl *Client) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Close ends the connection at once: calls under way fail with *ClosedError. On
-// return no memory is exposed any more. It may be called twice and by anybody.
+// Close ends the connection at once: calls under way fail with *ClosedError. On return no memory is
+// exposed. It may be called twice, and by any goroutine.
 func (cl *Client) Close() error {
 	cl.stop()
 	err := cl.latest().close()

@@ -27,11 +27,10 @@ const (
 // A Config holds what either end of a connection can choose: the common part of ClientConfig
 // and ServerConfig. The zero value is the defaults.
 type Config struct {
-	// InlineSend and InlineRecv are the largest Sends this end makes and
-	// accepts, in bytes, the transport header included: what it offers in the
-	// private data (RFC 8797 section 4.2). They are rounded down to a multiple
-	// of 1024 between 1024 and 262144. What both ends agree on is in ConnInfo.
-	// Zero is DefaultInline.
+	// InlineSend and InlineRecv are the largest Sends this end makes and accepts, in bytes, the
+	// transport header included: what it offers in the private data (RFC 8797 section 4.2). They are
+	// rounded down to a multiple of 1024 between 1024 and 262144. ConnInfo has the agreed values. Zero
+	// is DefaultInline.
 	InlineSend, InlineRecv int
 
 	// Credits is, at a client, the number of calls in flight to ask for, and
@@ -58,9 +57,9 @@ type Config struct {
 	// time its peer has taken replies of that size; after 2 seconds in which the peer
 	// takes nothing it is back at the start. Zero is 16 times MaxMessage.
 	//
-	// What Request.Decoder allocates counts until the handler has returned, beyond 64 KiB of each
-	// call. Calls may have as much of it as MaxMemory beside the rest, or one call alone more. A
-	// call that needs more than there is gets SYSTEM_ERR, as it cannot wait: see Request.LimitMemory.
+	// Memory that Request.Decoder allocates counts until the handler has returned, beyond 64 KiB of
+	// each call. Calls may have as much of it as MaxMemory beside the rest, or one call alone more. A
+	// call that needs more than that gets SYSTEM_ERR, as it cannot wait: see Request.LimitMemory.
 	MaxMemory int
 
 	// MaxSegment splits exposed memory into segments of at most so many
@@ -90,8 +89,8 @@ type Config struct {
 	// the peer leaves all invalidation to this end.
 	NoRemoteInvalidation bool
 
-	// PeerChunks says which chunks the other end of the connections accepts. The zero value
-	// is safe with every peer.
+	// PeerChunks are the chunks that the other end of the connections accepts. The zero value is safe
+	// with every peer.
 	PeerChunks PeerChunks
 
 	// BackwardCredits is the number of calls in flight from a server to its client:
@@ -126,10 +125,10 @@ type Config struct {
 	// seconds.
 	SetupTimeout time.Duration
 
-	// StallTimeout is how long a peer may go without taking any of the replies sent to
-	// it, or answering any RDMA Read of its memory, before its connection is closed with a
-	// *StallError. Only whole requests count as progress: with 30 seconds a message of 4
-	// MiB has to be transferred at 140 kB/s. Zero is 30 seconds, negative is for ever.
+	// StallTimeout is how long a peer may go without taking any of the replies sent to it, or
+	// answering any RDMA Read of its memory, before its connection is closed with a *StallError. Only
+	// whole requests count as progress: with 30 seconds a message of 4 MiB has to be transferred at
+	// 140 kB/s. Zero is 30 seconds, negative is forever.
 	StallTimeout time.Duration
 
 	// Middleware is around the handlers of all programs that this end executes, the first
@@ -149,8 +148,8 @@ type Config struct {
 	random func() uint64 // nil: math/rand's; set by tests that want the same again
 }
 
-// config is what the connections of one end work with: a Config with the defaults in place,
-// and what follows from it.
+// config is the configuration of one end's connections: a Config with the defaults in place, and what
+// follows from it.
 type config struct {
 	Config
 	callbacks bool // a client executes calls of its server
@@ -170,15 +169,15 @@ func (c *Config) rand() uint64 {
 	return rand.Uint64()
 }
 
-// PeerChunks says which chunks a peer can take apart.
+// PeerChunks are the chunks that a peer can parse.
 type PeerChunks uint8
 
 const (
-	// LinuxChunks is what Linux, and everything simpler, takes. The read list of a call
-	// has one position; Linux 6.1 misreads lists with more. Calls from the server to the
-	// client, and their replies, have no chunks (RFC 8167 section 5.3): they fit inline or
-	// fail. Linux 6.1's client posts new receives only when it gets replies to its own
-	// calls, so some thirty calls to it in between end its connection.
+	// LinuxChunks are those that Linux, and everything simpler, accepts. The read list of a call has
+	// one position; Linux 6.1 misreads lists with more. Calls from the server to the client, and their
+	// replies, have no chunks (RFC 8167 section 5.3): they fit inline or fail. Linux 6.1's client
+	// posts new receives only when it gets replies to its own calls, so some thirty calls to it in
+	// between end its connection.
 	LinuxChunks PeerChunks = iota
 	// AllChunks is all that RFC 8166 and RFC 8167 allow: read chunks at several positions,
 	// beside a position-zero chunk, too, and chunks in both directions. A Server and a
@@ -189,8 +188,8 @@ const (
 // totalMemory is the default of MaxTotalMemory, and what a client with callbacks has.
 func totalMemory(c *Config) int { return times(8, c.MaxMemory) }
 
-// times is a product of positive numbers, or the largest int: 32 bits do not hold the defaults
-// that long messages come to.
+// times is a product of positive numbers, or the largest int: 32 bits do not hold the defaults for
+// long messages.
 func times(a, b int) int {
 	if b > math.MaxInt/a {
 		return math.MaxInt
@@ -272,12 +271,10 @@ func within(owner string, limits []limit) error {
 	return nil
 }
 
-// maxSegment is the longest segment: its length field has 32 bits, and an int may have
-// no more.
+// maxSegment is the longest segment: its length field has 32 bits, and an int may not have more.
 const maxSegment = math.MaxInt & (1<<32 - 4)
 
-// role says which end of a connection this is. The client is the one that
-// opened it.
+// role is the end of a connection. The client is the end that opened it.
 type role uint8
 
 const (
@@ -340,7 +337,7 @@ func (c *config) connAttr(r role) fabric.ConnAttr {
 	}
 }
 
-// headers is what an RPC message has at most beside arguments or results.
+// headers is the largest size of an RPC message without its arguments or results.
 const headers = 10*xdr.Unit + 2*oncrpc.MaxAuthBody
 
 // fits returns an error if messages of a version of a program may be longer than MaxMessage.

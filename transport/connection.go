@@ -42,7 +42,7 @@ type connection interface {
 	leaveIdle() bool                    // has it take no new calls, unless some are under way
 	drainFor(ctx context.Context)       // has a server's connection end when its calls are answered
 
-	// What else is known.
+	// What else is known of the connection.
 
 	local() net.Addr
 	remote() net.Addr
@@ -61,7 +61,7 @@ type served interface {
 
 	// silence is how long the peer has been silent, and whether calls of it are in flight.
 	silence(now time.Time) (d time.Duration, inFlight bool)
-	hasCalled() bool // a call of the peer that was in order has come
+	hasCalled() bool // a call of the peer that was in order has arrived
 	// look checks the connection for progress, and its memory for use. It reports whether
 	// something is awaited of the peer.
 	look(now time.Time) (awaits bool)

@@ -79,11 +79,10 @@
 //
 // # Cancellation
 //
-// A call whose context ends returns when the peer cannot reach its memory any more. Its
-// credit comes back with the late reply. If the server was moving the data at that moment,
-// the refusal of the adapter ends the connection; RDMA has no smaller consequence. The
-// deadline of a context is watched from 2 to 4 ms after the start of a wait; an earlier
-// one is noticed then.
+// When the context of a call ends, the call returns once the peer can no longer reach its memory. Its
+// credit comes back with the late reply. If the server was moving the data at that moment, the
+// refusal of the adapter ends the connection; RDMA has no smaller consequence. The deadline of a
+// context is watched from 2 to 4 ms after the start of a wait; an earlier one is noticed then.
 //
 // # Configuration
 //
@@ -102,9 +101,9 @@
 //
 //   - A Call and everything it points to belong to the transport during Client.Call.
 //     Results are valid until the Call is used again.
-//   - A Request is valid until ServeRPC returns. What is given to Response.AddItem belongs
-//     to the response until its release function is called; Request.WhenReleased tells the
-//     same of all of them.
+//   - A Request is valid until ServeRPC returns. Memory passed to Response.AddItem belongs to the
+//     response until its release function is called; Request.WhenReleased reports the same for all
+//     items.
 //   - Memory that the peer can reach is exposed for one call, with one right, and closed
 //     before that call returns. [Client.RegisterMemory] trades some of that for speed, on
 //     adapters without memory windows. Short items may be copied through bounce buffers

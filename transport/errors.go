@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// A DialError says which connection could not be made. It unwraps to the cause.
+// A DialError is a connection that could not be made. It unwraps to the cause.
 type DialError struct {
 	Provider string
 	Addr     string

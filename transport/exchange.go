@@ -40,10 +40,10 @@ type received struct {
 	pad  xdr.Padding // in them
 }
 
-// recalled is what an exchange has in the reply cache.
+// recalled has the entries of an exchange in the reply cache.
 type recalled struct {
 	entry  *replycache.Entry // where the reply is to be remembered
-	awaits *replycache.Entry // whose reply is awaited
+	awaits *replycache.Entry // the entry with the awaited reply
 }
 
 // observed is the call of an exchange as an Observer sees it.
@@ -77,7 +77,7 @@ func (x *exchange) init(c *core, w carrier) {
 
 // ---- executing
 
-// dispatch finds the program of a call (RFC 5531 section 9), whose header has been decoded.
+// dispatch finds the program of a call (RFC 5531 section 9) after its header has been decoded.
 func (x *exchange) dispatch() {
 	call := &x.call
 	p := x.core.reg.programs[call.Prog]
@@ -187,7 +187,7 @@ func (x *exchange) authorized(p *Program) bool {
 // credAt is where the credential begins in a call.
 const credAt = 24
 
-// recall looks whether the call has come before, and takes it then. Else its reply will be
+// recall looks up whether the call is a repeated one, and takes it then. Otherwise its reply will be
 // remembered, unless idempotent says that there is no need.
 func (x *exchange) recall(idempotent bool) (taken bool) {
 	if idempotent {

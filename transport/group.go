@@ -30,12 +30,11 @@ type GroupConfig struct {
 	// has none. Zero is 2.
 	Connections int
 
-	// Idempotent tells which calls may be executed twice, the second time by way of another
-	// connection, and the first time late, after the second: those that read, and those whose
-	// repetition changes nothing. When their connection is lost they are made at once on
-	// another. Nil is for none: a call that was sent waits for its own connection. It is called
-	// for calls that have been sent and have lost their connection, by the goroutine that made
-	// the call.
+	// Idempotent reports whether a call may be executed twice, the second time by way of another
+	// connection, and the first time late, after the second: calls that read, and calls that change
+	// nothing when repeated. When the connection of such a call is lost, the call is made at once on
+	// another. Nil is for none: a call that was sent waits for its own connection. It is called for
+	// calls that have been sent and have lost their connection, by the goroutine that made the call.
 	Idempotent func(prog, vers, proc uint32) bool
 }
 
@@ -51,10 +50,9 @@ const (
 	fullBulk = 1 << 20
 )
 
-// A Group is several connections to one server, as one Requester. It begins with one connection,
-// adds others up to GroupConfig.Connections while those that there are have too much to do, and
-// closes them when they are not needed any more. Its methods may be called by many goroutines at
-// once.
+// A Group is several connections to one server, as one Requester. It begins with one connection, adds
+// others up to GroupConfig.Connections while the existing ones have too much to do, and closes them
+// when they are no longer needed. Its methods may be called by many goroutines at once.
 //
 // # Which connection a call uses
 //
@@ -73,20 +71,19 @@ const (
 // which one was lost. If none does, all are tried, and the first to be there again takes it;
 // so is an address that has no connection yet.
 //
-// A call that has been sent, and has no reply, may have been executed. It waits for the
-// connection that it was sent on to be made again, to the same address, and is sent again there,
-// as [Client.Call] describes: a server's reply cache knows it by its xid and by the client's
-// succession of connections, and answers without executing it twice. On another connection of
-// the Group it would be another client's call. So it does not go there, unless
-// GroupConfig.Idempotent allows it. A call of another kind whose address never comes back ends
-// with its context and a *LostError that says it may have been executed; with NoResend it does at
-// once.
+// A call that has been sent, and has no reply, may have been executed. It waits for the connection
+// that it was sent on to be made again, to the same address, and is sent again there, as
+// [Client.Call] describes: a server's reply cache knows it by its xid and by the client's succession
+// of connections, and answers without executing it twice. On another connection of the Group it would
+// be another client's call. So it does not go there, unless GroupConfig.Idempotent allows it. If the
+// address never comes back, a call of another kind ends with its context and a *LostError that says
+// it may have been executed; with NoResend it does at once.
 //
 // A connection that is lost is made again, with the pauses of a Client, when calls wait for it,
 // or when the others have too much to do.
 //
-// A connection whose server disappears silently is lost when ClientConfig.KeepAlive says so.
-// Without that it gets calls as long as it has room, as a single Client's does.
+// When a server disappears silently, its connection is lost after ClientConfig.KeepAlive. Without
+// that it gets calls as long as it has room, as a single Client's does.
 //
 // # Order
 //
@@ -240,8 +237,8 @@ func (g *Group) moves(call *Call) bool {
 	return !call.sent || g.cfg.Idempotent != nil && g.cfg.Idempotent(call.Prog, call.Vers, call.Proc)
 }
 
-// await waits until there is a connection. The members' are asked for one after the other, as
-// one will do, and then a further one.
+// await waits until there is a connection. It waits for the members' one after the other, as one will
+// do, and then for a further one.
 func (g *Group) await(ctx context.Context, sent bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -341,11 +338,11 @@ func (g *Group) end(err error) {
 // over makes the group's end known.
 func (g *Group) over() { g.once.Do(func() { close(g.done) }) }
 
-// First returns the Client of the first connection. The Group keeps owning it. The server's calls come
-// on it, and GroupConfig.OnReconnect is told of it: so the call by which a server learns that this
-// end is ready for calls has to be made with it, and not with the Group. The other connections
-// drop what the server calls. It is the one connection that a Group keeps, unless IdleTimeout says
-// otherwise. To close it is to take it out of the Group.
+// First returns the Client of the first connection. The Group keeps owning it. The server's calls
+// come on it, and GroupConfig.OnReconnect is called for it alone: so the call that announces to a
+// server that this end is ready for calls has to be made with it, and not with the Group. The other
+// connections drop what the server calls. It is the one connection that a Group keeps, unless
+// IdleTimeout says otherwise. To close it is to take it out of the Group.
 func (g *Group) First() *Client { return g.list()[0].cl }
 
 // Null calls procedure 0 of a program, which every program answers.
@@ -422,7 +419,7 @@ func (g *Group) Shutdown(ctx context.Context) error {
 }
 
 // Close ends all connections at once: calls under way fail with *ClosedError. On return no memory is
-// exposed any more. It may be called twice and by anybody.
+// exposed. It may be called twice, and by any goroutine.
 func (g *Group) Close() error { return g.finish((*Client).Close) }
 
 func (g *Group) finish(end func(cl *Client) error) error {

@@ -33,14 +33,14 @@ func (f HandlerFunc) ServeRPC(ctx context.Context, req *Request, res *Response) 
 
 // A Program is an RPC program that a server executes, or a client for its server.
 //
-// A handler may wait for another call of its client, but only as long as the connection has room
-// for that call. Over RDMA a new connection has room for 4 calls, so that 3 may wait. A reply
-// doubles this, up to Config.Credits, if more than half are in flight when it is sent: with 3 calls
-// waiting, the reply to a fourth makes it 8. Over TCP there is room for Config.Credits calls, or for 4
-// while the server is crowded, but calls to a Program without a Binding reserve 1 MiB each of 4 times
-// Config.MaxMessage: 16 with the defaults, so that 15 may wait. Calls beyond wait until one of
-// these is answered. A long poll with more waiting calls should end after some time, or be
-// a call back to the client (see Conn.Call), which needs no room of this kind.
+// A handler may wait for another call of its client, but only as long as the connection has room for
+// that call. Over RDMA a new connection has room for 4 calls, so that 3 may wait. A reply doubles
+// this, up to Config.Credits, if more than half are in flight when it is sent: with 3 calls waiting,
+// the reply to a fourth makes it 8. Over TCP there is room for Config.Credits calls, or for 4 while
+// the server is crowded, but calls to a Program without a Binding reserve 1 MiB each of 4 times
+// Config.MaxMessage: 16 with the defaults, so that 15 may wait. Calls beyond wait until a waiting
+// call is answered. A long poll with more waiting calls should end after some time, or be a call back
+// to the client (see Conn.Call), which needs no room of this kind.
 type Program struct {
 	Number    uint32 // in RPC calls
 	Low, High uint32 // versions, inclusive
@@ -49,17 +49,17 @@ type Program struct {
 	// Names describe versions of the program. Register refuses those with longer messages than Config.MaxMessage.
 	Names []*oncrpc.Program
 
-	// Binding is the upper-layer binding. It says which arguments may be in read
-	// chunks: a call with other arguments there, or with a chunk whose length differs
-	// from its length word, is answered with GARBAGE_ARGS. With nil the handler has to
-	// check. Over TCP it says how much memory to reserve for results: see ServeTCP.
+	// Binding is the upper-layer binding. It names the arguments that may be in read chunks: a call
+	// with other arguments there, or with a chunk of another length than its length word, is answered
+	// with GARBAGE_ARGS. With nil the handler has to check. Over TCP it bounds the memory to reserve
+	// for results: see ServeTCP.
 	Binding Binding
 
-	// Auth decides whether a call may be executed: AuthOK, or how it is denied (RFC 5531
-	// section 9). It is asked before the reply cache and the Handler, for all procedures,
-	// procedure 0 among them, by the goroutine that moves the connection: it must not block.
-	// What req points to is valid until it returns. If it panics, the caller gets SYSTEM_ERR.
-	// Nil: every call may. Package middleware makes such functions.
+	// Auth decides whether a call may be executed: AuthOK, or how it is denied (RFC 5531 section 9).
+	// It is called before the reply cache and the Handler, for all procedures, procedure 0 among them,
+	// by the goroutine that moves the connection: it must not block. The memory of req is valid until
+	// it returns. If it panics, the caller gets SYSTEM_ERR. Nil: every call may. Package middleware
+	// makes such functions.
 	Auth func(req *Request) oncrpc.AuthStat
 
 	// Null has the Handler execute procedure 0, too, as security flavors need it that set up
@@ -75,16 +75,16 @@ type Program struct {
 	// (RFC 5666 section 3.4). See Config.RFC5666.
 	ReadReplies bool
 
-	// Idempotent says which procedures may be executed again when a client that has lost
-	// its connection repeats a call. The replies of all others are kept for that
-	// case; see ReplyCache. Nil: none may.
+	// Idempotent reports whether a procedure may be executed again when a client that has lost its
+	// connection repeats a call. The replies of all others are kept for that case; see ReplyCache.
+	// Nil: none may.
 	Idempotent func(vers, proc uint32) bool
 
-	// Inline says which procedures are quick and never block: they run on
-	// the goroutine that leads the connection, without a hand-off. No other goroutine reads
-	// the connection meanwhile, so such a handler cannot wait for calls: with its context, or
-	// one made from it, the methods of a Client, Group, Conn, Backchannel or Pipeline that make
-	// calls return an error. Nil: none.
+	// Inline reports whether a procedure is quick and never blocks: such procedures run on the
+	// goroutine that leads the connection, without a hand-off. No other goroutine reads the connection
+	// meanwhile, so such a handler cannot wait for calls: with its context, or one made from it, the
+	// methods of a Client, Group, Conn, Backchannel or Pipeline that make calls return an error. Nil:
+	// none.
 	Inline func(vers, proc uint32) bool
 
 	// Independent says that the handlers wait for nothing that their client has to do: for no
@@ -117,7 +117,7 @@ type Request struct {
 	sysRead sysState
 }
 
-// A sysState says what is known of a call's AUTH_SYS credential.
+// A sysState is the state of a call's AUTH_SYS credential.
 type sysState uint8
 
 const (
@@ -126,10 +126,10 @@ const (
 	sysInvalid
 )
 
-// AuthSys returns the AUTH_SYS credential of the call, which is a claim and no more. ok is false
-// if the credential has another flavor, or a body that is not one. It is decoded once, whichever wrapper
-// asks for it, and without an allocation if the connection's calls are one user's. It belongs to
-// the request.
+// AuthSys returns the AUTH_SYS credential of the call, which is only a claim. ok is false if the
+// credential has another flavor, or a body that is not one. It is decoded once, whichever wrapper
+// asks for it, and without an allocation if the connection's calls are one user's. It belongs to the
+// request.
 func (r *Request) AuthSys() (sys *oncrpc.AuthSys, ok bool) {
 	if r.sysRead == sysUnread {
 		r.sysRead = sysInvalid
@@ -179,7 +179,7 @@ func (r *Request) Decoder() xdr.Decoder {
 }
 
 // LimitMemory sets what each Decoder of the request may allocate, in bytes; see
-// [xdr.Decoder.LimitMemory] for what that is otherwise. A call whose arguments take more is
+// [xdr.Decoder.LimitMemory] for what that is otherwise. A call with arguments that need more is
 // SYSTEM_ERR. A Middleware, or a Handler around a generated one, raises it for procedures with an
 // argument that is much longer as a Go value, such as an array of unions with large arms.
 func (r *Request) LimitMemory(bytes int) { r.limited, r.memory = true, bytes }

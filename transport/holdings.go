@@ -112,7 +112,7 @@ func (h *holdings) dropItems() {
 	h.items = h.items[:0]
 }
 
-// dropAll releases all memory but what is reserved: see settle.
+// dropAll releases all memory but the reservation: see settle.
 func (h *holdings) dropAll() {
 	h.dropItems()
 	h.dropValues()

@@ -38,7 +38,7 @@ type link struct {
 	// to wait for the next one here: then it fails with errMoves. Nil: none is.
 	moves func(call *Call) bool
 
-	// Of a peer whose readiness only a reply proves: see Backchannel.Call.
+	// Of a peer that proves its readiness only by a reply: see Backchannel.Call.
 	doubt bool
 }
 

@@ -100,7 +100,7 @@ func (cn *Conn) registered(n int) { cn.notice(Notice{Kind: NoticeRegistered, Byt
 
 // ---- connections
 
-// A connLife is what an Observer learns of a connection as a whole.
+// A connLife is the part of a connection that an Observer learns of.
 type connLife struct {
 	began time.Time // of the goroutine that has set it up
 

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// A Pipeline has many calls under way from one goroutine. Start hands it calls, and Wait returns
-// them one by one as they end, in whatever order. So a goroutine keeps 32 or 1000 calls
-// outstanding without one goroutine for each: messages leave together, with one doorbell, and the
-// replies that have come are taken in one pass.
+// A Pipeline has many calls under way from one goroutine. Start hands it calls, and Wait returns them
+// one by one as they end, in whatever order. So a goroutine keeps 32 or 1000 calls outstanding
+// without one goroutine for each: messages leave together, with one doorbell, and the replies that
+// have arrived are processed in one pass.
 //
 //	p := transport.NewPipeline(client)
 //	defer p.Close()
@@ -48,7 +48,7 @@ type Pipeline struct {
 	scratch []endedCall
 }
 
-// An oldLane has calls that are under way on a connection which gets no more of them: a Backchannel
+// An oldLane has calls that are under way on a connection which gets no further calls: a Backchannel
 // has been bound elsewhere, or it is ending.
 type oldLane struct {
 	lane  lane
@@ -96,8 +96,8 @@ func (p *Pipeline) start(call *Call, ended func(error)) {
 	p.queue = append(p.queue, call)
 }
 
-// public is the connection whose Observer learns of the calls; nil if there is none, or
-// if a wrapped Caller reports them.
+// public returns the connection that reports the calls to its Observer; nil without one, or if a
+// wrapped Caller reports them.
 func (p *Pipeline) public() *Conn {
 	if p.conns != nil {
 		return p.conns.cur.Load()
@@ -205,10 +205,10 @@ func (p *Pipeline) Flush(ctx context.Context) error {
 	return p.post(ctx)
 }
 
-// Close gives up the calls that have not ended. When it returns, the peer cannot reach their
-// memory any more; they are their owner's again. They may have been executed. Functions of
-// StartFunc are called; the error of a call that was given up is, or wraps, context.Canceled. The
-// Pipeline can be used again. It does nothing when no call is left.
+// Close gives up the calls that have not ended. When it returns, the peer can no longer reach their
+// memory, and they are their owner's again. They may have been executed. Functions of StartFunc are
+// called; the error of a call that was given up is, or wraps, context.Canceled. The Pipeline can be
+// used again. It does nothing when no call is left.
 func (p *Pipeline) Close() {
 	if p.lane != nil {
 		p.scratch = p.lane.abandon(p.scratch[:0])

@@ -19,10 +19,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// The record-marking bridge presents a connection as a net.Conn with the record
-// marking of RFC 5531 section 11, so that any ONC RPC server or client written
-// for TCP runs over RDMA unchanged. A call whose chunks have been fetched is one
-// record; in the reply, the Binding finds the items that may go to chunks.
+// The record-marking bridge presents a connection as a net.Conn with the record marking of RFC 5531
+// section 11, so that any ONC RPC server or client written for TCP runs over RDMA unchanged. A call
+// is one record, after its chunks have been fetched; in the reply, the Binding finds the items that
+// may go to chunks.
 
 // A recordParser assembles records from a byte stream.
 type recordParser struct {
@@ -67,8 +67,8 @@ func (p *recordParser) write(b []byte, done func([]byte) error) error {
 	return nil
 }
 
-// A stream is what the net.Conns of servers and clients have in common: the
-// records to be read, the read deadline, the error after the end.
+// A stream is the common part of the net.Conns of servers and clients: the records to be read, the
+// read deadline, the error after the end.
 type stream struct {
 	mu       sync.Mutex
 	records  []pushed // those from first on are to be read
@@ -80,7 +80,7 @@ type stream struct {
 	err      error // set when closed
 }
 
-// A pushed record is what of it is to be read.
+// A pushed record is the part of it to be read.
 type pushed struct {
 	place      uint64 // ascends from record to record
 	begun      bool   // some of it has been read
@@ -130,7 +130,8 @@ func (s *stream) release(place uint64) {
 	}
 }
 
-// drop is release for a record that need not be read any more. If that has begun it must go on.
+// drop is release for a record that no longer needs to be read. If its reading has begun it must go
+// on.
 func (s *stream) drop(place uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

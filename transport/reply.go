@@ -51,7 +51,7 @@ func (x *exch) results() []byte {
 }
 
 // answer answers with the RPC header h and results, which may or may not be in place, and the
-// exchange's items, whose at counts from the first byte of results.
+// exchange's items. The field at of an item counts from the first byte of results.
 func (x *exch) answer(h oncrpc.ReplyHeader, results []byte) {
 	var head [128]byte // a verifier of 100 bytes fits
 	h.XID = x.hdr.XID
@@ -244,10 +244,9 @@ func (x *exch) reserve(n int) {
 	x.sges = x.sges[:0]
 }
 
-// write adds the Writes of x.parts, one after the other, to the segments of an
-// offered chunk, and the lengths to what is returned. Each segment is filled
-// before the next one is used (RFC 5666 section 3.6). False means that the
-// chunk is too short; nothing has been written.
+// write adds the Writes of x.parts, one after the other, to the segments of an offered chunk, and the
+// lengths to ret. Each segment is filled before the next one is used (RFC 5666 section 3.6). False
+// means that the chunk is too short; nothing has been written.
 func (x *exch) write(offered, ret rpcrdma.WriteChunk) bool {
 	var room uint64
 	for i := range offered {

@@ -111,9 +111,8 @@ func (w *Response) Reject(e *oncrpc.RPCError) {
 	}
 }
 
-// Status returns the header of the reply as it stands, without xid: what Fail, Deny or Reject
-// have said, else a success. When the handlers within a wrapper have returned it is what they
-// made of the call.
+// Status returns the header of the reply as it stands, without xid: set by Fail, Deny or Reject, else
+// a success. When the handlers within a wrapper have returned it is their outcome.
 func (w *Response) Status() oncrpc.ReplyHeader {
 	h := w.status
 	if h.Stat == oncrpc.MsgAccepted {

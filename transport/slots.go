@@ -141,7 +141,7 @@ func (s *slot) begin(w *waiter) {
 	s.waiter, s.xid, s.err, s.late = w, w.xid, nil, false
 }
 
-// release frees a slot that the peer owes nothing any more. It returns the caller that has been given its
+// release frees a slot that the peer owes nothing. It returns the caller that has been given its
 // credit and is to be handed on, or nil.
 func (st *state) release(s *slot) *waiter {
 	if s.state == slotZombie {

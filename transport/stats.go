@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// ConnInfo is what the set-up of a connection agreed on.
+// ConnInfo is the agreement of a connection's set-up.
 type ConnInfo struct {
 	Provider   string // "tcp" over TCP, where what is not an address or a number of credits is zero
 	LocalAddr  net.Addr
@@ -94,7 +94,7 @@ type Counter struct {
 	Kind CounterKind
 }
 
-// A CounterKind says how a counter relates to what an Observer sees.
+// A CounterKind relates a counter to what an Observer sees.
 type CounterKind uint8
 
 const (
@@ -209,7 +209,7 @@ type ConnStats struct {
 	// reply have named in their chunks. Replies in read chunks (RFC 5666) are not counted.
 	ExposedBytes int64
 
-	// HeldBytes is what calls that this end executes hold of Config.MaxMemory.
+	// HeldBytes is the part of Config.MaxMemory that calls hold which this end executes.
 	HeldBytes int64
 
 	// Adapter has the figures of the adapter, if it counts: see fabric.Counting.

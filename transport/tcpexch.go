@@ -21,12 +21,12 @@ import (
 // The calls that an end of a TCP connection executes: from the wire, through an exchange, to
 // the handler, and back.
 //
-// A short call is copied out of the reader's buffer, as its handler may answer with parts of it,
-// and a long one is read into memory that has been reserved for it: as a whole while half of the
-// server's memory is free, and otherwise no more than twice what has come. TCP has no chunks in which
-// a call says how long its results may get: the program's Binding knows. Without one a fixed
-// amount is reserved: what a handler makes is there before its length is known, and nothing that
-// arrives tells it, so that reserving less would let Credits handlers at once go beyond MaxMemory.
+// A short call is copied out of the reader's buffer, as its handler may answer with parts of it, and
+// a long one is read into memory that has been reserved for it: as a whole while half of the server's
+// memory is free, and otherwise at most twice what has arrived. TCP has no chunks to announce how
+// long the results of a call may get: the program's Binding knows. Without one a fixed amount is
+// reserved: what a handler makes is there before its length is known, and nothing that arrives tells
+// it, so that reserving less would let Credits handlers at once go beyond MaxMemory.
 //
 // The reader waits for an exchange, and with a long call, which it would have to keep somewhere, for
 // memory. Short calls wait for memory in a queue. While calls of this end wait for replies, which
@@ -44,7 +44,7 @@ type tcpAnswers struct {
 	usage   *arena.Usage  // counts what the connection has of its own; nil at a client
 	gone    chan struct{} // closed when this end has given up the connection
 	room    chan struct{} // has room for one: there may be fewer calls in flight
-	granted chan struct{} // has room for one: the reader has got memory
+	granted chan struct{} // has room for one: the reader has received memory
 	waiting atomic.Bool   // the reader waits for room or memory
 	calling chan struct{} // has room for one: this end has made a call meanwhile
 	pace    pace          // the reader's
@@ -112,7 +112,7 @@ func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
 	a.calling = make(chan struct{}, 1)
 }
 
-// exchSize is what an exchange has for a short call and a short reply, in bytes, at most.
+// exchSize is the buffer of an exchange for a short call and a short reply, in bytes, at most.
 const exchSize = 2 * records.Short
 
 // countOwn counts n more bytes that the connection has.
@@ -158,11 +158,10 @@ func (a *tcpAnswers) keepPace(messages int) {
 	}
 }
 
-// takeExchange takes an exchange for a call, in its turn: it takes at most allowed, and on a
-// server that is crowded no more than there have been. While a call of this end waits for its
-// reply it does not wait for one, but returns an exchange that is not one of the connection's,
-// for a call that is read ahead and needs n bytes. It returns nil when the connection has been
-// given up.
+// takeExchange returns an exchange for a call, in its turn: at most allowed of them, and on a crowded
+// server at most as many as there have been. While a call of this end waits for its reply it does not
+// wait for one, but returns an exchange that is not one of the connection's, for a call that is read
+// ahead and needs n bytes. It returns nil when the connection has been given up.
 func (a *tcpAnswers) takeExchange(n int) *tcpExch {
 	for {
 		a.mu.Lock()
@@ -216,7 +215,7 @@ func (a *tcpAnswers) newExchange() *tcpExch {
 type waitEnd uint8
 
 const (
-	waitDone  waitEnd = iota // what it waits for has come
+	waitDone  waitEnd = iota // the awaited event has happened
 	waitAhead                // it is to read ahead
 	waitOver                 // the connection has been given up
 )
@@ -294,7 +293,7 @@ func (x *tcpExch) park() {
 	}
 }
 
-// resume makes what the exchange has reserved that of a call which does not wait any more.
+// resume hands the reservation of the exchange to its call, which waits no longer.
 func (x *tcpExch) resume() {
 	if x.parked > 0 {
 		x.c.tenant.Proceed(int64(x.parked), int64(x.ahead))
@@ -302,7 +301,7 @@ func (x *tcpExch) resume() {
 	}
 }
 
-// takeCall takes a short call, which is in the reader's buffer.
+// takeCall processes a short call, which is in the reader's buffer.
 func (c *tcpConn) takeCall(msg []byte) error {
 	a := &c.answers
 	x := a.takeExchange(exchSize)
@@ -556,7 +555,7 @@ func (a *tcpAnswers) claimOf(x *tcpExch) int {
 	return slices.IndexFunc(a.memq, func(w tcpWait) bool { return w.x == x })
 }
 
-// withdraw takes a call out of the queue. mu is held.
+// withdraw removes a call from the queue. mu is held.
 func (a *tcpAnswers) withdraw(i int) {
 	a.memq = slices.Delete(a.memq, i, i+1)
 	if i == 0 {
@@ -565,8 +564,8 @@ func (a *tcpAnswers) withdraw(i int) {
 	}
 }
 
-// need is what is reserved for the results of a call, in bytes. An item may be in a buffer of
-// the next size class.
+// need is the reservation for the results of a call, in bytes. An item may be in a buffer of the next
+// size class.
 func (x *tcpExch) need() int {
 	most := x.c.cfg.MaxMessage
 	if x.prog.Binding == nil || x.call.Cred.Protected() {
@@ -699,8 +698,8 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 	x.send(results)
 }
 
-// send has the reply written, whose mark and header are in x.head, at once unless the reader does it:
-// what it puts off goes out before it waits.
+// send has the reply written, with the mark and header in x.head, at once unless the reader does it:
+// what the reader puts off goes out before it waits.
 func (x *tcpExch) send(results []byte) {
 	c, detached := x.c, x.detached
 	if cap(results) > records.Short && x.own(results) == nil {
@@ -717,7 +716,7 @@ func (x *tcpExch) send(results []byte) {
 		from = it.at
 	}
 	x.rec.Parts = append(parts, results[from:])
-	// What holds nothing goes out with others, and counts as taken at once.
+	// A reply that holds nothing goes out with others, and counts as taken at once.
 	x.settle(x.used == 0)
 	inc(&c.stats.Replies)
 	x.observeReply()
@@ -807,8 +806,8 @@ func (x *tcpExch) Fail() {
 
 // ---- the end
 
-// drainFor has the connection end in order when the calls that have come are answered: those
-// that the reader has in its buffer as well.
+// drainFor ends the connection in order after the calls that have arrived are answered: those that
+// the reader has in its buffer as well.
 func (c *tcpConn) drainFor(ctx context.Context) {
 	a := &c.answers
 	a.mu.Lock()
