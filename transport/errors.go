@@ -239,7 +239,7 @@ var (
 	errStuck = errors.New("peer is not receiving; cannot revoke the memory of a canceled call")
 
 	// Not a *PeerError either: see fabric.Capabilities.
-	errWeakFence = errors.New("memory of a cancelled call can only be closed with the connection")
+	errWeakFence = errors.New("memory of a canceled call can only be closed with the connection")
 
 	errMakesRoom = errors.New("closed to make room for another connection: it was idle, or its host had the most")
 	errOutdated  = errors.New("server refuses the version that was agreed on, and speaks another")

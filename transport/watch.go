@@ -20,7 +20,7 @@ type watch struct {
 const (
 	sweepTime = time.Second
 
-	// slowTime is how long a peer takes nothing until it is given no more than a new one.
+	// slowTime is how long a peer may not receive before it gets only as much as a new one.
 	slowTime = 2 * time.Second
 
 	// trimTime is how long memory of calls is kept without a use, at least. It goes after

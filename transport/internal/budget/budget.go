@@ -405,7 +405,7 @@ func (t *Tenant) Release(n int64, taken bool) {
 	wake(woken)
 }
 
-// Restart reduces what the tenant may reserve to its start, since its peer takes nothing.
+// Restart reduces what the tenant may reserve to its start, since its peer is not receiving.
 func (t *Tenant) Restart() {
 	t.b.mu.Lock()
 	t.allow, t.took = t.cfg.Start, 0

@@ -35,10 +35,10 @@ const (
 
 // ErrStuck is why a Writer without interruptible writes fails: a record was withdrawn, and the peer
 // takes nothing.
-var ErrStuck = errors.New("peer takes nothing, and a record that is half written cannot be withdrawn")
+var ErrStuck = errors.New("peer is not reading, and a half-written record cannot be withdrawn")
 
 // ErrStalled is why a Writer fails when its peer has taken nothing for all of Options.Stall.
-var ErrStalled = errors.New("peer takes nothing")
+var ErrStalled = errors.New("peer is not reading")
 
 // A Record is a message to be sent. It belongs to the Writer while it is not idle.
 type Record struct {
