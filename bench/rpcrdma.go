@@ -11,6 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -290,7 +291,7 @@ func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 //
 // Bulk data comes from one buffer for all calls, as in the TCP copy loops. On a device it is
 // memory of the transport, which is registered, unless each call registers it.
-func (e Ends) program(at Site, ready chan<- *transport.Conn) transport.Program {
+func (e Ends) program(at Site, ready chan<- rpc.Conn) transport.Program {
 	alloc := at.Adapter.Device && !e.Register
 	var bulk []byte
 	if !alloc {
@@ -364,7 +365,7 @@ func startServer(at Site, e Ends, program transport.Program) (*far, error) {
 }
 
 func (s *Server) serveRPC() (*far, error) {
-	return startServer(s.Site, s.Ends, s.Ends.program(s.Site, make(chan *transport.Conn, 1)))
+	return startServer(s.Site, s.Ends, s.Ends.program(s.Site, make(chan rpc.Conn, 1)))
 }
 
 func dialRPC(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*transport.Call)) (*Instance, error) {
@@ -466,7 +467,7 @@ func caller(depth int, proc uint32, prepare func(*transport.Call), do func(worke
 
 // bothWays connects ends that both serve calls.
 func bothWays(at Site, e Ends, depth int) (*Instance, error) {
-	ready := make(chan *transport.Conn, 1)
+	ready := make(chan rpc.Conn, 1)
 	program := e.program(at, ready)
 	server, err := startServer(at, e, program)
 	if err != nil {

@@ -1,6 +1,10 @@
 package transport
 
-import "context"
+import (
+	"context"
+
+	"github.com/rpcrdma/rpcrdma/rpc"
+)
 
 // Both directions on one connection (RFC 8167).
 //
@@ -34,7 +38,10 @@ func NewBackchannel() *Backchannel {
 // left to it. It fails with *NotReadyError once the client has dropped a connection on
 // the first call that ever was sent to it, and with *ClosedError after Close, or if cn has
 // ended: a handler may come so late that the client is ready on the next connection already.
-func (b *Backchannel) Bind(cn *Conn, calls int) error {
+//
+// Bind panics if conn is not of this package.
+func (b *Backchannel) Bind(conn rpc.Conn, calls int) error {
+	cn := conn.(*Conn)
 	if err := cn.Err(); err != nil {
 		return err
 	}
@@ -58,7 +65,7 @@ func (b *Backchannel) Call(ctx context.Context, call *Call) error {
 	if err := b.link.ended(); err != nil {
 		return err // though there may be a connection still
 	}
-	return b.link.call(ctx, call)
+	return b.link.call(ctx, pendingOf(call))
 }
 
 // Null calls procedure 0 of a program, which every program answers.

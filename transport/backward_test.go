@@ -28,7 +28,7 @@ type callerService struct {
 
 func (s *callerService) ServeRPC(ctx context.Context, req *Request, res *Response) {
 	if req.Proc == procReady {
-		s.conns <- req.Conn()
+		s.conns <- req.Conn().(*Conn)
 		return
 	}
 	s.testService.ServeRPC(ctx, req, res)
@@ -535,7 +535,7 @@ func TestAllowBackward(t *testing.T) {
 		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every}
 		var cn *Conn
 		prog.Handler = HandlerFunc(func(_ context.Context, req *Request, _ *Response) {
-			cn = req.Conn()
+			cn = req.Conn().(*Conn)
 			<-gate // the leader is here, and does not see that it is to open the half
 		})
 		serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, s *Server) {
@@ -1023,7 +1023,7 @@ func inlineCaller(t *testing.T, callers func(cn *Conn) []Caller) Program {
 		Handler: HandlerFunc(func(ctx context.Context, req *Request, _ *Response) {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			for _, c := range callers(req.Conn()) {
+			for _, c := range callers(req.Conn().(*Conn)) {
 				if err := c.Call(ctx, testCall()); err != errInline {
 					t.Errorf("a call with a %T returned %v", c, err)
 				}

@@ -407,7 +407,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.PeerChunks, calls int) {
 	conns := make(chan *transport.Conn, 1)
 	cfg := transport.Settings{Credits: credits, BackwardCredits: credits, PeerChunks: peer, ReplyCache: transport.ReplyCache{Entries: 64, Bytes: 1 << 20}}
 	sv := b.serve(t, p, cfg, &errander{
-		ready: func(req *transport.Request) { conns <- req.Conn() },
+		ready: func(req *transport.Request) { conns <- req.Conn().(*transport.Conn) },
 		meet: func(ctx context.Context) {
 			select {
 			case met <- struct{}{}:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // The server's side of the bridge: see record.go. A bridge is the Handler of the programs that it
@@ -78,7 +79,7 @@ func (b *bridge) takes(prog uint32) bool {
 // idempotent reports whether the reply to a call need not be remembered.
 func (b *bridge) idempotent(call *oncrpc.CallHeader) bool {
 	i, ok := b.prog.Binding.(Idempotence)
-	return call.Proc == 0 || ok && i.Idempotent(Procedure{call.Prog, call.Vers, call.Proc})
+	return call.Proc == 0 || ok && i.Idempotent(Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc})
 }
 
 func (b *bridge) Accept() (net.Conn, error) {
@@ -120,7 +121,7 @@ func (b *bridge) execute(x *exch) {
 		return
 	}
 	x.request()
-	x.res = Response{o: x}
+	x.res = rpc.Answering(x, nil)
 	if e := x.event; e != nil {
 		e.Waited = time.Since(e.Began)
 	}
@@ -134,7 +135,7 @@ func (b *bridge) execute(x *exch) {
 // a call that has not been read is not executed. What became of others is unknown, and the reply is not
 // remembered.
 func (b *bridge) ServeRPC(ctx context.Context, req *Request, res *Response) {
-	p := &passed{x: req.o.(*exch), reply: make(chan []byte, 1)} // TCP has no bridges
+	p := &passed{x: rpc.OriginOf(req).(*exch), reply: make(chan []byte, 1)} // TCP has no bridges
 	rc := b.pass(req, res, p)
 	if rc == nil {
 		return
@@ -346,8 +347,8 @@ func (rc *serverRecords) fill(p *passed, res *Response, record []byte) {
 	}
 	results := record[n:]
 	if rc.binding != nil && !x.call.Cred.Protected() {
-		x.ranges = rc.binding.Reply(Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, results, false, x.ranges[:0])
-		results = res.carve(results, x.ranges)
+		x.ranges = rc.binding.Reply(Procedure{Prog: x.call.Prog, Vers: x.call.Vers, Proc: x.call.Proc}, results, false, x.ranges[:0])
+		results = x.carve(results, x.ranges)
 	}
 	res.Fail(oncrpc.Success)
 	res.Results = results
@@ -355,7 +356,7 @@ func (rc *serverRecords) fill(p *passed, res *Response, record []byte) {
 
 // carve makes items of ranges of results, and returns the results without
 // them. Items that are out of order or out of bounds stay in the results.
-func (w *Response) carve(b []byte, items []Range) []byte {
+func (x *exch) carve(b []byte, items []Range) []byte {
 	if !inOrder(items, len(b)) || len(items) == 0 {
 		return b
 	}
@@ -368,7 +369,7 @@ func (w *Response) carve(b []byte, items []Range) []byte {
 	from := 0
 	for _, it := range items {
 		out = append(out, b[from:it.Offset]...)
-		w.o.addItem(len(out), b[it.Offset:it.Offset+it.Length], nil)
+		x.AddItem(len(out), b[it.Offset:it.Offset+it.Length], nil)
 		from = it.End()
 	}
 	return append(out, b[from:]...)

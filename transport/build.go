@@ -41,7 +41,7 @@ type scratch struct {
 }
 
 // outline is what a call consists of, but for what the transport puts around it.
-func (sc *scratch) outline(call *Call) (pc plan.Call, err error) {
+func (sc *scratch) outline(call *pendingCall) (pc plan.Call, err error) {
 	pc.Args = len(call.Args)
 	if call.raw != nil {
 		pc.Args = len(call.raw)
@@ -63,7 +63,7 @@ func (sc *scratch) outline(call *Call) (pc plan.Call, err error) {
 }
 
 // results is what the reply to a call may consist of.
-func (sc *scratch) results(call *Call) (plan.Results, error) {
+func (sc *scratch) results(call *pendingCall) (plan.Results, error) {
 	sc.sizes = sc.sizes[:0]
 	for i := range call.WriteItems {
 		w := &call.WriteItems[i]
@@ -91,7 +91,7 @@ func (c *conn) chunks() plan.Chunks {
 
 // build forms the message of a call in the slot's send buffer and prepares what
 // it exposes: s.wrs is the list to post.
-func (s *slot) build(call *Call) error {
+func (s *slot) build(call *pendingCall) error {
 	c := s.c
 	if err := c.cfg.fits(call.Names); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (s *slot) list(msg []byte) {
 
 // keepsXID reports whether the call has an xid already: it is sent again (RFC 8167 section
 // 5.4), or its verifier signs a header that has one.
-func (call *Call) keepsXID() (keep bool, xid uint32) {
+func (call *pendingCall) keepsXID() (keep bool, xid uint32) {
 	switch {
 	case call.sent:
 		return true, call.xid
@@ -232,7 +232,7 @@ func (s *slot) message(t *plan.Terms) ([]byte, error) {
 // checkLengths holds the ReadItems against the length words in the arguments: a server
 // that is told another length would take what follows for something else. The items are
 // in order.
-func (call *Call) checkLengths() error {
+func (call *pendingCall) checkLengths() error {
 	args := call.Args
 	if call.raw != nil {
 		args = call.raw

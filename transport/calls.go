@@ -32,7 +32,7 @@ func (t *callTable[C]) init(lf *life, newCall func(idx int) *C) { t.life, t.newC
 
 // acquire takes a call, or waits for one, and returns it with its caller's waiter. The state is locked, and
 // unlocked on return. While it waits another goroutine may make call, unless that is nil: see startNext.
-func (t *callTable[C]) acquire(ctx context.Context, call *Call) (*C, *waiter, error) {
+func (t *callTable[C]) acquire(ctx context.Context, call *pendingCall) (*C, *waiter, error) {
 	state := t.core.wire
 	err := ctx.Err()
 	if err == nil {

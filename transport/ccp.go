@@ -147,7 +147,7 @@ func (c *conn) configure(ctx context.Context) error {
 		}),
 		MaxResults: rpcrdma.ConfigSize,
 	}
-	err := c.call(ctx, &call)
+	err := c.call(ctx, pendingOf(&call))
 	var refused *oncrpc.RPCError
 	var unread *RDMAError
 	if errors.As(err, &refused) || errors.As(err, &unread) {

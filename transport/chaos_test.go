@@ -279,7 +279,7 @@ func testChaos(t *testing.T, b *bed) {
 	server := b.serve(t, p, cfg, &errander{
 		ready: func(req *transport.Request) {
 			d := xdr.NewDecoder(req.Args)
-			used(req.Conn())
+			used(req.Conn().(*transport.Conn))
 			if err := backs[d.Uint32()].Bind(req.Conn(), 0); err != nil && req.Conn().Err() == nil && ctx.Err() == nil {
 				t.Error(err)
 			}
@@ -652,7 +652,7 @@ func testLateEnd(t *testing.T, b *bed) {
 			t.Error(err)
 		}
 		credits = 8
-		binds <- req.Conn()
+		binds <- req.Conn().(*transport.Conn)
 	}})
 	met, leave := make(chan struct{}), make(chan struct{})
 	client := &errander{meet: func(context.Context) { met <- struct{}{}; <-leave }}
@@ -787,7 +787,7 @@ func testLateBind(t *testing.T, b *bed) {
 	ctx, cancel := context.WithTimeout(bg, b.patience())
 	defer cancel()
 	binds := make(chan *transport.Conn, 2)
-	sv := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) { binds <- req.Conn() }})
+	sv := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) { binds <- req.Conn().(*transport.Conn) }})
 	ready := func(cl *transport.Client) {
 		if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
 			t.Error(err)

@@ -201,7 +201,7 @@ func (cl *Client) latest() connection { return cl.link.latest() }
 // do neither (Config.BounceMax).
 func (cl *Client) Call(ctx context.Context, call *Call) error {
 	cl.note(call)
-	return cl.link.call(ctx, call)
+	return cl.link.call(ctx, pendingOf(call))
 }
 
 // note remembers which program was called last.
@@ -220,7 +220,7 @@ func (cl *Client) Null(ctx context.Context, prog, vers uint32) error {
 // whose memory is the caller's. It fails with an *OperationError on a connection of version 1, with
 // an *RDMAError when the server does not know the operation, and else as Call does.
 func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
-	return operate(cl.connCfg, m, func(call *Call) error { return cl.link.call(ctx, call) })
+	return operate(cl.connCfg, m, func(call *pendingCall) error { return cl.link.call(ctx, call) })
 }
 
 // Info says what the set-up of the latest connection agreed on, and the credits

@@ -277,8 +277,7 @@ func TestReadChunk(t *testing.T) {
 		client(t, &Settings{PeerChunks: AllChunks}, func(p *peer, cl *Client) {
 			args := xdr.AppendUint32(nil, 3001)
 			args = xdr.AppendUint32(args, 3002)
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{
-				{Offset: 4, Data: data[:3001]}, {Offset: 8, Data: data[:3002]}}})
+			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{{Offset: 4, Data: data[:3001]}, {Offset: 8, Data: data[:3002]}}})
 			h, payload := p.message("the call")
 			if len(h.Reads) != 2 || h.Reads[0].Position != 44 || h.Reads[1].Position != 44+3004+4 || len(payload) != 48 {
 				t.Fatalf("read list is %+v, inline part of %d bytes", h.Reads, len(payload))
@@ -1118,7 +1117,7 @@ func TestLine(t *testing.T) {
 	// waiting has the test hold the only credit, and a call in line for it.
 	waiting := func(t *testing.T, call *Call, f func(p *peer, cl *Client, held *slot, done <-chan error)) {
 		client(t, nil, func(p *peer, cl *Client) {
-			held, err := cl.conn().acquire(bg, testCall())
+			held, err := cl.conn().acquire(bg, pendingOf(testCall()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -1153,7 +1152,7 @@ func TestLine(t *testing.T) {
 		call := testCall()
 		call.WriteItems = []WriteItem{{Buf: make([]byte, 9000)}}
 		waiting(t, call, func(p *peer, cl *Client, held *slot, done <-chan error) {
-			if cl.conn().plain(call) {
+			if cl.conn().plain(pendingOf(call)) {
 				t.Error("the call counts as plain")
 			}
 			held.giveBack()

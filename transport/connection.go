@@ -17,7 +17,7 @@ import (
 type connection interface {
 	// Calls.
 
-	call(ctx context.Context, call *Call) error
+	call(ctx context.Context, call *pendingCall) error
 	openLane() lane          // for a Pipeline's calls
 	allow(calls int)         // see Conn.AllowBackward
 	inherit(from connection) // goes on with the xids of the connection before
@@ -112,11 +112,8 @@ func (cn *Conn) logPanic(what string, v any, attrs ...any) {
 
 // replyTooLong is the error for a part of a reply that does not fit.
 func replyTooLong(call *oncrpc.CallHeader, what string, size, limit int) error {
-	return &ReplySizeError{Procedure{call.Prog, call.Vers, call.Proc}, SizeError{what, size, limit}}
+	return &ReplySizeError{Procedure: Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, SizeError: SizeError{What: what, Size: size, Limit: limit}}
 }
-
-// Conn returns the connection that the call came by.
-func (r *Request) Conn() *Conn { return r.o.conn() }
 
 // AllowBackward permits up to calls concurrent calls to the client; 0 is Config.BackwardCredits, which
 // also bounds it. The client may grant fewer. Call it once the client has told the program, in its
@@ -140,7 +137,9 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 // all calls that the client has in flight should fit: its Credits times their length.
 //
 // A handler that is Inline gets an error: see [Program].Inline.
-func (cn *Conn) Call(ctx context.Context, call *Call) error {
+func (cn *Conn) Call(ctx context.Context, call *Call) error { return cn.make(ctx, pendingOf(call)) }
+
+func (cn *Conn) make(ctx context.Context, call *pendingCall) error {
 	if IsInline(ctx) {
 		return errInline
 	}

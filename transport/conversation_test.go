@@ -448,7 +448,7 @@ const (
 func (s *convService) ServeRPC(ctx context.Context, req *Request, res *Response) {
 	switch req.Proc {
 	case procConn:
-		s.cn.Store(req.Conn())
+		s.cn.Store(req.Conn().(*Conn))
 	case procEcho, procFail:
 		s.added.Add(1)
 		if d := xdr.NewDecoder(req.Args); req.Proc == procEcho && (d.Opaque(1<<30) == nil && d.Err() != nil) {

@@ -343,8 +343,8 @@ func (cl *Client) ask(c connection) {
 	}
 	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.KeepAlive)
 	defer cancel()
-	call := Call{Prog: uint32(last >> 32), Vers: uint32(last)}
-	if err := c.call(ctx, &call); errors.Is(err, context.DeadlineExceeded) && call.sent {
+	call := pendingOf(&Call{Prog: uint32(last >> 32), Vers: uint32(last)})
+	if err := c.call(ctx, call); errors.Is(err, context.DeadlineExceeded) && call.sent {
 		c.breakOff(errSilent)
 	}
 }

@@ -149,7 +149,7 @@ func (x *exch) chunksFit(b Binding) bool {
 	case b == nil:
 		return true
 	}
-	x.ranges, _ = b.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[n:], x.ranges[:0])
+	x.ranges, _ = b.Call(Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, x.msg[n:], x.ranges[:0])
 	for items := x.ranges; len(reads) > 0; {
 		at, sum := int(reads[0].Position), 0
 		for len(reads) > 0 && int(reads[0].Position) == at {

@@ -4,8 +4,10 @@ import (
 	"net"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
@@ -49,12 +51,12 @@ type recalled struct {
 // observed is the call of an exchange as an Observer sees it.
 type observed struct {
 	came  time.Time  // when the call was received; zero without an Observer
-	event *CallEvent // of the call, until it has ended; nil without an Observer
+	event *callEvent // of the call, until it has ended; nil without an Observer
 }
 
 // A carrier is an exchange with its wire: how the reply gets back.
 type carrier interface {
-	origin
+	origin.Origin
 	replycache.Waiter
 
 	other() bool                                 // takes a call to a program that is not in the registry, or returns false
@@ -133,7 +135,7 @@ func (x *exchange) serve() {
 	if x.prog.Auth == nil { // else it has been asked with it
 		x.request()
 	}
-	x.res = Response{Results: x.wire.results(), o: x.wire}
+	x.res = rpc.Answering(x.wire, x.wire.results())
 	serve(x.core.contexts.of(x.entry != nil, !x.detached), x.prog.Handler, &x.req, &x.res, x.event, func() { x.exited() })
 	x.finish()
 }
@@ -151,28 +153,24 @@ func (x *exchange) exited() {
 // finish answers a call with what its handler has made of it.
 func (x *exchange) finish() {
 	x.dropValues()
-	if x.res.refused() {
+	h := x.res.Status()
+	if h.Stat != oncrpc.MsgAccepted || h.AcceptStat != oncrpc.Success {
 		x.dropItems()
 		x.res.Results = nil
 	}
-	x.wire.answer(x.res.Status(), x.res.Results)
+	x.wire.answer(h, x.res.Results)
 }
 
 // request makes the Request of the call.
 func (x *exchange) request() {
-	call := &x.call
-	x.req = Request{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
-		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
-		Args: x.msg[x.at:], at: x.at, pad: x.pad, o: x.wire, sys: x.req.sys,
-	}
+	rpc.Arrived(&x.req, &x.core.public, x.wire, &x.call, x.msg, x.at, x.pad)
 }
 
 // authorized asks the program whether the call may be executed. If not, it is answered.
 func (x *exchange) authorized(p *Program) bool {
 	x.request()
 	h, ok := authorize(p, &x.req, func() {
-		x.res = Response{o: x.wire}
+		x.res = rpc.Answering(x.wire, nil)
 		x.res.Fail(oncrpc.SystemErr)
 		x.exited()
 	})
@@ -211,7 +209,7 @@ func (x *exchange) recall(idempotent bool) (taken bool) {
 // Answer answers with a reply from the cache: see replycache.Waiter.
 func (x *exchange) Answer(r replycache.Reply) {
 	for _, it := range r.Items {
-		x.wire.addItem(it.At, it.Data, nil)
+		x.wire.AddItem(it.At, it.Data, nil)
 	}
 	inc(&x.core.stats.Replayed)
 	if e := x.event; e != nil {
@@ -221,10 +219,10 @@ func (x *exchange) Answer(r replycache.Reply) {
 }
 
 // remember keeps the reply to the call, before it is sent. results and the items stay the caller's.
-func (x *exchange) remember(rpc, results []byte) {
+func (x *exchange) remember(head, results []byte) {
 	if e := x.entry; e != nil {
 		x.entry = nil
-		e.Answer(rpc, results, len(x.items), func(i int) (int, []byte) { return x.items[i].at, x.items[i].data })
+		e.Answer(head, results, len(x.items), func(i int) (int, []byte) { return x.items[i].At, x.items[i].Data })
 	}
 }
 
@@ -234,7 +232,7 @@ func (x *exchange) alloc(n int) (*arena.Buffer, error) {
 	return x.holdings.alloc(n, x.wire.unrefused())
 }
 
-func (x *exchange) allocItem(n int) []byte {
+func (x *exchange) AllocItem(n int) []byte {
 	if n < 0 || n > x.core.cfg.MaxMessage {
 		return nil
 	}
@@ -257,9 +255,12 @@ func (x *exchange) drop() {
 	x.msg, x.req.Args, x.res.Results = nil, nil, nil
 }
 
-// ---- the handler's view
-
-func (x *exchange) conn() *Conn { return &x.core.public }
+// LogFailed logs that the handler has failed.
+func (x *exchange) LogFailed(prog, vers, proc uint32, err error) {
+	if log := x.core.cfg.Logger; log != nil {
+		log.Error("a handler has failed", "prog", prog, "vers", vers, "proc", proc, "peer", x.core.addr(), "err", err)
+	}
+}
 
 // ---- events for an Observer
 
@@ -274,7 +275,7 @@ func (x *exchange) arrived() {
 func (x *exchange) observeCall(t Transfer) {
 	call := &x.call
 	x.event = x.core.cfg.observation.begin(CallEvent{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Conn: &x.core.public, Executed: true,
+		Procedure: Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, Conn: &x.core.public, Executed: true,
 		Backward: x.core.role == roleClient, XID: call.XID, Began: x.came, Waited: time.Since(x.came), Request: t,
 	})
 }

@@ -103,11 +103,12 @@ func Random(cfg *Settings, f func() uint64) *Settings {
 }
 
 // XID is the xid that a call was last sent with, 0 if it was not sent.
-func (call *Call) XID() uint32 {
-	if !call.sent {
+func XID(call *Call) uint32 {
+	p := pendingOf(call)
+	if !p.sent {
 		return 0
 	}
-	return call.xid
+	return p.xid
 }
 
 // Held is how many bytes the calls hold that this end of a connection is answering.

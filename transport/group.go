@@ -216,7 +216,7 @@ func (g *Group) Call(ctx context.Context, call *Call) error {
 		if err != errMoves {
 			return stillSent(err, sent)
 		}
-		if call.sent {
+		if pendingOf(call).sent {
 			sent = true
 			g.moved.Add(1)
 		}
@@ -233,7 +233,7 @@ func stillSent(err error, before bool) error {
 }
 
 // moves reports whether a call that has lost its connection is made on another.
-func (g *Group) moves(call *Call) bool {
+func (g *Group) moves(call *pendingCall) bool {
 	return !call.sent || g.cfg.Idempotent != nil && g.cfg.Idempotent(call.Prog, call.Vers, call.Proc)
 }
 

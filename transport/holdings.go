@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
@@ -11,20 +12,12 @@ type holdings struct {
 	tenant *budget.Tenant
 	arena  *arena.Arena
 
-	items  []item
+	items  []origin.Item
 	mems   []*arena.Buffer // handed out by alloc
 	after  []func()        // see Request.WhenReleased
 	held   int             // bytes reserved in the budget
 	used   int             // bytes of memory that there are; those of bulk data are reserved
 	values int             // bytes of decoded arguments, which are not in held
-}
-
-// An item is a result that may go to a write chunk.
-type item struct {
-	at      int // its place in the stream, which does not have it
-	data    []byte
-	key     uint32
-	release func()
 }
 
 // alloc takes a buffer of at least n bytes, which is kept until the reply is out. Buffers of up to free bytes
@@ -70,8 +63,8 @@ func (h *holdings) settle(taken bool) {
 	}
 }
 
-// takeValues takes memory for decoded arguments, which counts until the handler has returned.
-func (h *holdings) takeValues(n int) bool {
+// TakeValues takes memory for decoded arguments, which counts until the handler has returned.
+func (h *holdings) TakeValues(n int) bool {
 	ok := h.tenant.Decode(int64(h.values), int64(n))
 	if ok {
 		h.values += n
@@ -97,14 +90,14 @@ func (h *holdings) own(data []byte) *arena.Buffer {
 	return nil
 }
 
-func (h *holdings) whenReleased(f func()) { h.after = append(h.after, f) }
+func (h *holdings) WhenReleased(f func()) { h.after = append(h.after, f) }
 
-func (h *holdings) itemList() *[]item { return &h.items }
+func (h *holdings) Items() *[]origin.Item { return &h.items }
 
 // dropItems forgets the results that may be chunks.
 func (h *holdings) dropItems() {
 	for i := range h.items {
-		if f := h.items[i].release; f != nil {
+		if f := h.items[i].Release; f != nil {
 			f()
 		}
 	}

@@ -16,7 +16,7 @@ type lane interface {
 	// post sends calls, from the first on, as far as credits go, and returns how many it has
 	// taken. If no call of the lane is under way it waits for a credit. The error is why the
 	// connection takes none, or ctx's.
-	post(ctx context.Context, calls []*Call) (taken int, err error)
+	post(ctx context.Context, calls []*pendingCall) (taken int, err error)
 
 	// reap appends the calls that have ended to list. It waits for one if none has, unless no
 	// call is under way: the error is ctx's.
@@ -32,7 +32,7 @@ type lane interface {
 
 // An endedCall is a call that has ended, and how.
 type endedCall struct {
-	call *Call
+	call *pendingCall
 	err  error
 }
 
@@ -62,7 +62,7 @@ func (c *conn) openLane() lane {
 func (ln *rdmaLane) busy() int { return ln.under }
 
 // post forms as many messages as there are credits, and posts them with one doorbell.
-func (ln *rdmaLane) post(ctx context.Context, calls []*Call) (int, error) {
+func (ln *rdmaLane) post(ctx context.Context, calls []*pendingCall) (int, error) {
 	if err := ln.take(ctx, len(calls)); err != nil {
 		return 0, err
 	}
@@ -149,7 +149,7 @@ func (ln *rdmaLane) launch(list []*slot) {
 }
 
 // drop ends a call that has not been sent.
-func (ln *rdmaLane) drop(s *slot, call *Call, err error) {
+func (ln *rdmaLane) drop(s *slot, call *pendingCall, err error) {
 	s.unexpose()
 	s.giveBack()
 	ln.failed = append(ln.failed, endedCall{call, err})
@@ -239,7 +239,7 @@ func unfinished(err error, addr string, sent bool) error {
 
 // A callLane has a goroutine for each call, where calls cannot be made otherwise.
 type callLane struct {
-	call   func(context.Context, *Call) error
+	call   func(context.Context, *pendingCall) error
 	addr   string          // of the peer; empty: nothing is known of how calls are made
 	ctx    context.Context // that the calls end with
 	cancel context.CancelFunc
@@ -253,7 +253,7 @@ type callLane struct {
 // mostCalling is how many goroutines a callLane has at most.
 const mostCalling = 256
 
-func newCallLane(call func(context.Context, *Call) error, addr string) *callLane {
+func newCallLane(call func(context.Context, *pendingCall) error, addr string) *callLane {
 	ln := &callLane{call: call, addr: addr, bell: make(chan struct{}, 1)}
 	ln.ctx, ln.cancel = context.WithCancel(context.Background())
 	return ln
@@ -261,7 +261,7 @@ func newCallLane(call func(context.Context, *Call) error, addr string) *callLane
 
 func (ln *callLane) busy() int { return ln.under }
 
-func (ln *callLane) post(ctx context.Context, calls []*Call) (int, error) {
+func (ln *callLane) post(ctx context.Context, calls []*pendingCall) (int, error) {
 	n := min(len(calls), mostCalling-ln.under)
 	ln.under += n
 	ctx = &callContext{ln.ctx, context.WithoutCancel(ctx)}
@@ -285,7 +285,7 @@ func (c *callContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-func (ln *callLane) make(ctx context.Context, call *Call) {
+func (ln *callLane) make(ctx context.Context, call *pendingCall) {
 	err := ln.call(ctx, call)
 	ln.mu.Lock()
 	ln.ended = append(ln.ended, endedCall{call, err})

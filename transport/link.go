@@ -36,7 +36,7 @@ type link struct {
 
 	// moves reports whether a call that has lost its connection is to be made elsewhere, and not
 	// to wait for the next one here: then it fails with errMoves. Nil: none is.
-	moves func(call *Call) bool
+	moves func(call *pendingCall) bool
 
 	// Of a peer that proves its readiness only by a reply: see Backchannel.Call.
 	doubt bool
@@ -133,7 +133,7 @@ func (l *link) addr() string {
 // call makes one call on the connections that there are until its reply has come, or
 // nothing can be hoped for any more. An Inline handler must not wait for it on any connection:
 // it may be the handler's own, or the next one may be.
-func (l *link) call(ctx context.Context, call *Call) error {
+func (l *link) call(ctx context.Context, call *pendingCall) error {
 	if IsInline(ctx) {
 		return errInline
 	}
@@ -144,7 +144,7 @@ func (l *link) call(ctx context.Context, call *Call) error {
 }
 
 // try is call without an Observer.
-func (l *link) try(ctx context.Context, call *Call) error {
+func (l *link) try(ctx context.Context, call *pendingCall) error {
 	call.sent, call.asked = false, 0
 	c := l.latest()
 	for {
@@ -166,7 +166,7 @@ func (l *link) try(ctx context.Context, call *Call) error {
 
 // again reports whether a call that has failed on c is to be made on the next connection. If not, err
 // is how it ends.
-func (l *link) again(c connection, call *Call, failed error) (again bool, err error) {
+func (l *link) again(c connection, call *pendingCall, failed error) (again bool, err error) {
 	switch {
 	case l.outdated != nil && call.asked < versionAsks && l.outdated(c, failed):
 		call.asked++
@@ -186,7 +186,7 @@ func (l *link) again(c connection, call *Call, failed error) (again bool, err er
 
 // lost reports whether a call has failed for the end of its connection, and is to be made
 // on another.
-func (l *link) lost(c connection, call *Call, err error) bool {
+func (l *link) lost(c connection, call *pendingCall, err error) bool {
 	if !errors.Is(err, net.ErrClosed) || c.lives() && !c.leaves() {
 		return false
 	}
@@ -202,7 +202,7 @@ func broke(err error) bool {
 }
 
 // await waits for another connection than old.
-func (l *link) await(ctx context.Context, old connection, call *Call) (connection, error) {
+func (l *link) await(ctx context.Context, old connection, call *pendingCall) (connection, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old != nil {
@@ -241,7 +241,7 @@ func (l *link) await(ctx context.Context, old connection, call *Call) (connectio
 
 // judge ends the link if a call that has lost its connection shows that the peer was not ready. mu is
 // held.
-func (l *link) judge(old connection, call *Call) {
+func (l *link) judge(old connection, call *pendingCall) {
 	if !l.doubt || !call.sent {
 		return
 	}
@@ -253,7 +253,7 @@ func (l *link) judge(old connection, call *Call) {
 }
 
 // over says why a call that has lost its connection is not made on another, nil if it may be.
-func (l *link) over(old connection, call *Call) error {
+func (l *link) over(old connection, call *pendingCall) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.judge(old, call)

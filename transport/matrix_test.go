@@ -92,7 +92,7 @@ func (b *bed) version(t *testing.T, cfg transport.Settings, client, server trans
 	t.Cleanup(func() { live.check(t) })
 	conns := make(chan *transport.Conn, 1)
 	cfg.Version = server
-	s := b.serve(t, real, cfg, &errander{ready: func(req *transport.Request) { conns <- req.Conn() }})
+	s := b.serve(t, real, cfg, &errander{ready: func(req *transport.Request) { conns <- req.Conn().(*transport.Conn) }})
 	p := &tally{Provider: real}
 	cfg.Version, cfg.Callbacks = client, []transport.Program{(&errander{}).program()}
 	ctx, cancel := context.WithTimeout(bg, b.patience())

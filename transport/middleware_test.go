@@ -18,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -404,7 +405,7 @@ func TestMiddlewareAllocs(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	var conns []*transport.Conn
+	var conns []rpc.Conn
 	pass := func(next transport.Handler) transport.Handler {
 		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
 			if sys, ok := req.AuthSys(); !ok || sys.UID != 5 || !slices.Contains(conns, transport.ConnFromContext(ctx)) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // The client's part of what version.go describes: it asks the server for version 2, falls
@@ -43,25 +44,26 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 	defer cancel()
 	own := c.properties(rpcrdma.PropOffer)
 	tells := own.RemoteInvalidation || own.SendSize > rpcrdma.DefaultInline2 || own.RecvSize > rpcrdma.DefaultInline2
-	call := Call{Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion} // any will do
+	call := &Call{Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion} // any will do
 	if tells {
-		call = Call{
+		call = &Call{
 			Prog: rpcrdma.PropProgram, Vers: rpcrdma.PropVersion, Proc: rpcrdma.ProcPropExchange,
 			Args: rpcrdma.AppendProperties(nil, own), MaxResults: rpcrdma.PropertiesSize,
 		}
 	}
-	err := c.call(short, &call)
-	var rpc *oncrpc.RPCError
+	asked := pendingOf(call)
+	err := c.call(short, asked)
+	var denied *oncrpc.RPCError
 	var refused *RDMAError
 	var senseless *BadReplyError
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err == nil || errors.As(err, &rpc),
-		errors.As(err, &refused) && refused.Code != rpcrdma.ErrVers && call.replied == rpcrdma.Version2:
+	case err == nil || errors.As(err, &denied),
+		errors.As(err, &refused) && refused.Code != rpcrdma.ErrVers && asked.replied == rpcrdma.Version2:
 		// An error in version 2 is about the call, lack of memory for example: the server
 		// speaks version 2.
-		if call.replied != rpcrdma.Version2 {
+		if asked.replied != rpcrdma.Version2 {
 			return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
 		}
 		cl.trust.Store(versionTrust)
@@ -132,7 +134,7 @@ func (cl *Client) outdated(old connection, err error) bool {
 // does not know the procedure and may be older. See docs/protocol.md.
 func (c *conn) offerProperties(ctx context.Context, own rpcrdma.Properties) error {
 	op := operation{Optional: Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)}, answers: isPropertiesAnswer}
-	err := c.call(ctx, &Call{op: &op})
+	err := c.call(ctx, &pendingCall{Call: new(rpc.Call), op: &op})
 	var refused *RDMAError
 	if errors.As(err, &refused) {
 		return nil // nor does it know the operation

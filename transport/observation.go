@@ -11,37 +11,43 @@ import (
 
 // How the connections tell their Observer.
 
+// A callEvent is an event of a call.
+type callEvent struct {
+	CallEvent
+	sent time.Time // the last time
+}
+
 // observation is an Observer at work. Nil: nothing is measured.
 type observation struct {
 	Observer
-	events sync.Pool // of *CallEvent
+	events sync.Pool // of *callEvent
 }
 
 func observe(o Observer) *observation {
 	if o == nil {
 		return nil
 	}
-	return &observation{Observer: o, events: sync.Pool{New: func() any { return new(CallEvent) }}}
+	return &observation{Observer: o, events: sync.Pool{New: func() any { return new(callEvent) }}}
 }
 
 // begin says that a call begins, as it is in init, and returns its event.
-func (o *observation) begin(init CallEvent) *CallEvent {
-	e := o.events.Get().(*CallEvent)
-	*e = init
-	o.CallBegan(e)
+func (o *observation) begin(init CallEvent) *callEvent {
+	e := o.events.Get().(*callEvent)
+	e.CallEvent = init
+	o.CallBegan(&e.CallEvent)
 	return e
 }
 
 // end says that the call has ended. e must not be in use any more.
-func (o *observation) end(e *CallEvent) {
+func (o *observation) end(e *callEvent) {
 	e.Total = time.Since(e.Began)
-	o.CallEnded(e)
-	*e = CallEvent{}
+	o.CallEnded(&e.CallEvent)
+	*e = callEvent{}
 	o.events.Put(e)
 }
 
 // made runs f, which makes the call, and reports the call to the Observer.
-func (o *observation) made(call *Call, backward bool, f func() error) error {
+func (o *observation) made(call *pendingCall, backward bool, f func() error) error {
 	o.beginOf(call, backward)
 	err := f()
 	o.endOf(call, err)
@@ -49,14 +55,14 @@ func (o *observation) made(call *Call, backward bool, f func() error) error {
 }
 
 // beginOf says that a call begins, which gets its event.
-func (o *observation) beginOf(call *Call, backward bool) {
+func (o *observation) beginOf(call *pendingCall, backward bool) {
 	call.event = o.begin(CallEvent{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Backward: backward, Began: time.Now(),
+		Procedure: Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, Backward: backward, Began: time.Now(),
 	})
 }
 
 // endOf says that the call has ended.
-func (o *observation) endOf(call *Call, err error) {
+func (o *observation) endOf(call *pendingCall, err error) {
 	e := call.event
 	call.event = nil
 	e.Err = err
@@ -67,7 +73,7 @@ func (o *observation) endOf(call *Call, err error) {
 }
 
 // left notes that the call has been sent on c, with its request being so.
-func (e *CallEvent) left(c *Conn, xid uint32, again bool, request Transfer) {
+func (e *callEvent) left(c *Conn, xid uint32, again bool, request Transfer) {
 	e.sent = time.Now()
 	e.Conn, e.XID, e.Request = c, xid, request
 	e.Waited = e.sent.Sub(e.Began)
@@ -78,7 +84,7 @@ func (e *CallEvent) left(c *Conn, xid uint32, again bool, request Transfer) {
 }
 
 // met notes that the reply has come.
-func (e *CallEvent) met() { e.Wire = time.Since(e.sent) }
+func (e *callEvent) met() { e.Wire = time.Since(e.sent) }
 
 // notice reports n, if there is an Observer.
 func (cn *Conn) notice(n Notice) {

@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -27,7 +28,7 @@ type pairs struct {
 	transport.NoObserver
 	mu    sync.Mutex
 	calls map[*transport.CallEvent]transport.CallEvent
-	conns map[*transport.Conn]bool
+	conns map[rpc.Conn]bool
 	bad   []string
 	ended int
 }
@@ -40,7 +41,7 @@ func (p *pairs) ConnBegan(e transport.ConnEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conns == nil {
-		p.conns = make(map[*transport.Conn]bool)
+		p.conns = make(map[rpc.Conn]bool)
 	}
 	if _, there := p.conns[e.Conn]; there || e.Began.IsZero() {
 		p.bad = append(p.bad, fmt.Sprintf("a connection begins twice, or at no time: %+v", e))
@@ -433,11 +434,11 @@ func (p registersProvider) Resolve(ctx context.Context, addr string, attr fabric
 type asking struct {
 	t          *testing.T
 	told       [5]atomic.Int64
-	registered chan func(*transport.Conn) // what to do when long memory has been registered, once
+	registered chan func(rpc.Conn) // what to do when long memory has been registered, once
 }
 
 // ask asks c. Another goroutine does that, so that a lock that is held fails the test alone.
-func (a *asking) ask(event string, c *transport.Conn) (st transport.ConnStats) {
+func (a *asking) ask(event string, c rpc.Conn) (st transport.ConnStats) {
 	if held := lockorder.Held(); len(held) > 0 {
 		a.t.Errorf("%s is called with locks of the ranks %v", event, held)
 	}
@@ -478,7 +479,7 @@ func (a *asking) Noticed(n transport.Notice) {
 // TestObserverAsks: an Observer that asks a connection for its state blocks nothing, in any event,
 // and whatever comes meanwhile.
 func TestObserverAsks(t *testing.T) {
-	client := &asking{t: t, registered: make(chan func(*transport.Conn), 1)}
+	client := &asking{t: t, registered: make(chan func(rpc.Conn), 1)}
 	entered, late := make(chan struct{}), make(chan struct{})
 	w := onIwarp(iwarp.Config{}).startWith(t, &transport.Settings{Observer: &asking{t: t}}, transport.Program{
 		Number: prog + 1, Low: 1, High: 1, Idempotent: transport.Every,
@@ -512,7 +513,7 @@ func TestObserverAsks(t *testing.T) {
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	client.registered <- func(c *transport.Conn) {
+	client.registered <- func(c rpc.Conn) {
 		close(late)
 		for end := time.Now().Add(5 * time.Second); client.ask("Noticed", c).InFlight > 1; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Optional operations (version two section 3.1): messages of extensions, which go between
@@ -81,10 +82,10 @@ type operation struct {
 
 // Operate is as that of a Client. Before AllowBackward a server's fails as a call does.
 func (cn *Conn) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
-	return operate(cn.cfg, m, func(call *Call) error { return cn.Call(ctx, call) })
+	return operate(cn.cfg, m, func(call *pendingCall) error { return cn.make(ctx, call) })
 }
 
-func operate(cfg *config, m Optional, do func(call *Call) error) (answer Optional, err error) {
+func operate(cfg *config, m Optional, do func(call *pendingCall) error) (answer Optional, err error) {
 	o := cfg.operation(m.Type)
 	switch {
 	case o == nil:
@@ -93,7 +94,7 @@ func operate(cfg *config, m Optional, do func(call *Call) error) (answer Optiona
 		return answer, &OperationError{m.Type, "its payload breaks its rule"}
 	}
 	op := operation{Optional: m, answers: o.IsAnswer, rule: o.Payload}
-	if err := do(&Call{op: &op}); err != nil {
+	if err := do(&pendingCall{Call: new(rpc.Call), op: &op}); err != nil {
 		return answer, err
 	}
 	return op.answer, nil

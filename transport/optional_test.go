@@ -881,7 +881,7 @@ func TestOptionalExecutedHandlers(t *testing.T) {
 		first := true
 		prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every, Inline: func(_, proc uint32) bool { return proc == procFail },
 			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
-				cn := req.Conn()
+				cn := req.Conn().(*Conn)
 				if req.Proc == procHold && !first {
 					cn.AllowBackward(1)
 				}

@@ -66,7 +66,7 @@ func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func
 	if err == nil {
 		err = server.Register(program(func(req *transport.Request) {
 			select {
-			case conns <- req.Conn():
+			case conns <- req.Conn().(*transport.Conn):
 			default:
 			}
 		}))

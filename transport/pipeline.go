@@ -34,15 +34,15 @@ import (
 // makes calls on goroutines of its own, up to 256: there they leave in any order. Their contexts
 // have the values of that of the Wait or Flush which begins them, and do not end with it.
 type Pipeline struct {
-	conns   *link        // of a Client or Backchannel; or nil
-	conn    *Conn        // of a Conn; or nil
-	note    func(*Call)  // is called with each call that is started; or nil
-	refuse  func() error // why none may be started any more; or nil
-	lane    lane         // which takes calls; nil: the next connection has to be waited for
-	at      connection   // of the lane, or of the one before; nil: any is as good
-	old     []*oldLane   // of calls that are under way on earlier connections
-	queue   []*Call      // started, not sent; first those that have been on an earlier connection
-	ended   []endedCall  // from next on: to be returned by Wait
+	conns   *link          // of a Client or Backchannel; or nil
+	conn    *Conn          // of a Conn; or nil
+	note    func(*Call)    // is called with each call that is started; or nil
+	refuse  func() error   // why none may be started any more; or nil
+	lane    lane           // which takes calls; nil: the next connection has to be waited for
+	at      connection     // of the lane, or of the one before; nil: any is as good
+	old     []*oldLane     // of calls that are under way on earlier connections
+	queue   []*pendingCall // started, not sent; first those that have been on an earlier connection
+	ended   []endedCall    // from next on: to be returned by Wait
 	next    int
 	n       int
 	scratch []endedCall
@@ -66,23 +66,23 @@ func NewPipeline(c Caller) *Pipeline {
 	case *Conn:
 		return &Pipeline{conn: c, at: c.c, lane: c.c.openLane()}
 	}
-	return &Pipeline{lane: newCallLane(c.Call, "")}
+	return &Pipeline{lane: newCallLane(func(ctx context.Context, call *pendingCall) error { return c.Call(ctx, call.Call) }, "")}
 }
 
 // Start begins a call. It does not wait and sends nothing: Wait does, or Flush. The Call, and all
 // that it points to, belong to the Pipeline until Wait returns it or Close has returned.
-func (p *Pipeline) Start(call *Call) { p.start(call, nil) }
+func (p *Pipeline) Start(call *Call) { p.start(pendingOf(call), nil) }
 
 // StartFunc is Start for a call that Wait does not return: when it has ended, Wait calls ended, on
 // its own goroutine. By then the Call is the caller's again, and ended may start it, or others.
 // Generated clients use it.
-func (p *Pipeline) StartFunc(call *Call, ended func(err error)) { p.start(call, ended) }
+func (p *Pipeline) StartFunc(call *Call, ended func(err error)) { p.start(pendingOf(call), ended) }
 
-func (p *Pipeline) start(call *Call, ended func(error)) {
+func (p *Pipeline) start(call *pendingCall, ended func(error)) {
 	call.sent, call.asked, call.ended = false, 0, ended
 	p.n++
 	if p.note != nil {
-		p.note(call)
+		p.note(call.Call)
 	}
 	if p.refuse != nil {
 		if err := p.refuse(); err != nil {
@@ -240,7 +240,7 @@ func (p *Pipeline) pop() (*Call, error) {
 		p.n--
 		ended := o.call.ended
 		if ended == nil {
-			return o.call, o.err
+			return o.call.Call, o.err
 		}
 		o.call.ended = nil
 		ended(o.err)
@@ -293,7 +293,7 @@ func (p *Pipeline) send(ctx context.Context) error {
 }
 
 // takeQueue empties the queue, and returns what was in it.
-func (p *Pipeline) takeQueue() []*Call {
+func (p *Pipeline) takeQueue() []*pendingCall {
 	q := p.queue
 	p.queue = nil
 	return q
@@ -331,7 +331,7 @@ func (p *Pipeline) settle(at connection, list []endedCall) {
 }
 
 // settle1 decides whether a call has ended, or is made again on the next connection: see link.try.
-func (p *Pipeline) settle1(at connection, call *Call, err error) {
+func (p *Pipeline) settle1(at connection, call *pendingCall, err error) {
 	if l := p.conns; l != nil && err != nil {
 		var again bool
 		if again, err = l.again(at, call, err); again {
@@ -349,10 +349,10 @@ func (p *Pipeline) settle1(at connection, call *Call, err error) {
 
 // putBack queues a call that has lost its connection. One that was sent goes before those that were
 // not: they were started later.
-func (p *Pipeline) putBack(call *Call) {
+func (p *Pipeline) putBack(call *pendingCall) {
 	i := len(p.queue)
 	if call.sent {
-		if first := slices.IndexFunc(p.queue, func(c *Call) bool { return !c.sent }); first >= 0 {
+		if first := slices.IndexFunc(p.queue, func(c *pendingCall) bool { return !c.sent }); first >= 0 {
 			i = first
 		}
 	}
@@ -360,7 +360,7 @@ func (p *Pipeline) putBack(call *Call) {
 }
 
 // end notes that a call has ended.
-func (p *Pipeline) end(call *Call, err error) {
+func (p *Pipeline) end(call *pendingCall, err error) {
 	if e := call.event; e != nil && p.public() != nil {
 		p.public().cfg.observation.endOf(call, err)
 	}

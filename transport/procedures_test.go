@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -12,52 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
-
-// An item is decoded in one way, whether it came in its write chunk or inline.
-func TestResultDecoder(t *testing.T) {
-	inline := func(data string) []byte { return xdr.AppendOpaque(nil, []byte(data)) }
-	length := func(n uint32) []byte { return xdr.AppendUint32(nil, n) }
-	for _, tt := range []struct {
-		name    string
-		results []byte
-		placed  int // bytes of the write chunk; 0: it was not used
-		want    string
-		ok      bool
-	}{
-		{"inline", inline("hello"), 0, "hello", true},
-		{"inline, and empty", inline(""), 0, "", true},
-		{"inline, too long for Buf", inline("too long an item"), 0, "", false},
-		{"in the chunk", length(5), 5, "chunk", true},
-		{"in the chunk, with padding", length(5), 8, "chunk", true},
-		{"in the chunk, with another length", length(4), 7, "", false},
-		{"in the chunk, longer than it", length(9), 8, "", false},
-		{"in the chunk, without a length", nil, 5, "", false},
-	} {
-		buf := make([]byte, 8)
-		if tt.placed > 0 {
-			copy(buf, "chunk")
-		}
-		call := Call{Results: append(bytes.Clone(tt.results), 0, 0, 0, 7), WriteItems: []WriteItem{{Buf: buf, Chunked: tt.placed > 0, N: tt.placed}}}
-		if tt.results == nil {
-			call.Results = nil
-		}
-		d := call.Decoder()
-		data := d.Item()
-		after := d.Uint32()
-		if err := d.End(); (err == nil) != tt.ok || tt.ok && (string(data) != tt.want || after != 7) {
-			t.Errorf("%s: %q, then %d, %v", tt.name, data, after, err)
-		}
-		if tt.ok && len(data) > 0 && &data[0] != &buf[0] {
-			t.Errorf("%s: the data is not in Buf", tt.name)
-		}
-	}
-	d := (&Call{Results: inline("x")}).Decoder()
-	if d.Item(); d.Err() == nil {
-		t.Error("a result without a WriteItem was decoded")
-	}
-}
 
 func TestProceduresServed(t *testing.T) {
 	for _, p := range []fabric.Provider{iwarp.New(iwarp.Config{}), TCP{}} {
@@ -191,7 +145,7 @@ func TestConnIdentity(t *testing.T) {
 	seen := make(map[*Conn]int)
 	prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every,
 		Inline:  func(_, proc uint32) bool { return proc == 1 },
-		Handler: HandlerFunc(func(_ context.Context, req *Request, _ *Response) { seen[req.Conn()]++ })}
+		Handler: HandlerFunc(func(_ context.Context, req *Request, _ *Response) { seen[req.Conn().(*Conn)]++ })}
 	serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, _ *Server) {
 		clear(seen)
 		for xid := uint32(1); xid <= 4; xid++ {

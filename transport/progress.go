@@ -55,10 +55,10 @@ type waiter struct {
 	ready                bool
 
 	// For a goroutine that makes a call: see callTable.
-	call    *Call  // that another goroutine may make for it
-	given   bool   // it has a call of the table
-	xid     uint32 // of its call, as it was taken
-	leaving bool   // its context has ended
+	call    *pendingCall // that another goroutine may make for it
+	given   bool         // it has a call of the table
+	xid     uint32       // of its call, as it was taken
+	leaving bool         // its context has ended
 }
 
 // goOn wakes w, if there is one, to go on with the call that it has been given.

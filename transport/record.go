@@ -346,8 +346,9 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("transport: a record written is not an RPC call: %w", err)
 	}
-	proc := Procedure{h.Prog, h.Vers, h.Proc}
-	call := Call{Cred: h.Cred, raw: record, MaxResults: rc.maxReply}
+	proc := Procedure{Prog: h.Prog, Vers: h.Vers, Proc: h.Proc}
+	call := pendingOf(&Call{Cred: h.Cred, MaxResults: rc.maxReply})
+	call.raw = record
 	if rc.binding != nil {
 		items, bounds := rc.binding.Call(proc, record[n:], nil)
 		call.MaxResults = bounds.MaxResults
@@ -377,7 +378,7 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 		}
 	}
 	xid := h.XID
-	if err := rc.c.call(rc.ctx, &call); err != nil {
+	if err := rc.c.call(rc.ctx, call); err != nil {
 		return nil, err
 	}
 	msg := call.Results

@@ -72,7 +72,7 @@ func authorize(p *Program, req *Request, ended func()) (h oncrpc.ReplyHeader, ok
 // the connection and all others go on. So does runtime.Goexit, but then serve does not return:
 // ended is called instead, while the goroutine ends. e, which may be nil, gets how long the handler
 // took.
-func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallEvent, ended func()) {
+func serve(ctx context.Context, h Handler, req *Request, res *Response, e *callEvent, ended func()) {
 	var start time.Time
 	if e != nil {
 		start = time.Now()
@@ -108,5 +108,5 @@ func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallE
 
 // failed logs a panic of a handler with the value v, or runtime.Goexit if v is nil.
 func failed(req *Request, v any) {
-	req.o.conn().logPanic("handler", v, "prog", req.Prog, "vers", req.Vers, "proc", req.Proc)
+	req.Conn().(*Conn).logPanic("handler", v, "prog", req.Prog, "vers", req.Vers, "proc", req.Proc)
 }

@@ -1,10 +1,13 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"net"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -53,27 +56,27 @@ func (x *exch) results() []byte {
 // answer answers with the RPC header h and results, which may or may not be in place, and the
 // exchange's items. The field at of an item counts from the first byte of results.
 func (x *exch) answer(h oncrpc.ReplyHeader, results []byte) {
-	var head [128]byte // a verifier of 100 bytes fits
+	var buf [128]byte // a verifier of 100 bytes fits
 	h.XID = x.hdr.XID
-	rpc := oncrpc.AppendReply(head[:0], &h)
+	head := oncrpc.AppendReply(buf[:0], &h)
 	if e := x.event; e != nil {
 		e.Status = h
 	}
 	if x.failed {
 		x.forgo()
 	}
-	x.remember(rpc, results)
+	x.remember(head, results)
 	if !x.takeBack() {
 		return
 	}
-	x.send(rpc, results)
+	x.send(head, results)
 }
 
-// send places and posts the reply. The RPC message is its header, rpc, and
+// send places and posts the reply. The RPC message is its header, head, and
 // results, with the exchange's items in these.
-func (x *exch) send(rpc, results []byte) {
+func (x *exch) send(head, results []byte) {
 	c := x.c
-	msg, err := x.form(rpc, results)
+	msg, err := x.form(head, results)
 	if e := x.event; e != nil {
 		e.Err, e.Reply = err, replyTransfer(&x.rh, max(len(msg)-x.rh.Size(), 0))
 	}
@@ -97,7 +100,7 @@ func (x *exch) send(rpc, results []byte) {
 // form places the reply: the Writes of what goes to chunks are added to the list of
 // requests, and the message to send is returned. The error is a *ReplySizeError when
 // something fits nowhere, and errNoMemory when there was none.
-func (x *exch) form(rpc, results []byte) (msg []byte, err error) {
+func (x *exch) form(head, results []byte) (msg []byte, err error) {
 	c, h := x.c, &x.rh
 	if x.failed {
 		return nil, errNoMemory
@@ -105,24 +108,24 @@ func (x *exch) form(rpc, results []byte) (msg []byte, err error) {
 	x.wrs, x.parts = x.wrs[:0], x.parts[:0]
 	x.reserve(len(x.items)*2 + 4)
 	p := plan.Reply{
-		Transport: x.base, Header: len(rpc), Results: len(results), Inline: c.sendMax(),
+		Transport: x.base, Header: len(head), Results: len(results), Inline: c.sendMax(),
 		Writes: len(x.hdr.Writes), ReplyChunk: h.HasReply, Lends: x.lendsReply(),
 	}
 	moved := p.Moved(len(x.items))
 	if i := x.writeItems(moved); i < moved {
 		chunk := fmt.Sprintf("the data for write chunk %d", i)
-		return nil, x.tooLong(chunk, len(x.items[i].data), x.hdr.Writes[i].Length())
+		return nil, x.tooLong(chunk, len(x.items[i].Data), x.hdr.Writes[i].Length())
 	}
 	inline := 0
 	for i := moved; i < len(x.items); i++ {
-		inline += xdr.Padded(len(x.items[i].data))
+		inline += xdr.Padded(len(x.items[i].Data))
 	}
-	size := len(rpc) + len(results) + inline
+	size := len(head) + len(results) + inline
 	switch p.Place(inline) {
 	case plan.ReplyInline:
-		return x.formInline(rpc, results, inline, moved), nil
+		return x.formInline(head, results, inline, moved), nil
 	case plan.ReplyChunk:
-		if !x.gather(rpc, results, moved) {
+		if !x.gather(head, results, moved) {
 			err = errNoMemory
 		} else if !x.write(x.hdr.Reply, h.Reply) {
 			err = x.tooLong("the message for the reply chunk", size, x.hdr.Reply.Length())
@@ -135,7 +138,7 @@ func (x *exch) form(rpc, results []byte) (msg []byte, err error) {
 		err = x.tooLong("the message, without a reply chunk,", size, uint64(max(p.Inline-p.Transport, 0)))
 	}
 	if p.Lends {
-		if msg, ok := x.lendReply(&p, rpc, results, moved); ok {
+		if msg, ok := x.lendReply(&p, head, results, moved); ok {
 			return msg, nil
 		}
 	}
@@ -148,7 +151,7 @@ func (x *exch) tooLong(what string, size int, limit uint64) error {
 }
 
 // room is what a reply with so many bytes of results, and the items there are, has left.
-func (x *exch) room(results int) int {
+func (x *exch) Room(results int) int {
 	n := x.c.sendMax() - x.base
 	if x.hdr.HasReply {
 		n = max(n, int(min(x.hdr.Reply.Length(), uint64(x.c.cfg.MaxMessage))))
@@ -159,18 +162,18 @@ func (x *exch) room(results int) int {
 	n -= acceptedSize + results
 	for i := range x.items {
 		if i >= len(x.hdr.Writes) {
-			n -= xdr.Padded(len(x.items[i].data))
+			n -= xdr.Padded(len(x.items[i].Data))
 		}
 	}
 	return max(n, 0)
 }
 
 // itemRoom is what the next item may have.
-func (x *exch) itemRoom(results int) int {
+func (x *exch) ItemRoom(results int) int {
 	if i := len(x.items); i < len(x.hdr.Writes) {
 		return int(min(x.hdr.Writes[i].Length(), uint64(x.c.cfg.MaxMessage)))
 	}
-	return max(x.room(results)-xdr.Unit, 0) &^ (xdr.Unit - 1)
+	return max(x.Room(results)-xdr.Unit, 0) &^ (xdr.Unit - 1)
 }
 
 // writeItems writes the first n items to the write chunks of the call. It returns how many
@@ -179,12 +182,12 @@ func (x *exch) writeItems(n int) int {
 	h := &x.rh
 	for i := range x.items[:n] {
 		it := &x.items[i]
-		x.parts = append(x.parts[:0], fabric.SGE{Buf: it.data, LKey: it.key})
+		x.parts = append(x.parts[:0], fabric.SGE{Buf: it.Data, LKey: it.Key})
 		if !x.write(x.hdr.Writes[i], h.Writes[i]) {
 			return i
 		}
 		if o := x.c.cfg.RFC5666; o != nil && o.InflateLengths {
-			plan.Inflate(h.Writes[i], x.hdr.Writes[i], len(it.data))
+			plan.Inflate(h.Writes[i], x.hdr.Writes[i], len(it.Data))
 		}
 	}
 	if n > 0 {
@@ -194,16 +197,16 @@ func (x *exch) writeItems(n int) int {
 }
 
 // formInline forms an RDMA_MSG in the send buffer, where results may be in place already.
-func (x *exch) formInline(rpc, results []byte, inline, moved int) []byte {
+func (x *exch) formInline(head, results []byte, inline, moved int) []byte {
 	buf := x.out.Bytes
-	first := x.base + len(rpc)
+	first := x.base + len(head)
 	msg := buf[:first+len(results)+inline]
 	inPlace := first < len(buf) && len(results) > 0 && &buf[first] == &results[0]
 	if !inPlace {
 		copy(msg[first:], results)
 	}
-	splice(msg[first:], len(results), x.items[moved:])
-	copy(msg[x.base:], rpc)
+	origin.Splice(msg[first:], len(results), x.items[moved:])
+	copy(msg[x.base:], head)
 	rpcrdma.AppendHeader(buf[:0], &x.rh)
 	return msg
 }
@@ -297,7 +300,7 @@ func (x *exch) write(offered, ret rpcrdma.WriteChunk) bool {
 
 // gather lists the parts of the RPC message for the reply chunk, without the
 // items that went to write chunks.
-func (x *exch) gather(rpc, results []byte, moved int) bool {
+func (x *exch) gather(head, results []byte, moved int) bool {
 	parts := x.parts[:0]
 	// The RPC header and padding come from the send buffer, after the
 	// transport header that RDMA_NOMSG puts there, as far as it has room.
@@ -322,7 +325,7 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 	key, skip := fabric.LocalDMAKey, 0
 	// A longer header would overwrite them.
 	if inPlace {
-		if skip = len(results); len(rpc) > acceptedSize {
+		if skip = len(results); len(head) > acceptedSize {
 			at, skip = x.base+acceptedSize+len(results), 0
 		}
 	}
@@ -342,21 +345,21 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 	default:
 		x.charge(len(results))
 	}
-	if !own(rpc) {
+	if !own(head) {
 		return false
 	}
 	at += skip
 	from := 0
 	for i := moved; i < len(x.items); i++ {
 		it := &x.items[i]
-		if it.at > from {
-			parts = append(parts, fabric.SGE{Buf: results[from:it.at], LKey: key})
-			from = it.at
+		if it.At > from {
+			parts = append(parts, fabric.SGE{Buf: results[from:it.At], LKey: key})
+			from = it.At
 		}
-		if len(it.data) > 0 {
-			parts = append(parts, fabric.SGE{Buf: it.data, LKey: it.key})
+		if len(it.Data) > 0 {
+			parts = append(parts, fabric.SGE{Buf: it.Data, LKey: it.Key})
 		}
-		if pad := xdr.Pad(len(it.data)); pad > 0 && !own(zeros[:pad]) {
+		if pad := xdr.Pad(len(it.Data)); pad > 0 && !own(zeros[:pad]) {
 			return false
 		}
 	}
@@ -466,4 +469,38 @@ func (x *exch) asks(vers, proc uint32) bool {
 		return true
 	}
 	return false
+}
+
+// addItem adds an item at an offset of the results.
+func (x *exch) AddItem(at int, data []byte, release func()) {
+	it := origin.Item{At: at, Data: data, Key: fabric.LocalDMAKey, Release: release}
+	if own := x.own(data); own != nil {
+		it.Key = own.LKey
+	} else if x.c.caps.LocalDMA {
+		x.charge(len(data))
+	} else {
+		it.Data, it.Key = x.local(data)
+	}
+	x.items = append(x.items, it)
+}
+
+// orphan reports whether there was no memory because the connection has ended, which the
+// adapter may know first: the reply can then only go to the reply cache.
+func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
+
+// local returns a copy of data in memory with a local key. If there is no memory it marks
+// the call as failed.
+func (x *exch) local(data []byte) ([]byte, uint32) {
+	if len(data) == 0 {
+		return nil, fabric.LocalDMAKey
+	}
+	b, err := x.alloc(len(data))
+	if orphan(err) {
+		return data, fabric.LocalDMAKey
+	}
+	if err != nil {
+		x.failed = true
+		return nil, fabric.LocalDMAKey
+	}
+	return b.Bytes[:copy(b.Bytes, data)], b.LKey
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -664,14 +665,14 @@ func TestReplyCacheAllocs(t *testing.T) {
 	c.reg = r
 	x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}
 	x.msg = appendCall(nil, 1, 1, opaque("arguments")...)
-	x.items = []item{{at: 4, data: make([]byte, 500)}}
-	rpc, results := make([]byte, 24), make([]byte, 100)
+	x.items = []origin.Item{{At: 4, Data: make([]byte, 500)}}
+	head, results := make([]byte, 24), make([]byte, 100)
 	once := func() {
 		x.call.XID++
 		if x.recall(false) {
 			t.Fatal("a call that is new has been answered")
 		}
-		x.remember(rpc, results)
+		x.remember(head, results)
 	}
 	for range 10_000 {
 		once()

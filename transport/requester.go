@@ -16,7 +16,7 @@ import (
 
 // call makes one call, or makes it again if it has been sent on another connection.
 // See Client.Call.
-func (c *conn) call(ctx context.Context, call *Call) error {
+func (c *conn) call(ctx context.Context, call *pendingCall) error {
 	s, err := c.acquire(ctx, call)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (s *slot) finish() error {
 }
 
 // unbuilt is the error of a call that could not be formed.
-func (c *conn) unbuilt(ctx context.Context, call *Call, err error) error {
+func (c *conn) unbuilt(ctx context.Context, call *pendingCall, err error) error {
 	switch {
 	case errors.Is(err, net.ErrClosed):
 		// The adapter has learned of the connection's end before us. Its reason comes
@@ -149,7 +149,7 @@ func (s *slot) results() error {
 }
 
 // takeReply takes the reply message apart that is in the call's store.
-func (call *Call) takeReply(xid uint32) error {
+func (call *pendingCall) takeReply(xid uint32) error {
 	n, err := oncrpc.ConsumeReply(call.store, &call.Reply)
 	if err != nil {
 		return &BadReplyError{XID: xid, Reason: err.Error()}
@@ -190,7 +190,7 @@ func (c *conn) handOn(w *waiter) {
 }
 
 // plain reports whether call and reply fit inline, so that the call is cheap to make.
-func (c *conn) plain(call *Call) bool {
+func (c *conn) plain(call *pendingCall) bool {
 	return call.op == nil && call.raw == nil && call.Sign == nil && !call.sent && len(call.ReadItems)+len(call.WriteItems) == 0 &&
 		len(call.Args) <= c.sendMax()/2 && call.MaxResults <= c.recvMax()/2
 }

@@ -124,56 +124,56 @@ func (x *exch) lendsReply() bool {
 
 // lendReply puts into read chunks what fits nowhere else. moved items are in write chunks
 // already. It returns the message to send.
-func (x *exch) lendReply(p *plan.Reply, rpc, results []byte, moved int) (msg []byte, ok bool) {
+func (x *exch) lendReply(p *plan.Reply, head, results []byte, moved int) (msg []byte, ok bool) {
 	switch p.Lend(len(x.items), moved) {
 	case plan.LentItems:
-		return x.lendItems(rpc, results)
+		return x.lendItems(head, results)
 	case plan.LentWhole:
-		return x.lendWhole(rpc, results, moved)
+		return x.lendWhole(head, results, moved)
 	}
 	return nil, false
 }
 
 // lendItems puts the items into read chunks, each at its position; the rest goes inline.
-func (x *exch) lendItems(rpc, results []byte) (msg []byte, ok bool) {
+func (x *exch) lendItems(head, results []byte) (msg []byte, ok bool) {
 	h := &x.rh
-	pos := len(rpc)
+	pos := len(head)
 	for i := range x.items {
 		it := &x.items[i]
-		if len(it.data) == 0 {
+		if len(it.Data) == 0 {
 			continue
 		}
-		seg, err := x.lendMemory(it.data, it.key)
+		seg, err := x.lendMemory(it.Data, it.Key)
 		if err != nil {
 			return nil, false
 		}
-		h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: uint32(pos + it.at), Segment: rpcrdma.Segment(seg)})
-		pos += xdr.Padded(len(it.data))
+		h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: uint32(pos + it.At), Segment: rpcrdma.Segment(seg)})
+		pos += xdr.Padded(len(it.Data))
 	}
 	at := h.Size()
-	copy(x.out.Bytes[at+len(rpc):], results) // may overlap
-	copy(x.out.Bytes[at:], rpc)
+	copy(x.out.Bytes[at+len(head):], results) // may overlap
+	copy(x.out.Bytes[at:], head)
 	rpcrdma.AppendHeader(x.out.Bytes[:0], h)
-	return x.out.Bytes[:at+len(rpc)+len(results)], true
+	return x.out.Bytes[:at+len(head)+len(results)], true
 }
 
 // lendWhole puts the message, without what is in write chunks, into one read chunk.
-func (x *exch) lendWhole(rpc, results []byte, moved int) (msg []byte, ok bool) {
-	full := len(rpc) + len(results)
+func (x *exch) lendWhole(head, results []byte, moved int) (msg []byte, ok bool) {
+	full := len(head) + len(results)
 	for i := moved; i < len(x.items); i++ {
-		full += xdr.Padded(len(x.items[i].data))
+		full += xdr.Padded(len(x.items[i].Data))
 	}
 	b, err := x.alloc(full)
 	if err != nil {
 		return nil, false
 	}
-	whole := append(b.Bytes[:0], rpc...)
+	whole := append(b.Bytes[:0], head...)
 	from := 0
 	for i := moved; i < len(x.items); i++ {
 		it := &x.items[i]
-		whole = append(append(whole, results[from:it.at]...), it.data...)
-		whole = append(whole, zeros[:xdr.Pad(len(it.data))]...)
-		from = it.at
+		whole = append(append(whole, results[from:it.At]...), it.Data...)
+		whole = append(whole, zeros[:xdr.Pad(len(it.Data))]...)
+		from = it.At
 	}
 	whole = append(whole, results[from:]...)
 	seg, err := x.lendMemory(whole, b.LKey)

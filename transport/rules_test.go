@@ -321,8 +321,7 @@ func TestRuleStream(t *testing.T) {
 					args := append(bytes.Repeat([]byte{7}, fill), 0, 0, 0x17, 0x73)
 					from := len(args)
 					args = append(args, 0, 0, 0, 3, 1, 2, 3, 4)
-					async(cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1, Args: args, ReadItems: []ReadItem{
-						{Offset: from, Data: item}, {Offset: from + 4, Data: []byte("abc")}}})
+					async(cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1, Args: args, ReadItems: []ReadItem{{Offset: from, Data: item}, {Offset: from + 4, Data: []byte("abc")}}})
 					h, payload := p.message("the call")
 					tcp := append(appendCall(nil, h.XID, 1, bytes.Repeat([]byte{7}, fill)...), opaque(string(item))...)
 					tcp = append(append(tcp, opaque("abc")...), 1, 2, 3, 4)

@@ -443,3 +443,19 @@ func (s *Server) sweep() {
 		s.startSweep()
 	}
 }
+
+// ListenAndServe listens on addr and serves the connections that come: see [Server.Listen]
+// and [Server.Serve]. It returns when ctx ends, with ctx's error, or when the server is
+// closed, with net.ErrClosed. Connections live on.
+func (s *Server) ListenAndServe(ctx context.Context, p fabric.Provider, addr string) error {
+	l, err := s.Listen(ctx, p, addr)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	if err := s.Serve(l); ctx.Err() == nil {
+		return err
+	}
+	return ctx.Err()
+}

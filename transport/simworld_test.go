@@ -21,6 +21,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -92,7 +93,7 @@ type simWorld struct {
 	ops     map[int]*simCall
 	handles map[uint32][]simHandle // given out with an xid
 	windows map[int]*simWindow     // by connection
-	conns   []*transport.Conn      // that handlers have seen
+	conns   []rpc.Conn             // that handlers have seen
 	lives   []*simLife
 	clients []*simClient
 	scraps  []simScrap // memory that may not be written any more
@@ -562,8 +563,8 @@ func (w *simWorld) nested(c *simCall) *simCall {
 }
 
 // sees remembers a connection. mu is held.
-func (w *simWorld) sees(cn *transport.Conn) {
-	if !slices.ContainsFunc(w.conns, func(o *transport.Conn) bool { return o == cn }) {
+func (w *simWorld) sees(cn rpc.Conn) {
+	if !slices.ContainsFunc(w.conns, func(o rpc.Conn) bool { return o == cn }) {
 		w.conns = append(w.conns, cn)
 	}
 }
@@ -644,7 +645,7 @@ type simObserver struct {
 	ask bool
 }
 
-func (o *simObserver) of(cn *transport.Conn) {
+func (o *simObserver) of(cn rpc.Conn) {
 	if o.ask && cn != nil {
 		cn.Info()
 		cn.Stats()
@@ -961,7 +962,7 @@ func (w *simWorld) fenced(c *simCall, call *transport.Call, givenUp bool) {
 	}
 	w.mu.Lock()
 	var list []simHandle
-	if xid := call.XID(); xid != 0 { // it has been sent
+	if xid := transport.XID(call); xid != 0 { // it has been sent
 		list = slices.Clone(w.handles[xid])
 	}
 	w.mu.Unlock()
@@ -1355,7 +1356,7 @@ func (w *simWorld) idle() {
 	}
 	for _, cn := range w.conns {
 		if cn.Err() == nil {
-			if what := stillBusy(cn); what != "" {
+			if what := stillBusy(cn.(*transport.Conn)); what != "" {
 				w.fail("a server's connection is idle: %s", what)
 			}
 		}
@@ -1385,7 +1386,7 @@ func (w *simWorld) end() {
 		w.fail("left: %d connections, %d regions, %d windows", conns, mrs, mws)
 	}
 	for _, cn := range w.conns {
-		if n, _ := transport.ArenaUse(cn); n > 0 {
+		if n, _ := transport.ArenaUse(cn.(*transport.Conn)); n > 0 {
 			w.fail("a connection that has ended has %d bytes", n)
 		}
 	}

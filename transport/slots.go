@@ -48,7 +48,7 @@ type slot struct {
 	standing
 
 	err  error // of a slot that is done
-	call *Call
+	call *pendingCall
 	op   *operation // of the call; stays when the caller has given up
 	outbound
 	lent expose.Loan // memory of the call
@@ -128,7 +128,7 @@ func (l *leader) openCalls() { l.setGrant(uint32(l.granted)) }
 
 // acquire takes a slot, or waits for one. If it had to wait, call may have been made meanwhile, unless it is
 // nil: see startNext.
-func (c *conn) acquire(ctx context.Context, call *Call) (*slot, error) {
+func (c *conn) acquire(ctx context.Context, call *pendingCall) (*slot, error) {
 	s, w, err := c.state.Lock().calls.acquire(ctx, call)
 	if err == nil && s.waiter != w {
 		s.begin(w)

@@ -161,7 +161,7 @@ func TestXIDsOverTCP(t *testing.T) {
 		w := cs.caller()
 		x := cs.take(w)
 		c.state.Unlock()
-		x.waiter, x.xid, x.call = w, w.xid, call
+		x.waiter, x.xid, x.call = w, w.xid, pendingOf(call)
 		if err := x.build(c.cfg); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestXIDsOverTCP(t *testing.T) {
 	}
 	call := testCall()
 	call.Sign = func([]byte) oncrpc.Auth { return oncrpc.Auth{} }
-	call.sent, call.xid = true, 0
+	pendingOf(call).sent = true
 	if err := c.register(form(call)); !errors.Is(err, errSameXID) {
 		t.Errorf("a signed call is registered with the xid of another: %v", err)
 	}

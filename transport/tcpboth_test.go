@@ -36,7 +36,7 @@ func dialWrapped(ctx context.Context, addr string) (net.Conn, error) {
 func callable(t *testing.T, cfg transport.Settings, e *errander, dial func(ctx context.Context, addr string) (net.Conn, error)) (w *tcpWorld, cl *transport.Client, cn *transport.Conn) {
 	t.Helper()
 	conns := make(chan *transport.Conn, 1)
-	e.ready = func(req *transport.Request) { conns <- req.Conn() }
+	e.ready = func(req *transport.Request) { conns <- req.Conn().(*transport.Conn) }
 	w = startTCP(t, &cfg, e.program())
 	cfg.Callbacks = []transport.Program{e.program()}
 	cl, err := transport.DialTCPWith(bg, w.addr, transport.Once(&cfg).Client(), dial)

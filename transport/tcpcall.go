@@ -29,7 +29,7 @@ type tcpCalls struct {
 type tcpCall struct {
 	*waiter
 	pending bool // sent, or about to be, and not answered
-	call    *Call
+	call    *pendingCall
 	xid     uint32
 	most    int // the longest reply, in bytes
 	err     error
@@ -49,7 +49,7 @@ func (c *tcpConn) opened(n int) {
 }
 
 // call makes one call, or makes it again if it has been sent on another connection.
-func (c *tcpConn) call(ctx context.Context, call *Call) error {
+func (c *tcpConn) call(ctx context.Context, call *pendingCall) error {
 	if call.op != nil {
 		return &OperationError{call.op.Type, "the connection is TCP"}
 	}
@@ -249,7 +249,7 @@ func (t *tcpCall) build(cfg *config) error {
 }
 
 // bound sets the length of the longest reply.
-func (t *tcpCall) bound(call *Call, cfg *config) error {
+func (t *tcpCall) bound(call *pendingCall, cfg *config) error {
 	r, err := t.results(call)
 	if err != nil {
 		return err

@@ -104,7 +104,7 @@ func TestTCPCalls(t *testing.T) {
 	t.Run("the message is as the caller says, with its items in place", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
 			args := append(xdr.AppendUint32(xdr.AppendUint32(nil, 5), 3), 9, 9, 9, 9)
-			call := Call{Prog: testProg, Vers: 1, Proc: 3, Args: args, ReadItems: []ReadItem{{4, []byte("first")}, {8, []byte("two")}},
+			call := Call{Prog: testProg, Vers: 1, Proc: 3, Args: args, ReadItems: []ReadItem{{Offset: 4, Data: []byte("first")}, {Offset: 8, Data: []byte("two")}},
 				WriteItems: []WriteItem{{Buf: make([]byte, 100), Chunked: true, N: 7}}}
 			done := async(sc.cl, bg, &call)
 			xid, got := p.received("a call", 3)
@@ -251,7 +251,7 @@ func TestTCPCancel(t *testing.T) {
 				if err := cl.Call(ctx, &call); !errors.Is(err, context.DeadlineExceeded) {
 					t.Error(err)
 				}
-				if call.sent {
+				if pendingOf(&call).sent {
 					sent++
 				}
 				cancel()

@@ -207,9 +207,9 @@ func (c *tcpConn) readError(err error) error {
 	var size *records.SizeError
 	switch {
 	case errors.As(err, &size):
-		return &PeerError{"it sent a message of more than MaxMessage bytes"}
+		return &PeerError{Reason: "it sent a message of more than MaxMessage bytes"}
 	case errors.Is(err, records.ErrEmptyFragment):
-		return &PeerError{"it sent an empty fragment"}
+		return &PeerError{Reason: "it sent an empty fragment"}
 	case err == io.EOF:
 		return &fabric.ConnError{Provider: tcpProvider, Remote: true, Clean: true}
 	case errors.Is(err, os.ErrDeadlineExceeded):

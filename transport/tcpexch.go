@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
@@ -573,7 +574,7 @@ func (x *tcpExch) need() int {
 	}
 	call := &x.call
 	var b ReplyBounds
-	x.ranges, b = x.prog.Binding.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[x.at:], x.ranges[:0])
+	x.ranges, b = x.prog.Binding.Call(Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, x.msg[x.at:], x.ranges[:0])
 	n := uint64(min(max(b.MaxResults, 0), most))
 	for _, size := range b.Items[:b.NumItems] {
 		if size = min(size, most); size > 0 {
@@ -588,24 +589,24 @@ func (x *tcpExch) need() int {
 
 // ---- the handler's view
 
-func (x *tcpExch) addItem(at int, data []byte, release func()) {
-	x.items = append(x.items, item{at: at, data: data, release: release})
+func (x *tcpExch) AddItem(at int, data []byte, release func()) {
+	x.items = append(x.items, origin.Item{At: at, Data: data, Release: release})
 	if x.own(data) == nil {
 		x.charge(len(data))
 	}
 }
 
 // room is what a reply with so many bytes of results, and the items there are, has left.
-func (x *tcpExch) room(results int) int {
+func (x *tcpExch) Room(results int) int {
 	n := x.c.cfg.MaxMessage - acceptedSize - results
 	for i := range x.items {
-		n -= xdr.Padded(len(x.items[i].data))
+		n -= xdr.Padded(len(x.items[i].Data))
 	}
 	return max(n, 0)
 }
 
-func (x *tcpExch) itemRoom(results int) int {
-	return max(x.room(results)-xdr.Unit, 0) &^ (xdr.Unit - 1)
+func (x *tcpExch) ItemRoom(results int) int {
+	return max(x.Room(results)-xdr.Unit, 0) &^ (xdr.Unit - 1)
 }
 
 func (x *tcpExch) unrefused() int { return records.Short }
@@ -618,7 +619,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	n, err := oncrpc.ConsumeCall(x.msg, &x.call)
 	if err != nil {
 		x.release(false)
-		return &PeerError{"it sent a call that cannot be decoded"}
+		return &PeerError{Reason: "it sent a call that cannot be decoded"}
 	}
 	x.at = n
 	inc(&a.c.stats.Calls)
@@ -684,7 +685,7 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 	h.XID = x.call.XID
 	size := h.Size() + len(results)
 	for i := range x.items {
-		size += xdr.Padded(len(x.items[i].data))
+		size += xdr.Padded(len(x.items[i].Data))
 	}
 	if most := x.c.cfg.MaxMessage; size > most {
 		x.c.public.logUnsent(replyTooLong(&x.call, "the message", size, most))
@@ -712,8 +713,8 @@ func (x *tcpExch) send(results []byte) {
 	from := 0
 	for i := range x.items {
 		it := &x.items[i]
-		parts = append(parts, results[from:it.at], it.data, zeros[:xdr.Pad(len(it.data))])
-		from = it.at
+		parts = append(parts, results[from:it.At], it.Data, zeros[:xdr.Pad(len(it.Data))])
+		from = it.At
 	}
 	x.rec.Parts = append(parts, results[from:])
 	// A reply that holds nothing goes out with others, and counts as taken at once.
@@ -781,7 +782,7 @@ func (a *tcpAnswers) answered(n int) {
 func (x *tcpExch) answerAgain(header, results []byte) {
 	size := len(header) + len(results)
 	for i := range x.items {
-		size += xdr.Padded(len(x.items[i].data))
+		size += xdr.Padded(len(x.items[i].Data))
 	}
 	x.head = append(oncrpc.AppendRecordMark(x.head[:0], size, true), header...)
 	x.send(results)

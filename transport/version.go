@@ -127,23 +127,6 @@ func (v *VersionCache) forget(key string) {
 	delete(v.until, key)
 }
 
-// A VersionError says that a client and its server have no version in common. Another
-// attempt would not help.
-type VersionError struct {
-	Addr      string
-	Low, High uint32 // what the server says it speaks
-	Reason    error  // what it did instead of answering; nil: it did answer
-}
-
-func (e *VersionError) Error() string {
-	if e.Reason != nil {
-		return fmt.Sprintf("%s does not answer version 2 of RPC-over-RDMA: %v", e.Addr, e.Reason)
-	}
-	return fmt.Sprintf("%s refuses our versions of RPC-over-RDMA, and speaks versions %d to %d", e.Addr, e.Low, e.High)
-}
-
-func (e *VersionError) Unwrap() error { return e.Reason }
-
 // An unheardError says why the first message of version 2 got no answer.
 type unheardError struct {
 	err   error

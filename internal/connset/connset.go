@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -14,14 +15,14 @@ import (
 // value is empty. Its methods may be called by many goroutines at once.
 type Set struct {
 	mu     sync.Mutex
-	open   map[*transport.Conn]Entry
+	open   map[rpc.Conn]Entry
 	opened uint64
 	past   Sum // of connections that have ended
 }
 
 // An Entry is a connection.
 type Entry struct {
-	Conn   *transport.Conn
+	Conn   rpc.Conn
 	ID     uint64 // in the order in which they came, from 1
 	Server bool   // the other end has opened it
 	Began  time.Time
@@ -42,7 +43,7 @@ func (s *Set) Began(e transport.ConnEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
-		s.open = make(map[*transport.Conn]Entry)
+		s.open = make(map[rpc.Conn]Entry)
 	}
 	s.opened++
 	s.open[e.Conn] = Entry{Conn: e.Conn, ID: s.opened, Server: e.Server, Began: e.Began}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -184,7 +185,7 @@ func (s *Server) serve(ctx context.Context, req *transport.Request, res *transpo
 // A compound is a COMPOUND being executed.
 type compound struct {
 	s         *Server
-	conn      *transport.Conn
+	conn      rpc.Conn
 	principal principal
 	args      []byte // as a whole
 	size      int    // of the call, in bytes

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -31,8 +32,8 @@ type ServerSession struct {
 
 	// Server.mu
 	fore  *replySlots
-	conn  *transport.Conn // of the backchannel; nil: none
-	fault bool            // the client does not agree with the server on the slots
+	conn  rpc.Conn // of the backchannel; nil: none
+	fault bool     // the client does not agree with the server on the slots
 }
 
 func (ss *ServerSession) init() {
@@ -75,7 +76,7 @@ func (ss *ServerSession) Back() ChannelAttrs { return ss.back }
 func (ss *ServerSession) CallbackProgram() uint32 { return ss.program }
 
 // bind makes cn the connection of the backchannel. Server.mu is held.
-func (ss *ServerSession) bind(cn *transport.Conn) bool {
+func (ss *ServerSession) bind(cn rpc.Conn) bool {
 	if ss.s.cfg.NoBackchannel || ss.back.MaxRequests == 0 {
 		return false
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -396,7 +397,7 @@ func testEnabled(t *testing.T, b *bed) {
 // backward direction.
 func testVersion40(t *testing.T, b *bed) {
 	w := start(t, b, nil)
-	conns := make(chan *transport.Conn, 1)
+	conns := make(chan rpc.Conn, 1)
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
 		next.ServeRPC(ctx, req, res)
 		conns <- req.Conn()
@@ -494,7 +495,7 @@ func testRefused(t *testing.T, b *bed) {
 // bound to the new connection.
 func testReconnect(t *testing.T, b *bed) {
 	w := start(t, b, nil)
-	arrived, proceed := make(chan *transport.Conn, 16), make(chan struct{})
+	arrived, proceed := make(chan rpc.Conn, 16), make(chan struct{})
 	var binds atomic.Int32
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
 		if firstOf(req.Args) == OpBindConnToSession {

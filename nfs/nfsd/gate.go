@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A gate bounds the calls that are in the hands of file systems: each may block a thread. Hosts share
@@ -37,10 +37,10 @@ type gateLimits struct {
 // A host identifies a client's host. A connection without an address is one by itself.
 type host struct {
 	addr netip.Prefix
-	conn *transport.Conn
+	conn rpc.Conn
 }
 
-func hostOf(conn *transport.Conn, addr netip.Prefix) host {
+func hostOf(conn rpc.Conn, addr netip.Prefix) host {
 	if addr.IsValid() {
 		return host{addr: addr}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -67,9 +68,9 @@ type Server struct {
 	observe  func(*Access)
 	seal     *sealer
 	transfer uint32
-	gate     *gate[host, *transport.Conn]
-	listings *turns[host, *transport.Conn]
-	turns    [numSorts]*turns[host, *transport.Conn]
+	gate     *gate[host, rpc.Conn]
+	listings *turns[host, rpc.Conn]
+	turns    [numSorts]*turns[host, rpc.Conn]
 	log      *slog.Logger
 
 	changes changeSet
@@ -100,17 +101,17 @@ func New(cfg *Config) (*Server, error) {
 	}
 	s.exports.Store(exports)
 	all := or(cfg.MaxCalls, DefaultMaxCalls)
-	s.gate = newGate[host, *transport.Conn](gateLimits{
+	s.gate = newGate[host, rpc.Conn](gateLimits{
 		all: all, share: min(or(cfg.MaxConnCalls, max(all/4, 1)), all), host: 2, conn: 1,
 	})
 	// No sort takes all processors: connections have to be moved, too, or no call is seen. Several sorts
 	// together may; then the system divides the processors among their threads.
 	n := max(runtime.GOMAXPROCS(0)-1, 1)
-	s.listings = newTurns[host, *transport.Conn](n, turnPatience)
-	s.turns = [numSorts]*turns[host, *transport.Conn]{
-		lookups: newTurns[host, *transport.Conn](n, lookupPatience),
-		updates: newTurns[host, *transport.Conn](n, lookupPatience),
-		climbs:  newTurns[host, *transport.Conn](n, climbPatience),
+	s.listings = newTurns[host, rpc.Conn](n, turnPatience)
+	s.turns = [numSorts]*turns[host, rpc.Conn]{
+		lookups: newTurns[host, rpc.Conn](n, lookupPatience),
+		updates: newTurns[host, rpc.Conn](n, lookupPatience),
+		climbs:  newTurns[host, rpc.Conn](n, climbPatience),
 	}
 	key := cfg.Key
 	if key == nil {
@@ -162,10 +163,10 @@ type call struct {
 	fh   []byte // a handle being read or written
 	page page
 	from host
-	turn turn[host, *transport.Conn] // of a listing, or of the sort that is in runs
-	runs sort                        // which the call has a turn of
-	list func(*Entry) bool           // page.add
-	lend func()                      // endTurn
+	turn turn[host, rpc.Conn] // of a listing, or of the sort that is in runs
+	runs sort                 // which the call has a turn of
+	list func(*Entry) bool    // page.add
+	lend func()               // endTurn
 }
 
 func newCall(s *Server) *call {

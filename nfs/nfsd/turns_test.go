@@ -11,7 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // listEntries is a listing of n entries, each of which takes some time. It notes the owner at each.
@@ -133,7 +133,7 @@ func TestTurnsEnd(t *testing.T) {
 func TestChangesTakeTurns(t *testing.T) {
 	f := newSpool()
 	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})
-	turns := newTurns[host, *transport.Conn](1, time.Hour)
+	turns := newTurns[host, rpc.Conn](1, time.Hour)
 	c.server.turns[lookups], c.server.turns[updates] = turns, turns
 	root := c.mnt("/").Handle
 	file := c.lookup(root, "top")
@@ -143,7 +143,7 @@ func TestChangesTakeTurns(t *testing.T) {
 
 	x := nfs.DirOpArgs{Dir: root, Name: "x"}
 	write := nfs.WriteArgs{File: file, Count: 1, Data: []byte("x")}
-	var held turn[host, *transport.Conn]
+	var held turn[host, rpc.Conn]
 	testutil.Must(t, turns.begin(t.Context(), host{}, nil, &held))
 	c.status(nfs.ProcRead, &nfs.ReadArgs{File: file, Count: 1})
 	c.status(nfs.ProcWrite, &write)
@@ -193,9 +193,9 @@ func TestSortsApart(t *testing.T) {
 		climbs:  func() nfs.Status { return c.status(nfs.ProcLookup, &nfs.DirOpArgs{Dir: root, Name: ".."}) },
 	} {
 		for of := lookups; of < numSorts; of++ {
-			turns := newTurns[host, *transport.Conn](1, time.Hour)
+			turns := newTurns[host, rpc.Conn](1, time.Hour)
 			c.server.turns[of] = turns
-			var held turn[host, *transport.Conn]
+			var held turn[host, rpc.Conn]
 			testutil.Must(t, turns.begin(t.Context(), host{}, nil, &held))
 			waits := of == sort
 			done := make(chan nfs.Status, 1)

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/connset"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -202,7 +203,7 @@ func (m *Monitor) name(c *Call) {
 }
 
 // address is that of the other end of a connection, if there is one.
-func address(cn *transport.Conn) string {
+func address(cn rpc.Conn) string {
 	if cn == nil {
 		return ""
 	}

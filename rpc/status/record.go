@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -33,7 +34,7 @@ type callShard struct {
 // underWay is a call that has begun. For a call that is made, conn is nil: it is sent later.
 type underWay struct {
 	transport.Procedure
-	conn               *transport.Conn
+	conn               rpc.Conn
 	xid                uint32
 	executed, backward bool
 	began              time.Time

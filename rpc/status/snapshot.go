@@ -10,8 +10,8 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/connset"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // Seconds is a duration that is a number of seconds in JSON.
@@ -223,7 +223,7 @@ func (m *Monitor) Snapshot() *Snapshot {
 	t.Calling, t.Executing = m.calls.all[0].Load(), m.calls.all[1].Load()
 
 	underWay := m.calls.list()
-	executing := make(map[*transport.Conn]int)
+	executing := make(map[rpc.Conn]int)
 	for i := range underWay {
 		if u := &underWay[i]; u.executed {
 			executing[u.conn]++
@@ -259,7 +259,7 @@ func (m *Monitor) shown(u *underWay, now time.Time) Call {
 }
 
 // connections fills in what there is of connections.
-func (m *Monitor) connections(s *Snapshot, executing map[*transport.Conn]int) {
+func (m *Monitor) connections(s *Snapshot, executing map[rpc.Conn]int) {
 	open, all, opened := m.conns.Look()
 	t := &s.Totals
 	t.Opened, t.Open, t.EndedBy = opened, len(open), make(map[string]int)

@@ -25,6 +25,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/middleware"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -274,7 +275,7 @@ func (p *player) handle(ctx context.Context, req *transport.Request, res *transp
 
 // callBack calls the other end of a call that is being executed, and reports whether there was a
 // reply. A client calls forward once more under half of the calls back.
-func (p *player) callBack(ctx context.Context, cn *transport.Conn, seed uint64) bool {
+func (p *player) callBack(ctx context.Context, cn rpc.Conn, seed uint64) bool {
 	args := make([]byte, 256)
 	fill(args, seed)
 	call := transport.Call{Prog: program, Vers: versions, Proc: procEcho, Args: args, MaxResults: len(args)}

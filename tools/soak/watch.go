@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -12,7 +13,7 @@ import (
 // begun and not ended.
 type watcher struct{ conns, calls atomic.Int64 }
 
-func (w *watcher) ask(cn *transport.Conn) {
+func (w *watcher) ask(cn rpc.Conn) {
 	if cn != nil {
 		_, _, _ = cn.Info(), cn.Stats(), cn.RemoteAddr()
 	}

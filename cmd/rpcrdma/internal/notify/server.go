@@ -11,6 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -121,7 +122,7 @@ func (s *Server) find(id token) *subscription {
 }
 
 // subscribe finds or makes a subscription, with callbacks over conn.
-func (s *Server) subscribe(a *subscribeArgs, conn *transport.Conn) (r subscribeRes) {
+func (s *Server) subscribe(a *subscribeArgs, conn rpc.Conn) (r subscribeRes) {
 	r.ok.grace = uint32(s.grace / time.Second)
 	if a.old.again {
 		sub := s.find(a.old.id)
@@ -150,7 +151,7 @@ func (s *Server) subscribe(a *subscribeArgs, conn *transport.Conn) (r subscribeR
 
 // add makes a subscription within the limits. Unless the status says why not, the caller
 // runs or removes it.
-func (s *Server) add(a *subscribeArgs, conn *transport.Conn) (*subscription, Status) {
+func (s *Server) add(a *subscribeArgs, conn rpc.Conn) (*subscription, Status) {
 	host := conn.Host()
 	sub := &subscription{
 		server: s, host: host, dir: a.dir, recursive: a.recursive,
@@ -195,14 +196,14 @@ type subscription struct {
 	kick      chan struct{} // capacity 1: conn or queue has changed
 
 	mu     sync.Mutex
-	conn   *transport.Conn
+	conn   rpc.Conn
 	number uint64 // of the latest NOTIFY
 	queue  pending
 }
 
 // bind has the client called over conn from now on. It returns false if the subscription
 // has ended.
-func (s *subscription) bind(conn *transport.Conn) bool {
+func (s *subscription) bind(conn rpc.Conn) bool {
 	s.mu.Lock()
 	old := s.conn
 	ok := s.ctx.Err() == nil && s.back.Bind(conn, 0) == nil

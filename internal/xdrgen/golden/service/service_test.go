@@ -458,13 +458,13 @@ type holder struct {
 }
 
 func (h *holder) Cells(_ context.Context, req *transport.Request, _ *Table, _ []byte, res *uint32) error {
-	h.conn.Store(req.Conn())
+	h.conn.Store(req.Conn().(*transport.Conn))
 	*res = uint32(req.Conn().Stats().HeldBytes)
 	return nil
 }
 
 func (h *holder) Slots(_ context.Context, req *transport.Request, _ *Slots, res *uint32) error {
-	h.conn.Store(req.Conn())
+	h.conn.Store(req.Conn().(*transport.Conn))
 	*res = uint32(req.Conn().Stats().HeldBytes)
 	return nil
 }

@@ -1,4 +1,4 @@
-package transport
+package rpc
 
 import (
 	"context"
@@ -87,11 +87,7 @@ func (w *Response) FailWith(req *Request, err error) {
 		return
 	}
 	w.Fail(oncrpc.SystemErr)
-	cn := req.o.conn()
-	if log := cn.cfg.Logger; log != nil {
-		log.Error("a handler has failed", "prog", req.Prog, "vers", req.Vers, "proc", req.Proc,
-			"peer", cn.c.addr(), "err", err)
-	}
+	req.o.LogFailed(req.Prog, req.Vers, req.Proc, err)
 }
 
 // Versions makes one Program of several versions of it. All have to be of the same program and of
@@ -104,18 +100,18 @@ func Versions(programs ...Program) (Program, error) {
 	for _, p := range programs {
 		switch {
 		case p.Handler == nil || p.Low > p.High:
-			return Program{}, fmt.Errorf("transport: program %d has no handler or no versions", p.Number)
+			return Program{}, fmt.Errorf("rpc: program %d has no handler or no versions", p.Number)
 		case len(v.list) == 0:
 			all = Program{Number: p.Number, Low: p.Low, High: p.High, Handler: v, Padded: true, ReadReplies: true, Independent: true}
 			if p.Binding != nil {
 				all.Binding = v
 			}
 		case (p.Binding == nil) != (all.Binding == nil):
-			return Program{}, fmt.Errorf("transport: program %d has a version with a Binding and one without", p.Number)
+			return Program{}, fmt.Errorf("rpc: program %d has a version with a Binding and one without", p.Number)
 		case p.Number != all.Number:
-			return Program{}, fmt.Errorf("transport: programs %d and %d are not versions of one", all.Number, p.Number)
+			return Program{}, fmt.Errorf("rpc: programs %d and %d are not versions of one", all.Number, p.Number)
 		case slices.ContainsFunc(v.list, func(o Program) bool { return p.Low <= o.High && o.Low <= p.High }):
-			return Program{}, fmt.Errorf("transport: program %d has a version twice", p.Number)
+			return Program{}, fmt.Errorf("rpc: program %d has a version twice", p.Number)
 		}
 		all.Low, all.High = min(all.Low, p.Low), max(all.High, p.High)
 		if p.Auth != nil {
@@ -128,7 +124,7 @@ func Versions(programs ...Program) (Program, error) {
 		v.list = append(v.list, p)
 	}
 	if len(v.list) == 0 {
-		return Program{}, errors.New("transport: no versions of a program")
+		return Program{}, errors.New("rpc: no versions of a program")
 	}
 	all.Idempotent = func(vers, proc uint32) bool {
 		p := v.find(vers)

@@ -1,4 +1,4 @@
-package transport
+package rpc
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ func TestCalls(t *testing.T) {
 	call := calls.Get(&oncrpc.Program{Number: 1, Vers: 2}, 3)
 	call.Cred, call.MaxResults, call.NoResend = oncrpc.Auth{Body: []byte("cred")}, 4, true
 	call.Args = append(call.Args, 1, 2, 3, 4)
-	call.ReadItems = append(call.ReadItems, ReadItem{4, []byte("data")})
+	call.ReadItems = append(call.ReadItems, ReadItem{Offset: 4, Data: []byte("data")})
 	call.Receive(make([]byte, 5))
 	call.Results = []byte("results")
 	reads, writes := call.ReadItems, call.WriteItems
@@ -66,10 +66,10 @@ func TestWalk(t *testing.T) {
 		w.Item(5)
 		return w.Items()
 	}
-	if items, ok := walk(stream, false); !ok || len(items) != 1 || items[0] != (Range{8, 5}) {
+	if items, ok := walk(stream, false); !ok || len(items) != 1 || items[0] != (Range{Offset: 8, Length: 5}) {
 		t.Errorf("items %+v, %v", items, ok)
 	}
-	if items, ok := walk(stream[:8], true); !ok || len(items) != 1 || items[0] != (Range{8, 5}) {
+	if items, ok := walk(stream[:8], true); !ok || len(items) != 1 || items[0] != (Range{Offset: 8, Length: 5}) {
 		t.Errorf("reduced: items %+v, %v", items, ok)
 	}
 	long := testutil.Hex(t, "00000007 00000006 00000000 00000000")
@@ -101,11 +101,11 @@ func TestCounted(t *testing.T) {
 type named struct{ version uint32 }
 
 func (n named) Call(p Procedure, _ []byte, items []Range) ([]Range, ReplyBounds) {
-	return append(items[:0], Range{4, int(n.version)}), ReplyBounds{MaxResults: int(n.version)}
+	return append(items[:0], Range{Offset: 4, Length: int(n.version)}), ReplyBounds{MaxResults: int(n.version)}
 }
 
 func (n named) Reply(p Procedure, _ []byte, _ bool, items []Range) []Range {
-	return append(items[:0], Range{4, int(n.version)})
+	return append(items[:0], Range{Offset: 4, Length: int(n.version)})
 }
 
 func TestVersions(t *testing.T) {
@@ -135,9 +135,9 @@ func TestVersions(t *testing.T) {
 	}
 	for _, vers := range []uint32{2, 3, 5} {
 		var res Response
-		all.Handler.ServeRPC(t.Context(), &Request{Procedure: Procedure{7, vers, 1}}, &res)
-		args, bounds := all.Binding.Call(Procedure{7, vers, 1}, nil, nil)
-		results := all.Binding.Reply(Procedure{7, vers, 1}, nil, false, nil)
+		all.Handler.ServeRPC(t.Context(), &Request{Procedure: Procedure{Prog: 7, Vers: vers, Proc: 1}}, &res)
+		args, bounds := all.Binding.Call(Procedure{Prog: 7, Vers: vers, Proc: 1}, nil, nil)
+		results := all.Binding.Reply(Procedure{Prog: 7, Vers: vers, Proc: 1}, nil, false, nil)
 		if !bytes.Equal(res.Results, []byte{byte(vers)}) || args[0].Length != int(vers) || results[0].Length != int(vers) || bounds.MaxResults != int(vers) {
 			t.Errorf("version %d: results %v, items %v and %v, bounds %+v", vers, res.Results, args, results, bounds)
 		}
@@ -146,10 +146,10 @@ func TestVersions(t *testing.T) {
 		}
 	}
 	var res Response
-	all.Handler.ServeRPC(t.Context(), &Request{Procedure: Procedure{7, 4, 1}}, &res)
-	items, bounds := all.Binding.Call(Procedure{7, 4, 1}, nil, nil)
-	if res.status.AcceptStat != oncrpc.ProcUnavail || len(items)+len(all.Binding.Reply(Procedure{7, 4, 1}, nil, false, nil)) > 0 || bounds != (ReplyBounds{}) || all.Idempotent(4, 4) || all.Inline(4, 5) {
-		t.Errorf("a version that there is not: %v, %v", res.status, items)
+	all.Handler.ServeRPC(t.Context(), &Request{Procedure: Procedure{Prog: 7, Vers: 4, Proc: 1}}, &res)
+	items, bounds := all.Binding.Call(Procedure{Prog: 7, Vers: 4, Proc: 1}, nil, nil)
+	if res.Status().AcceptStat != oncrpc.ProcUnavail || len(items)+len(all.Binding.Reply(Procedure{Prog: 7, Vers: 4, Proc: 1}, nil, false, nil)) > 0 || bounds != (ReplyBounds{}) || all.Idempotent(4, 4) || all.Inline(4, 5) {
+		t.Errorf("a version that there is not: %v, %v", res.Status(), items)
 	}
 
 	other, unbound := program(3), program(3)

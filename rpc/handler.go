@@ -1,9 +1,10 @@
-package transport
+package rpc
 
 import (
 	"context"
 	"net"
 
+	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -108,7 +109,8 @@ type Request struct {
 
 	at  int // of Args in the message
 	pad xdr.Padding
-	o   origin
+	o   origin.Origin
+	c   Conn
 
 	limited bool
 	memory  int // for decoded arguments, if that is limited: see LimitMemory
@@ -153,20 +155,6 @@ func (r *Request) AuthSys() (sys *oncrpc.AuthSys, ok bool) {
 // one piece, and must not change until ServeRPC returns.
 func (r *Request) SetArgs(args []byte) { r.Args, r.at, r.pad = args, 0, xdr.Padding{} }
 
-// An origin is where a call has come from and its reply goes to: an exchange over RDMA
-// ([exch]) or TCP ([tcpExch]), as a handler sees it.
-type origin interface {
-	conn() *Conn
-	// addItem takes an item for the place at in the results: see Response.AddItem.
-	addItem(at int, data []byte, release func())
-	allocItem(n int) []byte // see Response.Alloc
-	whenReleased(f func())  // see Request.WhenReleased
-	itemList() *[]item      // those that there are
-	room(results int) int   // see Response.Room; results is the length of those that there are
-	itemRoom(results int) int
-	takeValues(n int) bool // takes memory for decoded arguments
-}
-
 // Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call. What it allocates
 // counts in Config.MaxMemory until ServeRPC has returned, and is limited: see LimitMemory.
 func (r *Request) Decoder() xdr.Decoder {
@@ -188,16 +176,19 @@ func (r *Request) LimitMemory(bytes int) { r.limited, r.memory = true, bytes }
 type account Request
 
 // Reserve takes memory of the request's connection: see [xdr.Account].
-func (a *account) Reserve(n int) bool { return a.o == nil || a.o.takeValues(n) }
+func (a *account) Reserve(n int) bool { return a.o == nil || a.o.TakeValues(n) }
+
+// Conn returns the connection that the call came by.
+func (r *Request) Conn() Conn { return r.c }
 
 // RemoteAddr returns the client's address.
-func (r *Request) RemoteAddr() net.Addr { return r.Conn().RemoteAddr() }
+func (r *Request) RemoteAddr() net.Addr { return r.c.RemoteAddr() }
 
 // Alloc is as Response.Alloc, for code that has the request alone: memory for bulk results,
 // which generated code then gives to AddItem.
-func (r *Request) Alloc(n int) []byte { return r.o.allocItem(n) }
+func (r *Request) Alloc(n int) []byte { return r.o.AllocItem(n) }
 
 // WhenReleased registers f to run when the transport no longer uses memory that the handler passed to
 // the reply: after the reply was sent or abandoned, and never before ServeRPC returns. f must not block.
 // WhenReleased may be called several times for one request, by the goroutine that executes it.
-func (r *Request) WhenReleased(f func()) { r.o.whenReleased(f) }
+func (r *Request) WhenReleased(f func()) { r.o.WhenReleased(f) }

@@ -1,4 +1,4 @@
-package transport
+package rpc
 
 import "context"
 
@@ -28,22 +28,6 @@ type Caller interface {
 	Call(ctx context.Context, call *Call) error
 }
 
-// A Requester is a client's end, with all of its connections to a server: a [Client], which has
-// one, or a [Group], which has several. [Client] says what the methods do.
-type Requester interface {
-	Caller
-
-	// As those of [Client].
-	Null(ctx context.Context, prog, vers uint32) error
-	RegisterMemory(mem []byte) (*Memory, error)
-	Info() ConnInfo
-	Stats() Stats
-	Shutdown(ctx context.Context) error
-	Close() error
-	Done() <-chan struct{}
-	Err() error
-}
-
 // A CallerFunc is a Caller that consists of one function. A client's middleware is a
 // func(Caller) Caller: it returns one that does something before and after it calls the other, and
 // stands in its place for code that takes a Caller, such as generated clients. It may make another
@@ -52,11 +36,3 @@ type CallerFunc func(ctx context.Context, call *Call) error
 
 // Call calls f.
 func (f CallerFunc) Call(ctx context.Context, call *Call) error { return f(ctx, call) }
-
-var (
-	_ Requester = (*Client)(nil)
-	_ Requester = (*Group)(nil)
-
-	_ Caller = (*Conn)(nil)
-	_ Caller = (*Backchannel)(nil)
-)

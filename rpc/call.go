@@ -1,6 +1,7 @@
-package transport
+package rpc
 
 import (
+	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -59,27 +60,9 @@ type Call struct {
 	// Reply is the RPC reply header, valid until the next call with the Call.
 	Reply oncrpc.ReplyHeader
 
-	store   []byte // the reply message
-	sent    bool   // on an earlier connection, or this one
-	xid     uint32 // which it was sent with
-	replied uint32 // version of the protocol that the reply, or the refusal, has
-	asked   int    // how often it has had the version negotiated anew
-
-	ended func(error) // of a call in a Pipeline: see StartFunc
-
-	// raw makes the call carry a whole RPC message, without the data of
-	// ReadItems, in place of a header and Args; its xid is replaced.
-	// ReadItems' offsets then count from the message's first byte, and
-	// Results receives the whole reply message.
-	raw []byte
-
-	signed []byte // the header for Sign
-
 	nothing [1]byte // the Buf of results that may have no data: see Receive
 
-	event *CallEvent // of the call that is being made, for an Observer
-
-	op *operation // makes the call an optional operation, see operation.go
+	state origin.State // of the transport that makes the call
 }
 
 // Receive adds a WriteItem with the memory buf, as much as the next bulk result may take. An
@@ -100,19 +83,10 @@ func (call *Call) AppendArgs(b []byte) []byte {
 	for i := range call.ReadItems {
 		it := &call.ReadItems[i]
 		b = append(append(b, call.Args[from:it.Offset]...), it.Data...)
-		b = append(b, zeros[:xdr.Pad(len(it.Data))]...)
+		b = append(b, make([]byte, xdr.Pad(len(it.Data)))...)
 		from = it.Offset
 	}
 	return append(b, call.Args[from:]...)
-}
-
-// sign makes the verifier of a call that is sent with xid.
-func (call *Call) sign(xid uint32) {
-	const verf = 8 // bytes of an empty one
-	call.signed = oncrpc.AppendCall(call.signed[:0], &oncrpc.CallHeader{
-		XID: xid, RPCVers: oncrpc.Version, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: call.Cred,
-	})
-	call.Verf = call.Sign(call.signed[:len(call.signed)-verf])
 }
 
 // A ReadItem is the data of one opaque argument. The memory belongs to the

@@ -1,4 +1,4 @@
-package transport
+package rpc
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
@@ -64,7 +65,7 @@ func (NoObserver) Noticed(Notice) {}
 
 // A ConnEvent is the beginning or the end of a connection.
 type ConnEvent struct {
-	Conn   *Conn
+	Conn   Conn
 	Server bool      // the other end has opened it
 	Began  time.Time // when it had been set up
 
@@ -78,6 +79,7 @@ type ConnEvent struct {
 // no others, so that it can be a label of a metric.
 func (e ConnEvent) Outcome() string {
 	var ce *fabric.ConnError
+	var o origin.Outcome
 	switch err := e.Err; {
 	case err == nil:
 		return "closed"
@@ -86,8 +88,8 @@ func (e ConnEvent) Outcome() string {
 	case errors.As(err, new(*PeerError)), errors.As(err, new(*BadReplyError)), errors.As(err, new(*RDMAError)),
 		errors.As(err, new(*VersionError)):
 		return "protocol"
-	case errors.Is(err, errSilent):
-		return "silent"
+	case errors.As(err, &o):
+		return o.Outcome()
 	case errors.As(err, &ce) && ce.Remote:
 		return "reset"
 	}
@@ -101,7 +103,7 @@ type CallEvent struct {
 
 	// Conn is the connection. A call that is made has none before it has been sent, and then
 	// the one that it was sent on last. It may be over TCP.
-	Conn     *Conn
+	Conn     Conn
 	Executed bool // at the end that executes it; false: at the end that makes it
 	Backward bool // from a server to its client
 	XID      uint32
@@ -127,8 +129,6 @@ type CallEvent struct {
 
 	Resent   int  // how often it was sent again, on other connections
 	Replayed bool // it was answered from the reply cache
-
-	sent time.Time // the last time
 }
 
 // Outcome is a word for what came of a call that has ended: "success", or the name of the RPC
@@ -157,13 +157,14 @@ func statusOutcome(h *oncrpc.ReplyHeader) string {
 
 // errOutcome is the word of CallEvent.Outcome for an error.
 func errOutcome(err error) string {
-	var rpc *oncrpc.RPCError
+	var refused *oncrpc.RPCError
+	var o origin.Outcome
 	var size *SizeError
 	var long *ReplySizeError
 	switch {
-	case errors.As(err, &rpc):
+	case errors.As(err, &refused):
 		return statusOutcome(&oncrpc.ReplyHeader{
-			Stat: rpc.Stat, AcceptStat: rpc.AcceptStat, RejectStat: rpc.RejectStat, AuthStat: rpc.AuthStat,
+			Stat: refused.Stat, AcceptStat: refused.AcceptStat, RejectStat: refused.RejectStat, AuthStat: refused.AuthStat,
 		})
 	case errors.As(err, new(*RDMAError)):
 		return "rdma_error"
@@ -175,8 +176,10 @@ func errOutcome(err error) string {
 		return "timeout"
 	case errors.Is(err, context.Canceled):
 		return "canceled"
-	case err == errMoves, errors.As(err, new(*LostError)):
+	case errors.As(err, new(*LostError)):
 		return "lost"
+	case errors.As(err, &o):
+		return o.Outcome()
 	case errors.Is(err, net.ErrClosed):
 		return "closed"
 	}
@@ -231,7 +234,7 @@ func (w Ways) String() string {
 // A Notice is something that has happened beside calls.
 type Notice struct {
 	Kind NoticeKind // what has happened
-	Conn *Conn      // nil before there is one
+	Conn Conn       // nil before there is one
 	Peer string     // address of the other end
 	XID  uint32     // of a message, if it had one
 	Err  error      // of a refusal

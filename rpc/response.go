@@ -1,10 +1,7 @@
-package transport
+package rpc
 
 import (
-	"errors"
-	"net"
-
-	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -22,7 +19,7 @@ type Response struct {
 	// until the reply is released. The zero value is AUTH_NONE.
 	Verf oncrpc.Auth
 
-	o        origin
+	o        origin.Origin
 	status   oncrpc.ReplyHeader // without xid and verifier
 	reserved int
 }
@@ -37,33 +34,20 @@ type Response struct {
 // copied.
 func (w *Response) AddItem(data []byte, release func()) {
 	w.Results = xdr.AppendUint32(w.Results, uint32(len(data)))
-	w.o.addItem(len(w.Results), data, release)
-}
-
-// addItem adds an item at an offset of the results.
-func (x *exch) addItem(at int, data []byte, release func()) {
-	it := item{at: at, data: data, key: fabric.LocalDMAKey, release: release}
-	if own := x.own(data); own != nil {
-		it.key = own.LKey
-	} else if x.c.caps.LocalDMA {
-		x.charge(len(data))
-	} else {
-		it.data, it.key = x.local(data)
-	}
-	x.items = append(x.items, it)
+	w.o.AddItem(len(w.Results), data, release)
 }
 
 // Alloc returns n bytes of the server's memory for AddItem, to be filled by
 // the handler. They belong to the response until the reply has been sent, and need no
 // release. Alloc returns nil if n exceeds the server's MaxMessage or there is no
 // memory.
-func (w *Response) Alloc(n int) []byte { return w.o.allocItem(n) }
+func (w *Response) Alloc(n int) []byte { return w.o.AllocItem(n) }
 
 // Room returns how many more bytes of XDR-encoded results the caller has room for, as far as this
 // end knows: inline, or in the reply chunk; over TCP, and with lent replies, up to MaxMessage.
 // Items that go to a write chunk do not count; Verf, as it is set, does. A longer reply is not sent: the caller gets an
 // *RDMAError, or SYSTEM_ERR over TCP, and Config.Logger a *ReplySizeError.
-func (w *Response) Room() int { return w.o.room(w.taken()) }
+func (w *Response) Room() int { return w.o.Room(w.taken()) }
 
 // taken is what of the reply's room Results, Verf and Reserve take.
 func (w *Response) taken() int { return len(w.Results) + xdr.Padded(len(w.Verf.Body)) + w.reserved }
@@ -75,7 +59,7 @@ func (w *Response) Reserve(n int) { w.reserved += max(n, 0) }
 
 // ItemRoom is how many bytes of data the next AddItem has room for: in its write chunk, or,
 // when the call has no more of them, in the rest of the reply.
-func (w *Response) ItemRoom() int { return w.o.itemRoom(w.taken()) }
+func (w *Response) ItemRoom() int { return w.o.ItemRoom(w.taken()) }
 
 // Fail makes the reply an RPC error without results: oncrpc.GarbageArgs, ProcUnavail or
 // SystemErr. Of Fail, Deny and Reject the last counts, and oncrpc.Success takes back what was
@@ -121,16 +105,11 @@ func (w *Response) Status() oncrpc.ReplyHeader {
 	return h
 }
 
-// refused reports whether the reply has no results.
-func (w *Response) refused() bool {
-	return w.status.Stat != oncrpc.MsgAccepted || w.status.AcceptStat != oncrpc.Success
-}
-
 // Size is how many bytes there are: Results, and the data of the items, without padding. A reply
 // that Fail, Deny or Reject have made an error leaves both out.
 func (w *Response) Size() (results, items int) {
-	for _, it := range *w.o.itemList() {
-		items += len(it.data)
+	for _, it := range *w.o.Items() {
+		items += len(it.Data)
 	}
 	return len(w.Results), items
 }
@@ -141,68 +120,32 @@ func (w *Response) Size() (results, items int) {
 // 8166 section 8.2.2). Join returns false, and changes nothing, if there is no memory for them or
 // they exceed the server's MaxMessage.
 func (w *Response) Join() bool {
-	items := w.o.itemList()
+	items := w.o.Items()
 	if len(*items) == 0 {
 		return true
 	}
 	n := len(w.Results)
 	size := n
 	for _, it := range *items {
-		size += xdr.Padded(len(it.data))
+		size += xdr.Padded(len(it.Data))
 	}
 	b := w.Results
 	if size <= cap(b) {
 		b = b[:size]
 	} else {
-		if b = w.o.allocItem(size); b == nil {
+		if b = w.o.AllocItem(size); b == nil {
 			return false
 		}
 		copy(b, w.Results)
 	}
-	splice(b, n, *items)
+	origin.Splice(b, n, *items)
 	for _, it := range *items {
-		if it.release != nil {
-			w.o.whenReleased(it.release)
+		if it.Release != nil {
+			w.o.WhenReleased(it.Release)
 		}
 	}
 	clear(*items)
 	*items = (*items)[:0]
 	w.Results = b
 	return true
-}
-
-// splice puts the data of items into the stream of n bytes at the start of b, which it then
-// fills, from the last to the first.
-func splice(b []byte, n int, items []item) {
-	end := len(b)
-	for i := len(items) - 1; i >= 0; i-- {
-		it := &items[i]
-		tail := n - it.at
-		copy(b[end-tail:end], b[it.at:n])
-		end -= tail + xdr.Padded(len(it.data))
-		k := copy(b[end:], it.data)
-		clear(b[end+k : end+xdr.Padded(k)])
-		n = it.at
-	}
-}
-
-// orphan reports whether there was no memory because the connection has ended, which the
-// adapter may know first: the reply can then only go to the reply cache.
-func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
-
-// local returns a copy of data in memory with a local key. If there is no memory it marks
-// the call as failed.
-func (x *exch) local(data []byte) ([]byte, uint32) {
-	if len(data) == 0 {
-		return nil, fabric.LocalDMAKey
-	}
-	b, err := x.alloc(len(data))
-	if orphan(err) {
-		return data, fabric.LocalDMAKey
-	}
-	if err != nil {
-		x.failed = true
-		return nil, fabric.LocalDMAKey
-	}
-	return b.Bytes[:copy(b.Bytes, data)], b.LKey
 }

@@ -1,0 +1,58 @@
+// Package origin is what package rpc and the transports share and programs do not see: where a call
+// that is executed has come from, and what a transport keeps of a call that is made.
+package origin
+
+import "github.com/rpcrdma/rpcrdma/proto/xdr"
+
+// An Origin is where a call has come from and its reply goes to, as a handler's Request and
+// Response use it.
+type Origin interface {
+	// AddItem takes an item for the place at in the results. release, unless it is nil, is called
+	// when the transport no longer uses data.
+	AddItem(at int, data []byte, release func())
+	AllocItem(n int) []byte // n bytes that need no release, or nil
+	WhenReleased(f func())  // f is called when the transport uses no memory of the reply any more
+	Items() *[]Item         // those that there are
+	Room(results int) int   // what a reply with so many bytes of results has left
+	ItemRoom(results int) int
+	TakeValues(n int) bool                        // takes memory for decoded arguments
+	LogFailed(prog, vers, proc uint32, err error) // notes that a handler has failed with err
+}
+
+// An Item is a result that may go to a write chunk.
+type Item struct {
+	At      int // its place in the stream of results, which does not have it
+	Data    []byte
+	Key     uint32 // local key of Data
+	Release func() // or nil
+}
+
+// Splice puts the data of items, with its padding, into the stream of n bytes at the start of b, which
+// it then fills, from the last to the first.
+func Splice(b []byte, n int, items []Item) {
+	end := len(b)
+	for i := len(items) - 1; i >= 0; i-- {
+		it := &items[i]
+		tail := n - it.At
+		copy(b[end-tail:end], b[it.At:n])
+		end -= tail + xdr.Padded(len(it.Data))
+		k := copy(b[end:], it.Data)
+		clear(b[end+k : end+xdr.Padded(k)])
+		n = it.At
+	}
+}
+
+// A State is what the transport that makes a call keeps in it.
+type State struct{ Value any }
+
+// An Outcome is an error of a transport that chooses its word in the outcomes of connections and calls.
+type Outcome interface {
+	error
+	Outcome() string
+}
+
+// Keys of the contexts of handlers.
+type (
+	ConnKey   struct{} // the connection
+	InlineKey struct{} // not nil for a handler that is Inline
+)

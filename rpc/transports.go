@@ -1,0 +1,30 @@
+package rpc
+
+import (
+	"github.com/rpcrdma/rpcrdma/internal/origin"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// What transports do with the types of this package, and programs do not. The types in the signatures
+// are internal.
+
+// StateOf returns what the transport that makes a call keeps in it, for transports.
+func StateOf(call *Call) *origin.State { return &call.state }
+
+// Arrived makes r the Request of a call that o has received on c, for transports. Its arguments are at
+// the offset at of msg, with the padding of an RDMA_MSGP. Memory of the Request before is used again.
+func Arrived(r *Request, c Conn, o origin.Origin, call *oncrpc.CallHeader, msg []byte, at int, pad xdr.Padding) {
+	*r = Request{
+		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
+		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
+		Args: msg[at:], at: at, pad: pad, o: o, c: c, sys: r.sys,
+	}
+}
+
+// OriginOf returns what Arrived was given, for transports.
+func OriginOf(r *Request) origin.Origin { return r.o }
+
+// Answering returns the Response to a call that o has received, for transports. Results are built in
+// results, which is empty.
+func Answering(o origin.Origin, results []byte) Response { return Response{Results: results, o: o} }

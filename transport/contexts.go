@@ -1,0 +1,57 @@
+package transport
+
+import (
+	"context"
+
+	"github.com/rpcrdma/rpcrdma/internal/origin"
+)
+
+// contexts are those of the handlers of a connection. They are part of it, so that a call allocates
+// none.
+type contexts struct {
+	list [2][2]handlerContext // by whether the reply is remembered, and whether the handler is Inline
+}
+
+// init makes those that end with the connection, from own.
+func (c *contexts) init(cn *Conn, own context.Context) { c.fill(0, cn, own) }
+
+// remember makes the contexts of handlers with replies that are remembered, from all.
+func (c *contexts) remember(all context.Context) { c.fill(1, c.list[0][0].conn, all) }
+
+func (c *contexts) fill(i int, cn *Conn, from context.Context) {
+	c.list[i] = [2]handlerContext{{from, cn, false}, {from, cn, true}}
+}
+
+// of returns the context of a call.
+func (c *contexts) of(remembered, inline bool) context.Context {
+	i, j := 0, 0
+	if remembered {
+		i = 1
+	}
+	if inline {
+		j = 1
+	}
+	return &c.list[i][j]
+}
+
+// A handlerContext is the context of a handler: it ends with the connection, or, if the reply is to
+// be remembered, with the client or server.
+type handlerContext struct {
+	context.Context
+	conn   *Conn
+	inline bool
+}
+
+// Value returns what the transport knows of the call.
+func (h *handlerContext) Value(key any) any {
+	switch key.(type) {
+	case origin.ConnKey:
+		return h.conn
+	case origin.InlineKey:
+		if h.inline {
+			return true
+		}
+		return nil
+	}
+	return h.Context.Value(key)
+}

@@ -1,0 +1,49 @@
+package transport
+
+import (
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
+)
+
+// A pendingCall is a program's Call while it is being made, with what the transport keeps of it: for one
+// call after another that the program makes with it, so that the next one allocates nothing.
+type pendingCall struct {
+	*rpc.Call
+	store   []byte // the reply message
+	sent    bool   // on an earlier connection, or this one
+	xid     uint32 // which it was sent with
+	replied uint32 // version of the protocol that the reply, or the refusal, has
+	asked   int    // how often it has had the version negotiated anew
+
+	ended func(error) // of a call in a Pipeline: see StartFunc
+
+	// raw makes the call carry a whole RPC message, without the data of
+	// ReadItems, in place of a header and Args; its xid is replaced.
+	// ReadItems' offsets then count from the message's first byte, and
+	// Results receives the whole reply message.
+	raw []byte
+
+	signed []byte     // the header for Sign
+	event  *callEvent // for an Observer
+	op     *operation // makes the call an optional operation, see operation.go
+}
+
+// pendingOf returns what is kept of call. A copy of a Call has its own.
+func pendingOf(call *rpc.Call) *pendingCall {
+	state := rpc.StateOf(call)
+	p, ok := state.Value.(*pendingCall)
+	if !ok || p.Call != call {
+		p = &pendingCall{Call: call}
+		state.Value = p
+	}
+	return p
+}
+
+// sign makes the verifier of a call that is sent with xid.
+func (call *pendingCall) sign(xid uint32) {
+	const verf = 8 // bytes of an empty one
+	call.signed = oncrpc.AppendCall(call.signed[:0], &oncrpc.CallHeader{
+		XID: xid, RPCVers: oncrpc.Version, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: call.Cred,
+	})
+	call.Verf = call.Sign(call.signed[:len(call.signed)-verf])
+}

@@ -1,0 +1,74 @@
+package transport
+
+import (
+	"reflect"
+	"sync"
+	"sync/atomic"
+)
+
+// counters are the Stats of a connection that goes on: fields are counted with inc and count. Stats comes first,
+// where its words are aligned for that on all processors.
+type counters struct {
+	Stats
+	all *tally // of the owner; nil: none
+}
+
+// inc counts one more.
+func inc(counter *uint64) { atomic.AddUint64(counter, 1) }
+
+// count counts n more.
+func count(counter *uint64, n int) { atomic.AddUint64(counter, uint64(n)) }
+
+func (c *counters) snapshot() (s Stats) {
+	from, to := reflect.ValueOf(&c.Stats).Elem(), reflect.ValueOf(&s).Elem()
+	for i := range to.NumField() {
+		to.Field(i).SetUint(atomic.LoadUint64(from.Field(i).Addr().Interface().(*uint64)))
+	}
+	return s
+}
+
+// A tally is the counters of all connections of one owner, those that have ended among them.
+type tally struct {
+	mu   sync.Mutex
+	live map[*counters]struct{}
+	past Stats
+}
+
+// join returns the counters of one more connection.
+func (t *tally) join() *counters {
+	c := &counters{all: t}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.live == nil {
+		t.live = make(map[*counters]struct{})
+	}
+	t.live[c] = struct{}{}
+	return c
+}
+
+// leave keeps what has been counted on a connection that has ended.
+func (c *counters) leave() {
+	t := c.all
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.live[c]; ok {
+		delete(t.live, c)
+		s := c.snapshot()
+		t.past.Add(&s)
+	}
+}
+
+// sum is the counters together.
+func (t *tally) sum() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum := t.past
+	for c := range t.live {
+		s := c.snapshot()
+		sum.Add(&s)
+	}
+	return sum
+}
