@@ -90,8 +90,8 @@ func (c *Client) mount(ctx context.Context, call func(ctx context.Context, m *mo
 	}
 	err = c.mountOverTCP(ctx, call)
 	var lookup *rpcbind.OpError // its RPC errors are not MOUNT's
-	var rpc *oncrpc.RPCError
-	if errors.As(err, &lookup) || err != nil && !errors.As(err, &rpc) {
+	var denied *oncrpc.RPCError
+	if errors.As(err, &lookup) || err != nil && !errors.As(err, &denied) {
 		// Report why the RDMA connection was not used as well.
 		err = &MountFallbackError{RDMA: absent, TCP: err}
 	}
@@ -122,12 +122,12 @@ func (c *Client) findMount(ctx context.Context) (place mountPlace, absent, err e
 
 // refusal reports whether the server refused a call or sent a malformed reply.
 func refusal(err error) bool {
-	var rpc *oncrpc.RPCError
+	var denied *oncrpc.RPCError
 	var bad *BadReplyError
 	var reply *transport.BadReplyError
 	var rdma *transport.RDMAError
 	var peer *transport.PeerError // over TCP: nothing can be read after its reply
-	return errors.As(err, &rpc) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma) || errors.As(err, &peer)
+	return errors.As(err, &denied) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma) || errors.As(err, &peer)
 }
 
 func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context, m *mountV3Client) error) error {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Constants of nfs3.x.
@@ -911,26 +911,26 @@ var nfsV3Names = &oncrpc.Program{
 // the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
-// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever
+// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
 // newNfsV3Client was called with. Memory that an argument refers to belongs to the call until
-// the Pipeline's Wait calls done, with what the other method would have returned. An argument that
+// the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
 type nfsV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls: see [transport.Call]
-	MaxDecoded int         // of all calls: see [transport.Call]
+	NoResend   bool        // of all calls: see [rpc.Call]
+	MaxDecoded int         // of all calls: see [rpc.Call]
 
-	caller transport.Caller
-	calls  transport.Calls
+	caller rpc.Caller
+	calls  rpc.Calls
 }
 
 // newNfsV3Client returns a client that makes its calls with c, which stays the caller's.
-func newNfsV3Client(c transport.Caller) *nfsV3Client { return &nfsV3Client{caller: c} }
+func newNfsV3Client(c rpc.Caller) *nfsV3Client { return &nfsV3Client{caller: c} }
 
-func (c *nfsV3Client) call(proc uint32) *transport.Call {
+func (c *nfsV3Client) call(proc uint32) *rpc.Call {
 	call := c.calls.Get(nfsV3Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
@@ -954,7 +954,7 @@ func (c *nfsV3Client) Getattr(ctx context.Context, args FileHandle) (res GetAttr
 }
 
 // StartGetattr starts a call of Getattr in p.
-func (c *nfsV3Client) StartGetattr(p *transport.Pipeline, args FileHandle, done func(GetAttrRes, error)) error {
+func (c *nfsV3Client) StartGetattr(p rpc.Starter, args FileHandle, done func(GetAttrRes, error)) error {
 	call, err := c.getattrCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.getattrEnded(call, err)) })
@@ -962,7 +962,7 @@ func (c *nfsV3Client) StartGetattr(p *transport.Pipeline, args FileHandle, done 
 	return err
 }
 
-func (c *nfsV3Client) getattrCall(args FileHandle) (*transport.Call, error) {
+func (c *nfsV3Client) getattrCall(args FileHandle) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
@@ -972,7 +972,7 @@ func (c *nfsV3Client) getattrCall(args FileHandle) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) getattrEnded(call *transport.Call, failed error) (res GetAttrRes, err error) {
+func (c *nfsV3Client) getattrEnded(call *rpc.Call, failed error) (res GetAttrRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -996,7 +996,7 @@ func (c *nfsV3Client) Setattr(ctx context.Context, args *SetAttrArgs) (res WccRe
 }
 
 // StartSetattr starts a call of Setattr in p.
-func (c *nfsV3Client) StartSetattr(p *transport.Pipeline, args *SetAttrArgs, done func(WccRes, error)) error {
+func (c *nfsV3Client) StartSetattr(p rpc.Starter, args *SetAttrArgs, done func(WccRes, error)) error {
 	call, err := c.setattrCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.setattrEnded(call, err)) })
@@ -1004,7 +1004,7 @@ func (c *nfsV3Client) StartSetattr(p *transport.Pipeline, args *SetAttrArgs, don
 	return err
 }
 
-func (c *nfsV3Client) setattrCall(args *SetAttrArgs) (*transport.Call, error) {
+func (c *nfsV3Client) setattrCall(args *SetAttrArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1014,7 +1014,7 @@ func (c *nfsV3Client) setattrCall(args *SetAttrArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) setattrEnded(call *transport.Call, failed error) (res WccRes, err error) {
+func (c *nfsV3Client) setattrEnded(call *rpc.Call, failed error) (res WccRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1038,7 +1038,7 @@ func (c *nfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRe
 }
 
 // StartLookup starts a call of Lookup in p.
-func (c *nfsV3Client) StartLookup(p *transport.Pipeline, args *DirOpArgs, done func(LookupRes, error)) error {
+func (c *nfsV3Client) StartLookup(p rpc.Starter, args *DirOpArgs, done func(LookupRes, error)) error {
 	call, err := c.lookupCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.lookupEnded(call, err)) })
@@ -1046,7 +1046,7 @@ func (c *nfsV3Client) StartLookup(p *transport.Pipeline, args *DirOpArgs, done f
 	return err
 }
 
-func (c *nfsV3Client) lookupCall(args *DirOpArgs) (*transport.Call, error) {
+func (c *nfsV3Client) lookupCall(args *DirOpArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1056,7 +1056,7 @@ func (c *nfsV3Client) lookupCall(args *DirOpArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) lookupEnded(call *transport.Call, failed error) (res LookupRes, err error) {
+func (c *nfsV3Client) lookupEnded(call *rpc.Call, failed error) (res LookupRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1080,7 +1080,7 @@ func (c *nfsV3Client) Access(ctx context.Context, args *AccessArgs) (res AccessR
 }
 
 // StartAccess starts a call of Access in p.
-func (c *nfsV3Client) StartAccess(p *transport.Pipeline, args *AccessArgs, done func(AccessRes, error)) error {
+func (c *nfsV3Client) StartAccess(p rpc.Starter, args *AccessArgs, done func(AccessRes, error)) error {
 	call, err := c.accessCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.accessEnded(call, err)) })
@@ -1088,7 +1088,7 @@ func (c *nfsV3Client) StartAccess(p *transport.Pipeline, args *AccessArgs, done 
 	return err
 }
 
-func (c *nfsV3Client) accessCall(args *AccessArgs) (*transport.Call, error) {
+func (c *nfsV3Client) accessCall(args *AccessArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1098,7 +1098,7 @@ func (c *nfsV3Client) accessCall(args *AccessArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) accessEnded(call *transport.Call, failed error) (res AccessRes, err error) {
+func (c *nfsV3Client) accessEnded(call *rpc.Call, failed error) (res AccessRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1123,7 +1123,7 @@ func (c *nfsV3Client) Readlink(ctx context.Context, args FileHandle, data []byte
 }
 
 // StartReadlink starts a call of Readlink in p.
-func (c *nfsV3Client) StartReadlink(p *transport.Pipeline, args FileHandle, data []byte, done func(ReadLinkRes, error)) error {
+func (c *nfsV3Client) StartReadlink(p rpc.Starter, args FileHandle, data []byte, done func(ReadLinkRes, error)) error {
 	call, err := c.readlinkCall(args, data)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readlinkEnded(call, err)) })
@@ -1131,7 +1131,7 @@ func (c *nfsV3Client) StartReadlink(p *transport.Pipeline, args FileHandle, data
 	return err
 }
 
-func (c *nfsV3Client) readlinkCall(args FileHandle, data []byte) (*transport.Call, error) {
+func (c *nfsV3Client) readlinkCall(args FileHandle, data []byte) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
@@ -1142,7 +1142,7 @@ func (c *nfsV3Client) readlinkCall(args FileHandle, data []byte) (*transport.Cal
 	return call, nil
 }
 
-func (c *nfsV3Client) readlinkEnded(call *transport.Call, failed error) (res ReadLinkRes, err error) {
+func (c *nfsV3Client) readlinkEnded(call *rpc.Call, failed error) (res ReadLinkRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1175,7 +1175,7 @@ func (c *nfsV3Client) Read(ctx context.Context, args *ReadArgs, data []byte) (re
 }
 
 // StartRead starts a call of Read in p.
-func (c *nfsV3Client) StartRead(p *transport.Pipeline, args *ReadArgs, data []byte, done func(ReadRes, error)) error {
+func (c *nfsV3Client) StartRead(p rpc.Starter, args *ReadArgs, data []byte, done func(ReadRes, error)) error {
 	call, err := c.readCall(args, data)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readEnded(call, err)) })
@@ -1183,7 +1183,7 @@ func (c *nfsV3Client) StartRead(p *transport.Pipeline, args *ReadArgs, data []by
 	return err
 }
 
-func (c *nfsV3Client) readCall(args *ReadArgs, data []byte) (*transport.Call, error) {
+func (c *nfsV3Client) readCall(args *ReadArgs, data []byte) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1194,7 +1194,7 @@ func (c *nfsV3Client) readCall(args *ReadArgs, data []byte) (*transport.Call, er
 	return call, nil
 }
 
-func (c *nfsV3Client) readEnded(call *transport.Call, failed error) (res ReadRes, err error) {
+func (c *nfsV3Client) readEnded(call *rpc.Call, failed error) (res ReadRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1230,7 +1230,7 @@ func (c *nfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes,
 }
 
 // StartWrite starts a call of Write in p.
-func (c *nfsV3Client) StartWrite(p *transport.Pipeline, args *WriteArgs, done func(WriteRes, error)) error {
+func (c *nfsV3Client) StartWrite(p rpc.Starter, args *WriteArgs, done func(WriteRes, error)) error {
 	call, err := c.writeCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.writeEnded(call, err)) })
@@ -1238,7 +1238,7 @@ func (c *nfsV3Client) StartWrite(p *transport.Pipeline, args *WriteArgs, done fu
 	return err
 }
 
-func (c *nfsV3Client) writeCall(args *WriteArgs) (*transport.Call, error) {
+func (c *nfsV3Client) writeCall(args *WriteArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1249,13 +1249,13 @@ func (c *nfsV3Client) writeCall(args *WriteArgs) (*transport.Call, error) {
 	b = xdr.AppendUint32(b, args.Count)
 	b = xdr.AppendInt32(b, int32(args.Stable))
 	b = xdr.AppendUint32(b, uint32(len(args.Data)))
-	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Data})
+	call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(b), Data: args.Data})
 	call.Args = b
 	call.MaxResults = 136
 	return call, nil
 }
 
-func (c *nfsV3Client) writeEnded(call *transport.Call, failed error) (res WriteRes, err error) {
+func (c *nfsV3Client) writeEnded(call *rpc.Call, failed error) (res WriteRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1279,7 +1279,7 @@ func (c *nfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateR
 }
 
 // StartCreate starts a call of Create in p.
-func (c *nfsV3Client) StartCreate(p *transport.Pipeline, args *CreateArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartCreate(p rpc.Starter, args *CreateArgs, done func(CreateRes, error)) error {
 	call, err := c.createCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.createEnded(call, err)) })
@@ -1287,7 +1287,7 @@ func (c *nfsV3Client) StartCreate(p *transport.Pipeline, args *CreateArgs, done 
 	return err
 }
 
-func (c *nfsV3Client) createCall(args *CreateArgs) (*transport.Call, error) {
+func (c *nfsV3Client) createCall(args *CreateArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1297,7 +1297,7 @@ func (c *nfsV3Client) createCall(args *CreateArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) createEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+func (c *nfsV3Client) createEnded(call *rpc.Call, failed error) (res CreateRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1321,7 +1321,7 @@ func (c *nfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes
 }
 
 // StartMkdir starts a call of Mkdir in p.
-func (c *nfsV3Client) StartMkdir(p *transport.Pipeline, args *MkdirArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartMkdir(p rpc.Starter, args *MkdirArgs, done func(CreateRes, error)) error {
 	call, err := c.mkdirCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.mkdirEnded(call, err)) })
@@ -1329,7 +1329,7 @@ func (c *nfsV3Client) StartMkdir(p *transport.Pipeline, args *MkdirArgs, done fu
 	return err
 }
 
-func (c *nfsV3Client) mkdirCall(args *MkdirArgs) (*transport.Call, error) {
+func (c *nfsV3Client) mkdirCall(args *MkdirArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1339,7 +1339,7 @@ func (c *nfsV3Client) mkdirCall(args *MkdirArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) mkdirEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+func (c *nfsV3Client) mkdirEnded(call *rpc.Call, failed error) (res CreateRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1363,7 +1363,7 @@ func (c *nfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res Creat
 }
 
 // StartSymlink starts a call of Symlink in p.
-func (c *nfsV3Client) StartSymlink(p *transport.Pipeline, args *SymlinkArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartSymlink(p rpc.Starter, args *SymlinkArgs, done func(CreateRes, error)) error {
 	call, err := c.symlinkCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.symlinkEnded(call, err)) })
@@ -1371,7 +1371,7 @@ func (c *nfsV3Client) StartSymlink(p *transport.Pipeline, args *SymlinkArgs, don
 	return err
 }
 
-func (c *nfsV3Client) symlinkCall(args *SymlinkArgs) (*transport.Call, error) {
+func (c *nfsV3Client) symlinkCall(args *SymlinkArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1380,13 +1380,13 @@ func (c *nfsV3Client) symlinkCall(args *SymlinkArgs) (*transport.Call, error) {
 	b = args.Where.Append(b)
 	b = args.Attr.Append(b)
 	b = xdr.AppendUint32(b, uint32(len(args.Target)))
-	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Target})
+	call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(b), Data: args.Target})
 	call.Args = b
 	call.MaxResults = 280
 	return call, nil
 }
 
-func (c *nfsV3Client) symlinkEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+func (c *nfsV3Client) symlinkEnded(call *rpc.Call, failed error) (res CreateRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1410,7 +1410,7 @@ func (c *nfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes
 }
 
 // StartMknod starts a call of Mknod in p.
-func (c *nfsV3Client) StartMknod(p *transport.Pipeline, args *MknodArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartMknod(p rpc.Starter, args *MknodArgs, done func(CreateRes, error)) error {
 	call, err := c.mknodCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.mknodEnded(call, err)) })
@@ -1418,7 +1418,7 @@ func (c *nfsV3Client) StartMknod(p *transport.Pipeline, args *MknodArgs, done fu
 	return err
 }
 
-func (c *nfsV3Client) mknodCall(args *MknodArgs) (*transport.Call, error) {
+func (c *nfsV3Client) mknodCall(args *MknodArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1428,7 +1428,7 @@ func (c *nfsV3Client) mknodCall(args *MknodArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) mknodEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+func (c *nfsV3Client) mknodEnded(call *rpc.Call, failed error) (res CreateRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1452,7 +1452,7 @@ func (c *nfsV3Client) Remove(ctx context.Context, args *DirOpArgs) (res WccRes, 
 }
 
 // StartRemove starts a call of Remove in p.
-func (c *nfsV3Client) StartRemove(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
+func (c *nfsV3Client) StartRemove(p rpc.Starter, args *DirOpArgs, done func(WccRes, error)) error {
 	call, err := c.removeCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.removeEnded(call, err)) })
@@ -1460,7 +1460,7 @@ func (c *nfsV3Client) StartRemove(p *transport.Pipeline, args *DirOpArgs, done f
 	return err
 }
 
-func (c *nfsV3Client) removeCall(args *DirOpArgs) (*transport.Call, error) {
+func (c *nfsV3Client) removeCall(args *DirOpArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1470,7 +1470,7 @@ func (c *nfsV3Client) removeCall(args *DirOpArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) removeEnded(call *transport.Call, failed error) (res WccRes, err error) {
+func (c *nfsV3Client) removeEnded(call *rpc.Call, failed error) (res WccRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1494,7 +1494,7 @@ func (c *nfsV3Client) Rmdir(ctx context.Context, args *DirOpArgs) (res WccRes, e
 }
 
 // StartRmdir starts a call of Rmdir in p.
-func (c *nfsV3Client) StartRmdir(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
+func (c *nfsV3Client) StartRmdir(p rpc.Starter, args *DirOpArgs, done func(WccRes, error)) error {
 	call, err := c.rmdirCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.rmdirEnded(call, err)) })
@@ -1502,7 +1502,7 @@ func (c *nfsV3Client) StartRmdir(p *transport.Pipeline, args *DirOpArgs, done fu
 	return err
 }
 
-func (c *nfsV3Client) rmdirCall(args *DirOpArgs) (*transport.Call, error) {
+func (c *nfsV3Client) rmdirCall(args *DirOpArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1512,7 +1512,7 @@ func (c *nfsV3Client) rmdirCall(args *DirOpArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) rmdirEnded(call *transport.Call, failed error) (res WccRes, err error) {
+func (c *nfsV3Client) rmdirEnded(call *rpc.Call, failed error) (res WccRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1536,7 +1536,7 @@ func (c *nfsV3Client) Rename(ctx context.Context, args *RenameArgs) (res RenameR
 }
 
 // StartRename starts a call of Rename in p.
-func (c *nfsV3Client) StartRename(p *transport.Pipeline, args *RenameArgs, done func(RenameRes, error)) error {
+func (c *nfsV3Client) StartRename(p rpc.Starter, args *RenameArgs, done func(RenameRes, error)) error {
 	call, err := c.renameCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.renameEnded(call, err)) })
@@ -1544,7 +1544,7 @@ func (c *nfsV3Client) StartRename(p *transport.Pipeline, args *RenameArgs, done 
 	return err
 }
 
-func (c *nfsV3Client) renameCall(args *RenameArgs) (*transport.Call, error) {
+func (c *nfsV3Client) renameCall(args *RenameArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1554,7 +1554,7 @@ func (c *nfsV3Client) renameCall(args *RenameArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) renameEnded(call *transport.Call, failed error) (res RenameRes, err error) {
+func (c *nfsV3Client) renameEnded(call *rpc.Call, failed error) (res RenameRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1578,7 +1578,7 @@ func (c *nfsV3Client) Link(ctx context.Context, args *LinkArgs) (res LinkRes, er
 }
 
 // StartLink starts a call of Link in p.
-func (c *nfsV3Client) StartLink(p *transport.Pipeline, args *LinkArgs, done func(LinkRes, error)) error {
+func (c *nfsV3Client) StartLink(p rpc.Starter, args *LinkArgs, done func(LinkRes, error)) error {
 	call, err := c.linkCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.linkEnded(call, err)) })
@@ -1586,7 +1586,7 @@ func (c *nfsV3Client) StartLink(p *transport.Pipeline, args *LinkArgs, done func
 	return err
 }
 
-func (c *nfsV3Client) linkCall(args *LinkArgs) (*transport.Call, error) {
+func (c *nfsV3Client) linkCall(args *LinkArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1596,7 +1596,7 @@ func (c *nfsV3Client) linkCall(args *LinkArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) linkEnded(call *transport.Call, failed error) (res LinkRes, err error) {
+func (c *nfsV3Client) linkEnded(call *rpc.Call, failed error) (res LinkRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1620,7 +1620,7 @@ func (c *nfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadD
 }
 
 // StartReaddir starts a call of Readdir in p.
-func (c *nfsV3Client) StartReaddir(p *transport.Pipeline, args *ReadDirArgs, done func(ReadDirRes, error)) error {
+func (c *nfsV3Client) StartReaddir(p rpc.Starter, args *ReadDirArgs, done func(ReadDirRes, error)) error {
 	call, err := c.readdirCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readdirEnded(call, err)) })
@@ -1628,17 +1628,17 @@ func (c *nfsV3Client) StartReaddir(p *transport.Pipeline, args *ReadDirArgs, don
 	return err
 }
 
-func (c *nfsV3Client) readdirCall(args *ReadDirArgs) (*transport.Call, error) {
+func (c *nfsV3Client) readdirCall(args *ReadDirArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcReadDir)
 	call.Args = args.Append(call.Args)
-	call.MaxResults = 108 + transport.Counted(args.Count)
+	call.MaxResults = 108 + rpc.Counted(args.Count)
 	return call, nil
 }
 
-func (c *nfsV3Client) readdirEnded(call *transport.Call, failed error) (res ReadDirRes, err error) {
+func (c *nfsV3Client) readdirEnded(call *rpc.Call, failed error) (res ReadDirRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1662,7 +1662,7 @@ func (c *nfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (r
 }
 
 // StartReaddirplus starts a call of Readdirplus in p.
-func (c *nfsV3Client) StartReaddirplus(p *transport.Pipeline, args *ReadDirPlusArgs, done func(ReadDirPlusRes, error)) error {
+func (c *nfsV3Client) StartReaddirplus(p rpc.Starter, args *ReadDirPlusArgs, done func(ReadDirPlusRes, error)) error {
 	call, err := c.readdirplusCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readdirplusEnded(call, err)) })
@@ -1670,17 +1670,17 @@ func (c *nfsV3Client) StartReaddirplus(p *transport.Pipeline, args *ReadDirPlusA
 	return err
 }
 
-func (c *nfsV3Client) readdirplusCall(args *ReadDirPlusArgs) (*transport.Call, error) {
+func (c *nfsV3Client) readdirplusCall(args *ReadDirPlusArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
 	call := c.call(ProcReadDirPlus)
 	call.Args = args.Append(call.Args)
-	call.MaxResults = 108 + max(transport.Counted(args.DirCount), transport.Counted(args.MaxCount))
+	call.MaxResults = 108 + max(rpc.Counted(args.DirCount), rpc.Counted(args.MaxCount))
 	return call, nil
 }
 
-func (c *nfsV3Client) readdirplusEnded(call *transport.Call, failed error) (res ReadDirPlusRes, err error) {
+func (c *nfsV3Client) readdirplusEnded(call *rpc.Call, failed error) (res ReadDirPlusRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1704,7 +1704,7 @@ func (c *nfsV3Client) Fsstat(ctx context.Context, args FileHandle) (res FSStatRe
 }
 
 // StartFsstat starts a call of Fsstat in p.
-func (c *nfsV3Client) StartFsstat(p *transport.Pipeline, args FileHandle, done func(FSStatRes, error)) error {
+func (c *nfsV3Client) StartFsstat(p rpc.Starter, args FileHandle, done func(FSStatRes, error)) error {
 	call, err := c.fsstatCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.fsstatEnded(call, err)) })
@@ -1712,7 +1712,7 @@ func (c *nfsV3Client) StartFsstat(p *transport.Pipeline, args FileHandle, done f
 	return err
 }
 
-func (c *nfsV3Client) fsstatCall(args FileHandle) (*transport.Call, error) {
+func (c *nfsV3Client) fsstatCall(args FileHandle) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
@@ -1722,7 +1722,7 @@ func (c *nfsV3Client) fsstatCall(args FileHandle) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) fsstatEnded(call *transport.Call, failed error) (res FSStatRes, err error) {
+func (c *nfsV3Client) fsstatEnded(call *rpc.Call, failed error) (res FSStatRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1746,7 +1746,7 @@ func (c *nfsV3Client) Fsinfo(ctx context.Context, args FileHandle) (res FSInfoRe
 }
 
 // StartFsinfo starts a call of Fsinfo in p.
-func (c *nfsV3Client) StartFsinfo(p *transport.Pipeline, args FileHandle, done func(FSInfoRes, error)) error {
+func (c *nfsV3Client) StartFsinfo(p rpc.Starter, args FileHandle, done func(FSInfoRes, error)) error {
 	call, err := c.fsinfoCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.fsinfoEnded(call, err)) })
@@ -1754,7 +1754,7 @@ func (c *nfsV3Client) StartFsinfo(p *transport.Pipeline, args FileHandle, done f
 	return err
 }
 
-func (c *nfsV3Client) fsinfoCall(args FileHandle) (*transport.Call, error) {
+func (c *nfsV3Client) fsinfoCall(args FileHandle) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
@@ -1764,7 +1764,7 @@ func (c *nfsV3Client) fsinfoCall(args FileHandle) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) fsinfoEnded(call *transport.Call, failed error) (res FSInfoRes, err error) {
+func (c *nfsV3Client) fsinfoEnded(call *rpc.Call, failed error) (res FSInfoRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1788,7 +1788,7 @@ func (c *nfsV3Client) Pathconf(ctx context.Context, args FileHandle) (res PathCo
 }
 
 // StartPathconf starts a call of Pathconf in p.
-func (c *nfsV3Client) StartPathconf(p *transport.Pipeline, args FileHandle, done func(PathConfRes, error)) error {
+func (c *nfsV3Client) StartPathconf(p rpc.Starter, args FileHandle, done func(PathConfRes, error)) error {
 	call, err := c.pathconfCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.pathconfEnded(call, err)) })
@@ -1796,7 +1796,7 @@ func (c *nfsV3Client) StartPathconf(p *transport.Pipeline, args FileHandle, done
 	return err
 }
 
-func (c *nfsV3Client) pathconfCall(args FileHandle) (*transport.Call, error) {
+func (c *nfsV3Client) pathconfCall(args FileHandle) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
@@ -1806,7 +1806,7 @@ func (c *nfsV3Client) pathconfCall(args FileHandle) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) pathconfEnded(call *transport.Call, failed error) (res PathConfRes, err error) {
+func (c *nfsV3Client) pathconfEnded(call *rpc.Call, failed error) (res PathConfRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1830,7 +1830,7 @@ func (c *nfsV3Client) Commit(ctx context.Context, args *CommitArgs) (res CommitR
 }
 
 // StartCommit starts a call of Commit in p.
-func (c *nfsV3Client) StartCommit(p *transport.Pipeline, args *CommitArgs, done func(CommitRes, error)) error {
+func (c *nfsV3Client) StartCommit(p rpc.Starter, args *CommitArgs, done func(CommitRes, error)) error {
 	call, err := c.commitCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.commitEnded(call, err)) })
@@ -1838,7 +1838,7 @@ func (c *nfsV3Client) StartCommit(p *transport.Pipeline, args *CommitArgs, done 
 	return err
 }
 
-func (c *nfsV3Client) commitCall(args *CommitArgs) (*transport.Call, error) {
+func (c *nfsV3Client) commitCall(args *CommitArgs) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)
 	}
@@ -1848,7 +1848,7 @@ func (c *nfsV3Client) commitCall(args *CommitArgs) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *nfsV3Client) commitEnded(call *transport.Call, failed error) (res CommitRes, err error) {
+func (c *nfsV3Client) commitEnded(call *rpc.Call, failed error) (res CommitRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -1876,67 +1876,67 @@ func (c *nfsV3Client) commitEnded(call *transport.Call, failed error) (res Commi
 // the caller and goes to Config.Logger, and so are results that Check refuses.
 type NfsV3Server interface {
 	// Getattr executes NFSPROC3_GETATTR.
-	Getattr(ctx context.Context, req *transport.Request, args FileHandle, res *GetAttrRes) error
+	Getattr(ctx context.Context, req *rpc.Request, args FileHandle, res *GetAttrRes) error
 
 	// Setattr executes NFSPROC3_SETATTR.
-	Setattr(ctx context.Context, req *transport.Request, args *SetAttrArgs, res *WccRes) error
+	Setattr(ctx context.Context, req *rpc.Request, args *SetAttrArgs, res *WccRes) error
 
 	// Lookup executes NFSPROC3_LOOKUP.
-	Lookup(ctx context.Context, req *transport.Request, args *DirOpArgs, res *LookupRes) error
+	Lookup(ctx context.Context, req *rpc.Request, args *DirOpArgs, res *LookupRes) error
 
 	// Access executes NFSPROC3_ACCESS.
-	Access(ctx context.Context, req *transport.Request, args *AccessArgs, res *AccessRes) error
+	Access(ctx context.Context, req *rpc.Request, args *AccessArgs, res *AccessRes) error
 
 	// Readlink executes NFSPROC3_READLINK.
-	Readlink(ctx context.Context, req *transport.Request, args FileHandle, res *ReadLinkRes) error
+	Readlink(ctx context.Context, req *rpc.Request, args FileHandle, res *ReadLinkRes) error
 
 	// Read executes NFSPROC3_READ.
-	Read(ctx context.Context, req *transport.Request, args *ReadArgs, res *ReadRes) error
+	Read(ctx context.Context, req *rpc.Request, args *ReadArgs, res *ReadRes) error
 
 	// Write executes NFSPROC3_WRITE.
-	Write(ctx context.Context, req *transport.Request, args *WriteArgs, res *WriteRes) error
+	Write(ctx context.Context, req *rpc.Request, args *WriteArgs, res *WriteRes) error
 
 	// Create executes NFSPROC3_CREATE.
-	Create(ctx context.Context, req *transport.Request, args *CreateArgs, res *CreateRes) error
+	Create(ctx context.Context, req *rpc.Request, args *CreateArgs, res *CreateRes) error
 
 	// Mkdir executes NFSPROC3_MKDIR.
-	Mkdir(ctx context.Context, req *transport.Request, args *MkdirArgs, res *CreateRes) error
+	Mkdir(ctx context.Context, req *rpc.Request, args *MkdirArgs, res *CreateRes) error
 
 	// Symlink executes NFSPROC3_SYMLINK.
-	Symlink(ctx context.Context, req *transport.Request, args *SymlinkArgs, res *CreateRes) error
+	Symlink(ctx context.Context, req *rpc.Request, args *SymlinkArgs, res *CreateRes) error
 
 	// Mknod executes NFSPROC3_MKNOD.
-	Mknod(ctx context.Context, req *transport.Request, args *MknodArgs, res *CreateRes) error
+	Mknod(ctx context.Context, req *rpc.Request, args *MknodArgs, res *CreateRes) error
 
 	// Remove executes NFSPROC3_REMOVE.
-	Remove(ctx context.Context, req *transport.Request, args *DirOpArgs, res *WccRes) error
+	Remove(ctx context.Context, req *rpc.Request, args *DirOpArgs, res *WccRes) error
 
 	// Rmdir executes NFSPROC3_RMDIR.
-	Rmdir(ctx context.Context, req *transport.Request, args *DirOpArgs, res *WccRes) error
+	Rmdir(ctx context.Context, req *rpc.Request, args *DirOpArgs, res *WccRes) error
 
 	// Rename executes NFSPROC3_RENAME.
-	Rename(ctx context.Context, req *transport.Request, args *RenameArgs, res *RenameRes) error
+	Rename(ctx context.Context, req *rpc.Request, args *RenameArgs, res *RenameRes) error
 
 	// Link executes NFSPROC3_LINK.
-	Link(ctx context.Context, req *transport.Request, args *LinkArgs, res *LinkRes) error
+	Link(ctx context.Context, req *rpc.Request, args *LinkArgs, res *LinkRes) error
 
 	// Readdir executes NFSPROC3_READDIR.
-	Readdir(ctx context.Context, req *transport.Request, args *ReadDirArgs, res *ReadDirRes) error
+	Readdir(ctx context.Context, req *rpc.Request, args *ReadDirArgs, res *ReadDirRes) error
 
 	// Readdirplus executes NFSPROC3_READDIRPLUS.
-	Readdirplus(ctx context.Context, req *transport.Request, args *ReadDirPlusArgs, res *ReadDirPlusRes) error
+	Readdirplus(ctx context.Context, req *rpc.Request, args *ReadDirPlusArgs, res *ReadDirPlusRes) error
 
 	// Fsstat executes NFSPROC3_FSSTAT.
-	Fsstat(ctx context.Context, req *transport.Request, args FileHandle, res *FSStatRes) error
+	Fsstat(ctx context.Context, req *rpc.Request, args FileHandle, res *FSStatRes) error
 
 	// Fsinfo executes NFSPROC3_FSINFO.
-	Fsinfo(ctx context.Context, req *transport.Request, args FileHandle, res *FSInfoRes) error
+	Fsinfo(ctx context.Context, req *rpc.Request, args FileHandle, res *FSInfoRes) error
 
 	// Pathconf executes NFSPROC3_PATHCONF.
-	Pathconf(ctx context.Context, req *transport.Request, args FileHandle, res *PathConfRes) error
+	Pathconf(ctx context.Context, req *rpc.Request, args FileHandle, res *PathConfRes) error
 
 	// Commit executes NFSPROC3_COMMIT.
-	Commit(ctx context.Context, req *transport.Request, args *CommitArgs, res *CommitRes) error
+	Commit(ctx context.Context, req *rpc.Request, args *CommitArgs, res *CommitRes) error
 }
 
 // UnimplementedNfsV3Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -1946,119 +1946,119 @@ type UnimplementedNfsV3Server struct{}
 var _ NfsV3Server = UnimplementedNfsV3Server{}
 
 // Getattr returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Getattr(context.Context, *transport.Request, FileHandle, *GetAttrRes) error {
+func (UnimplementedNfsV3Server) Getattr(context.Context, *rpc.Request, FileHandle, *GetAttrRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Setattr returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Setattr(context.Context, *transport.Request, *SetAttrArgs, *WccRes) error {
+func (UnimplementedNfsV3Server) Setattr(context.Context, *rpc.Request, *SetAttrArgs, *WccRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Lookup returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Lookup(context.Context, *transport.Request, *DirOpArgs, *LookupRes) error {
+func (UnimplementedNfsV3Server) Lookup(context.Context, *rpc.Request, *DirOpArgs, *LookupRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Access returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Access(context.Context, *transport.Request, *AccessArgs, *AccessRes) error {
+func (UnimplementedNfsV3Server) Access(context.Context, *rpc.Request, *AccessArgs, *AccessRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Readlink returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Readlink(context.Context, *transport.Request, FileHandle, *ReadLinkRes) error {
+func (UnimplementedNfsV3Server) Readlink(context.Context, *rpc.Request, FileHandle, *ReadLinkRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Read returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Read(context.Context, *transport.Request, *ReadArgs, *ReadRes) error {
+func (UnimplementedNfsV3Server) Read(context.Context, *rpc.Request, *ReadArgs, *ReadRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Write returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Write(context.Context, *transport.Request, *WriteArgs, *WriteRes) error {
+func (UnimplementedNfsV3Server) Write(context.Context, *rpc.Request, *WriteArgs, *WriteRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Create returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Create(context.Context, *transport.Request, *CreateArgs, *CreateRes) error {
+func (UnimplementedNfsV3Server) Create(context.Context, *rpc.Request, *CreateArgs, *CreateRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Mkdir returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Mkdir(context.Context, *transport.Request, *MkdirArgs, *CreateRes) error {
+func (UnimplementedNfsV3Server) Mkdir(context.Context, *rpc.Request, *MkdirArgs, *CreateRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Symlink returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Symlink(context.Context, *transport.Request, *SymlinkArgs, *CreateRes) error {
+func (UnimplementedNfsV3Server) Symlink(context.Context, *rpc.Request, *SymlinkArgs, *CreateRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Mknod returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Mknod(context.Context, *transport.Request, *MknodArgs, *CreateRes) error {
+func (UnimplementedNfsV3Server) Mknod(context.Context, *rpc.Request, *MknodArgs, *CreateRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Remove returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Remove(context.Context, *transport.Request, *DirOpArgs, *WccRes) error {
+func (UnimplementedNfsV3Server) Remove(context.Context, *rpc.Request, *DirOpArgs, *WccRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Rmdir returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Rmdir(context.Context, *transport.Request, *DirOpArgs, *WccRes) error {
+func (UnimplementedNfsV3Server) Rmdir(context.Context, *rpc.Request, *DirOpArgs, *WccRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Rename returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Rename(context.Context, *transport.Request, *RenameArgs, *RenameRes) error {
+func (UnimplementedNfsV3Server) Rename(context.Context, *rpc.Request, *RenameArgs, *RenameRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Link returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Link(context.Context, *transport.Request, *LinkArgs, *LinkRes) error {
+func (UnimplementedNfsV3Server) Link(context.Context, *rpc.Request, *LinkArgs, *LinkRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Readdir returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Readdir(context.Context, *transport.Request, *ReadDirArgs, *ReadDirRes) error {
+func (UnimplementedNfsV3Server) Readdir(context.Context, *rpc.Request, *ReadDirArgs, *ReadDirRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Readdirplus returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Readdirplus(context.Context, *transport.Request, *ReadDirPlusArgs, *ReadDirPlusRes) error {
+func (UnimplementedNfsV3Server) Readdirplus(context.Context, *rpc.Request, *ReadDirPlusArgs, *ReadDirPlusRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Fsstat returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Fsstat(context.Context, *transport.Request, FileHandle, *FSStatRes) error {
+func (UnimplementedNfsV3Server) Fsstat(context.Context, *rpc.Request, FileHandle, *FSStatRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Fsinfo returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Fsinfo(context.Context, *transport.Request, FileHandle, *FSInfoRes) error {
+func (UnimplementedNfsV3Server) Fsinfo(context.Context, *rpc.Request, FileHandle, *FSInfoRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Pathconf returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Pathconf(context.Context, *transport.Request, FileHandle, *PathConfRes) error {
+func (UnimplementedNfsV3Server) Pathconf(context.Context, *rpc.Request, FileHandle, *PathConfRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Commit returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Commit(context.Context, *transport.Request, *CommitArgs, *CommitRes) error {
+func (UnimplementedNfsV3Server) Commit(context.Context, *rpc.Request, *CommitArgs, *CommitRes) error {
 	return oncrpc.ProcUnavail
 }
 
-// NfsV3Program returns the program that impl executes: for [transport.Server.Register], for
-// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
-func NfsV3Program(impl NfsV3Server) transport.Program {
-	return transport.Program{
+// NfsV3Program returns the program that impl executes: for Register of a server, for
+// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
+func NfsV3Program(impl NfsV3Server) rpc.Program {
+	return rpc.Program{
 		Number: Program, Low: Version, High: Version,
 		Names:   []*oncrpc.Program{nfsV3Names},
 		Handler: &nfsV3Handler{impl: impl}, Binding: nfsV3Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return nfsV3Binding{}.Idempotent(transport.Procedure{Prog: Program, Vers: vers, Proc: proc})
+			return nfsV3Binding{}.Idempotent(rpc.Procedure{Prog: Program, Vers: vers, Proc: proc})
 		},
 		Independent: true,
 	}
@@ -2068,31 +2068,31 @@ func NfsV3Program(impl NfsV3Server) transport.Program {
 type nfsV3Handler struct {
 	impl NfsV3Server
 
-	getattrCalls     transport.Pool[nfsV3GetattrCall]
-	setattrCalls     transport.Pool[nfsV3SetattrCall]
-	lookupCalls      transport.Pool[nfsV3LookupCall]
-	accessCalls      transport.Pool[nfsV3AccessCall]
-	readlinkCalls    transport.Pool[nfsV3ReadlinkCall]
-	readCalls        transport.Pool[nfsV3ReadCall]
-	writeCalls       transport.Pool[nfsV3WriteCall]
-	createCalls      transport.Pool[nfsV3CreateCall]
-	mkdirCalls       transport.Pool[nfsV3MkdirCall]
-	symlinkCalls     transport.Pool[nfsV3SymlinkCall]
-	mknodCalls       transport.Pool[nfsV3MknodCall]
-	removeCalls      transport.Pool[nfsV3RemoveCall]
-	rmdirCalls       transport.Pool[nfsV3RmdirCall]
-	renameCalls      transport.Pool[nfsV3RenameCall]
-	linkCalls        transport.Pool[nfsV3LinkCall]
-	readdirCalls     transport.Pool[nfsV3ReaddirCall]
-	readdirplusCalls transport.Pool[nfsV3ReaddirplusCall]
-	fsstatCalls      transport.Pool[nfsV3FsstatCall]
-	fsinfoCalls      transport.Pool[nfsV3FsinfoCall]
-	pathconfCalls    transport.Pool[nfsV3PathconfCall]
-	commitCalls      transport.Pool[nfsV3CommitCall]
+	getattrCalls     rpc.Pool[nfsV3GetattrCall]
+	setattrCalls     rpc.Pool[nfsV3SetattrCall]
+	lookupCalls      rpc.Pool[nfsV3LookupCall]
+	accessCalls      rpc.Pool[nfsV3AccessCall]
+	readlinkCalls    rpc.Pool[nfsV3ReadlinkCall]
+	readCalls        rpc.Pool[nfsV3ReadCall]
+	writeCalls       rpc.Pool[nfsV3WriteCall]
+	createCalls      rpc.Pool[nfsV3CreateCall]
+	mkdirCalls       rpc.Pool[nfsV3MkdirCall]
+	symlinkCalls     rpc.Pool[nfsV3SymlinkCall]
+	mknodCalls       rpc.Pool[nfsV3MknodCall]
+	removeCalls      rpc.Pool[nfsV3RemoveCall]
+	rmdirCalls       rpc.Pool[nfsV3RmdirCall]
+	renameCalls      rpc.Pool[nfsV3RenameCall]
+	linkCalls        rpc.Pool[nfsV3LinkCall]
+	readdirCalls     rpc.Pool[nfsV3ReaddirCall]
+	readdirplusCalls rpc.Pool[nfsV3ReaddirplusCall]
+	fsstatCalls      rpc.Pool[nfsV3FsstatCall]
+	fsinfoCalls      rpc.Pool[nfsV3FsinfoCall]
+	pathconfCalls    rpc.Pool[nfsV3PathconfCall]
+	commitCalls      rpc.Pool[nfsV3CommitCall]
 }
 
 // ServeRPC executes one call.
-func (h *nfsV3Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {
 	case ProcGetAttr:
 		h.serveGetattr(ctx, req, res)
@@ -2147,7 +2147,7 @@ type nfsV3GetattrCall struct {
 	res  GetAttrRes
 }
 
-func (h *nfsV3Handler) serveGetattr(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveGetattr(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.getattrCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2173,7 +2173,7 @@ type nfsV3SetattrCall struct {
 	res  WccRes
 }
 
-func (h *nfsV3Handler) serveSetattr(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveSetattr(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.setattrCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2199,7 +2199,7 @@ type nfsV3LookupCall struct {
 	res  LookupRes
 }
 
-func (h *nfsV3Handler) serveLookup(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveLookup(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.lookupCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2228,7 +2228,7 @@ type nfsV3AccessCall struct {
 	res  AccessRes
 }
 
-func (h *nfsV3Handler) serveAccess(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveAccess(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.accessCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2254,7 +2254,7 @@ type nfsV3ReadlinkCall struct {
 	res  ReadLinkRes
 }
 
-func (h *nfsV3Handler) serveReadlink(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveReadlink(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.readlinkCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2294,7 +2294,7 @@ type nfsV3ReadCall struct {
 	res  ReadRes
 }
 
-func (h *nfsV3Handler) serveRead(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveRead(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.readCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2333,7 +2333,7 @@ type nfsV3WriteCall struct {
 	res  WriteRes
 }
 
-func (h *nfsV3Handler) serveWrite(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveWrite(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.writeCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2359,7 +2359,7 @@ type nfsV3CreateCall struct {
 	res  CreateRes
 }
 
-func (h *nfsV3Handler) serveCreate(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveCreate(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.createCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2388,7 +2388,7 @@ type nfsV3MkdirCall struct {
 	res  CreateRes
 }
 
-func (h *nfsV3Handler) serveMkdir(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveMkdir(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.mkdirCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2417,7 +2417,7 @@ type nfsV3SymlinkCall struct {
 	res  CreateRes
 }
 
-func (h *nfsV3Handler) serveSymlink(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveSymlink(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.symlinkCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2446,7 +2446,7 @@ type nfsV3MknodCall struct {
 	res  CreateRes
 }
 
-func (h *nfsV3Handler) serveMknod(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveMknod(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.mknodCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2475,7 +2475,7 @@ type nfsV3RemoveCall struct {
 	res  WccRes
 }
 
-func (h *nfsV3Handler) serveRemove(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveRemove(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.removeCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2501,7 +2501,7 @@ type nfsV3RmdirCall struct {
 	res  WccRes
 }
 
-func (h *nfsV3Handler) serveRmdir(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveRmdir(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.rmdirCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2527,7 +2527,7 @@ type nfsV3RenameCall struct {
 	res  RenameRes
 }
 
-func (h *nfsV3Handler) serveRename(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveRename(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.renameCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2553,7 +2553,7 @@ type nfsV3LinkCall struct {
 	res  LinkRes
 }
 
-func (h *nfsV3Handler) serveLink(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveLink(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.linkCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2579,7 +2579,7 @@ type nfsV3ReaddirCall struct {
 	res  ReadDirRes
 }
 
-func (h *nfsV3Handler) serveReaddir(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveReaddir(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.readdirCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2608,7 +2608,7 @@ type nfsV3ReaddirplusCall struct {
 	res  ReadDirPlusRes
 }
 
-func (h *nfsV3Handler) serveReaddirplus(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveReaddirplus(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.readdirplusCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2637,7 +2637,7 @@ type nfsV3FsstatCall struct {
 	res  FSStatRes
 }
 
-func (h *nfsV3Handler) serveFsstat(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveFsstat(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.fsstatCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2663,7 +2663,7 @@ type nfsV3FsinfoCall struct {
 	res  FSInfoRes
 }
 
-func (h *nfsV3Handler) serveFsinfo(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveFsinfo(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.fsinfoCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2689,7 +2689,7 @@ type nfsV3PathconfCall struct {
 	res  PathConfRes
 }
 
-func (h *nfsV3Handler) servePathconf(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) servePathconf(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.pathconfCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2715,7 +2715,7 @@ type nfsV3CommitCall struct {
 	res  CommitRes
 }
 
-func (h *nfsV3Handler) serveCommit(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *nfsV3Handler) serveCommit(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.commitCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -2746,13 +2746,13 @@ func (h *nfsV3Handler) serveCommit(ctx context.Context, req *transport.Request, 
 type nfsV3Binding struct{}
 
 var (
-	_ transport.Binding     = nfsV3Binding{}
-	_ transport.Idempotence = nfsV3Binding{}
+	_ rpc.Binding     = nfsV3Binding{}
+	_ rpc.Idempotence = nfsV3Binding{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (nfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
-	var bounds transport.ReplyBounds
+func (nfsV3Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	var bounds rpc.ReplyBounds
 	if p.Prog != Program || p.Vers != Version {
 		return items[:0], bounds
 	}
@@ -2770,18 +2770,18 @@ func (nfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.R
 		bounds.Items, bounds.NumItems = [4]int{4096}, 1
 	case ProcRead:
 		bounds.MaxResults = 104
-		w := transport.NewWalk(args, false, items)
+		w := rpc.NewWalk(args, false, items)
 		w.Opaque(MaxHandle)
 		w.FixedOpaque(8)
 		count := w.Uint32()
 		items, ok := w.Items()
 		if ok {
-			bounds.Items, bounds.NumItems = [4]int{transport.Counted(count)}, 1
+			bounds.Items, bounds.NumItems = [4]int{rpc.Counted(count)}, 1
 		}
 		return items, bounds
 	case ProcWrite:
 		bounds.MaxResults = 136
-		w := transport.NewWalk(args, false, items)
+		w := rpc.NewWalk(args, false, items)
 		w.Opaque(MaxHandle)
 		w.FixedOpaque(16)
 		w.Item(4294967295)
@@ -2793,7 +2793,7 @@ func (nfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.R
 		bounds.MaxResults = 280
 	case ProcSymlink:
 		bounds.MaxResults = 280
-		w := transport.NewWalk(args, false, items)
+		w := rpc.NewWalk(args, false, items)
 		skipDirOpArgs(&w.Decoder)
 		skipSetAttr(&w.Decoder)
 		w.Item(MaxPath)
@@ -2811,25 +2811,25 @@ func (nfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.R
 		bounds.MaxResults = 208
 	case ProcReadDir:
 		bounds.MaxResults = 108
-		w := transport.NewWalk(args, false, items)
+		w := rpc.NewWalk(args, false, items)
 		w.Opaque(MaxHandle)
 		w.FixedOpaque(16)
 		count := w.Uint32()
 		items, ok := w.Items()
 		if ok {
-			bounds.MaxResults += transport.Counted(count)
+			bounds.MaxResults += rpc.Counted(count)
 		}
 		return items, bounds
 	case ProcReadDirPlus:
 		bounds.MaxResults = 108
-		w := transport.NewWalk(args, false, items)
+		w := rpc.NewWalk(args, false, items)
 		w.Opaque(MaxHandle)
 		w.FixedOpaque(16)
 		dircount := w.Uint32()
 		maxcount := w.Uint32()
 		items, ok := w.Items()
 		if ok {
-			bounds.MaxResults += max(transport.Counted(dircount), transport.Counted(maxcount))
+			bounds.MaxResults += max(rpc.Counted(dircount), rpc.Counted(maxcount))
 		}
 		return items, bounds
 	case ProcFSStat:
@@ -2845,11 +2845,11 @@ func (nfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.R
 }
 
 // Reply finds the items in the results of a call.
-func (nfsV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (nfsV3Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	if p.Prog != Program || p.Vers != Version {
 		return items[:0]
 	}
-	w := transport.NewWalk(results, reduced, items)
+	w := rpc.NewWalk(results, reduced, items)
 	switch p.Proc {
 	case ProcReadLink:
 		switch Status(w.Int32()) {
@@ -2877,7 +2877,7 @@ func (nfsV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, i
 }
 
 // Idempotent reports whether a procedure may be executed again.
-func (nfsV3Binding) Idempotent(p transport.Procedure) bool {
+func (nfsV3Binding) Idempotent(p rpc.Procedure) bool {
 	if p.Prog != Program || p.Vers != Version {
 		return false
 	}
@@ -2980,26 +2980,26 @@ var mountV3Names = &oncrpc.Program{
 // the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
-// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever
+// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
 // newMountV3Client was called with. Memory that an argument refers to belongs to the call until
-// the Pipeline's Wait calls done, with what the other method would have returned. An argument that
+// the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
 type mountV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls: see [transport.Call]
-	MaxDecoded int         // of all calls: see [transport.Call]
+	NoResend   bool        // of all calls: see [rpc.Call]
+	MaxDecoded int         // of all calls: see [rpc.Call]
 
-	caller transport.Caller
-	calls  transport.Calls
+	caller rpc.Caller
+	calls  rpc.Calls
 }
 
 // newMountV3Client returns a client that makes its calls with c, which stays the caller's.
-func newMountV3Client(c transport.Caller) *mountV3Client { return &mountV3Client{caller: c} }
+func newMountV3Client(c rpc.Caller) *mountV3Client { return &mountV3Client{caller: c} }
 
-func (c *mountV3Client) call(proc uint32) *transport.Call {
+func (c *mountV3Client) call(proc uint32) *rpc.Call {
 	call := c.calls.Get(mountV3Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
@@ -3023,7 +3023,7 @@ func (c *mountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err 
 }
 
 // StartMnt starts a call of Mnt in p.
-func (c *mountV3Client) StartMnt(p *transport.Pipeline, args DirPath, done func(MntRes, error)) error {
+func (c *mountV3Client) StartMnt(p rpc.Starter, args DirPath, done func(MntRes, error)) error {
 	call, err := c.mntCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.mntEnded(call, err)) })
@@ -3031,7 +3031,7 @@ func (c *mountV3Client) StartMnt(p *transport.Pipeline, args DirPath, done func(
 	return err
 }
 
-func (c *mountV3Client) mntCall(args DirPath) (*transport.Call, error) {
+func (c *mountV3Client) mntCall(args DirPath) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
@@ -3041,7 +3041,7 @@ func (c *mountV3Client) mntCall(args DirPath) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *mountV3Client) mntEnded(call *transport.Call, failed error) (res MntRes, err error) {
+func (c *mountV3Client) mntEnded(call *rpc.Call, failed error) (res MntRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -3065,7 +3065,7 @@ func (c *mountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
 }
 
 // StartDump starts a call of Dump in p.
-func (c *mountV3Client) StartDump(p *transport.Pipeline, done func(DumpRes, error)) error {
+func (c *mountV3Client) StartDump(p rpc.Starter, done func(DumpRes, error)) error {
 	call, err := c.dumpCall()
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.dumpEnded(call, err)) })
@@ -3073,13 +3073,13 @@ func (c *mountV3Client) StartDump(p *transport.Pipeline, done func(DumpRes, erro
 	return err
 }
 
-func (c *mountV3Client) dumpCall() (*transport.Call, error) {
+func (c *mountV3Client) dumpCall() (*rpc.Call, error) {
 	call := c.call(MountProcDump)
 	call.MaxResults = 65536
 	return call, nil
 }
 
-func (c *mountV3Client) dumpEnded(call *transport.Call, failed error) (res DumpRes, err error) {
+func (c *mountV3Client) dumpEnded(call *rpc.Call, failed error) (res DumpRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -3103,7 +3103,7 @@ func (c *mountV3Client) Umnt(ctx context.Context, args DirPath) error {
 }
 
 // StartUmnt starts a call of Umnt in p.
-func (c *mountV3Client) StartUmnt(p *transport.Pipeline, args DirPath, done func(error)) error {
+func (c *mountV3Client) StartUmnt(p rpc.Starter, args DirPath, done func(error)) error {
 	call, err := c.umntCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.umntEnded(call, err)) })
@@ -3111,7 +3111,7 @@ func (c *mountV3Client) StartUmnt(p *transport.Pipeline, args DirPath, done func
 	return err
 }
 
-func (c *mountV3Client) umntCall(args DirPath) (*transport.Call, error) {
+func (c *mountV3Client) umntCall(args DirPath) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("arguments: %w", xdr.InField("args", err))
 	}
@@ -3120,7 +3120,7 @@ func (c *mountV3Client) umntCall(args DirPath) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *mountV3Client) umntEnded(call *transport.Call, err error) error {
+func (c *mountV3Client) umntEnded(call *rpc.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -3142,7 +3142,7 @@ func (c *mountV3Client) Umntall(ctx context.Context) error {
 }
 
 // StartUmntall starts a call of Umntall in p.
-func (c *mountV3Client) StartUmntall(p *transport.Pipeline, done func(error)) error {
+func (c *mountV3Client) StartUmntall(p rpc.Starter, done func(error)) error {
 	call, err := c.umntallCall()
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.umntallEnded(call, err)) })
@@ -3150,12 +3150,12 @@ func (c *mountV3Client) StartUmntall(p *transport.Pipeline, done func(error)) er
 	return err
 }
 
-func (c *mountV3Client) umntallCall() (*transport.Call, error) {
+func (c *mountV3Client) umntallCall() (*rpc.Call, error) {
 	call := c.call(MountProcUmntAll)
 	return call, nil
 }
 
-func (c *mountV3Client) umntallEnded(call *transport.Call, err error) error {
+func (c *mountV3Client) umntallEnded(call *rpc.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -3177,7 +3177,7 @@ func (c *mountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
 }
 
 // StartExport starts a call of Export in p.
-func (c *mountV3Client) StartExport(p *transport.Pipeline, done func(ExportRes, error)) error {
+func (c *mountV3Client) StartExport(p rpc.Starter, done func(ExportRes, error)) error {
 	call, err := c.exportCall()
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.exportEnded(call, err)) })
@@ -3185,13 +3185,13 @@ func (c *mountV3Client) StartExport(p *transport.Pipeline, done func(ExportRes, 
 	return err
 }
 
-func (c *mountV3Client) exportCall() (*transport.Call, error) {
+func (c *mountV3Client) exportCall() (*rpc.Call, error) {
 	call := c.call(MountProcExport)
 	call.MaxResults = 65536
 	return call, nil
 }
 
-func (c *mountV3Client) exportEnded(call *transport.Call, failed error) (res ExportRes, err error) {
+func (c *mountV3Client) exportEnded(call *rpc.Call, failed error) (res ExportRes, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -3219,19 +3219,19 @@ func (c *mountV3Client) exportEnded(call *transport.Call, failed error) (res Exp
 // the caller and goes to Config.Logger, and so are results that Check refuses.
 type MountV3Server interface {
 	// Mnt executes MOUNTPROC3_MNT.
-	Mnt(ctx context.Context, req *transport.Request, args DirPath, res *MntRes) error
+	Mnt(ctx context.Context, req *rpc.Request, args DirPath, res *MntRes) error
 
 	// Dump executes MOUNTPROC3_DUMP.
-	Dump(ctx context.Context, req *transport.Request, res *DumpRes) error
+	Dump(ctx context.Context, req *rpc.Request, res *DumpRes) error
 
 	// Umnt executes MOUNTPROC3_UMNT.
-	Umnt(ctx context.Context, req *transport.Request, args DirPath) error
+	Umnt(ctx context.Context, req *rpc.Request, args DirPath) error
 
 	// Umntall executes MOUNTPROC3_UMNTALL.
-	Umntall(ctx context.Context, req *transport.Request) error
+	Umntall(ctx context.Context, req *rpc.Request) error
 
 	// Export executes MOUNTPROC3_EXPORT.
-	Export(ctx context.Context, req *transport.Request, res *ExportRes) error
+	Export(ctx context.Context, req *rpc.Request, res *ExportRes) error
 }
 
 // UnimplementedMountV3Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -3241,39 +3241,39 @@ type UnimplementedMountV3Server struct{}
 var _ MountV3Server = UnimplementedMountV3Server{}
 
 // Mnt returns oncrpc.ProcUnavail.
-func (UnimplementedMountV3Server) Mnt(context.Context, *transport.Request, DirPath, *MntRes) error {
+func (UnimplementedMountV3Server) Mnt(context.Context, *rpc.Request, DirPath, *MntRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Dump returns oncrpc.ProcUnavail.
-func (UnimplementedMountV3Server) Dump(context.Context, *transport.Request, *DumpRes) error {
+func (UnimplementedMountV3Server) Dump(context.Context, *rpc.Request, *DumpRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Umnt returns oncrpc.ProcUnavail.
-func (UnimplementedMountV3Server) Umnt(context.Context, *transport.Request, DirPath) error {
+func (UnimplementedMountV3Server) Umnt(context.Context, *rpc.Request, DirPath) error {
 	return oncrpc.ProcUnavail
 }
 
 // Umntall returns oncrpc.ProcUnavail.
-func (UnimplementedMountV3Server) Umntall(context.Context, *transport.Request) error {
+func (UnimplementedMountV3Server) Umntall(context.Context, *rpc.Request) error {
 	return oncrpc.ProcUnavail
 }
 
 // Export returns oncrpc.ProcUnavail.
-func (UnimplementedMountV3Server) Export(context.Context, *transport.Request, *ExportRes) error {
+func (UnimplementedMountV3Server) Export(context.Context, *rpc.Request, *ExportRes) error {
 	return oncrpc.ProcUnavail
 }
 
-// MountV3Program returns the program that impl executes: for [transport.Server.Register], for
-// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
-func MountV3Program(impl MountV3Server) transport.Program {
-	return transport.Program{
+// MountV3Program returns the program that impl executes: for Register of a server, for
+// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
+func MountV3Program(impl MountV3Server) rpc.Program {
+	return rpc.Program{
 		Number: MountProgram, Low: MountVersion, High: MountVersion,
 		Names:   []*oncrpc.Program{mountV3Names},
 		Handler: &mountV3Handler{impl: impl}, Binding: mountV3Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return mountV3Binding{}.Idempotent(transport.Procedure{Prog: MountProgram, Vers: vers, Proc: proc})
+			return mountV3Binding{}.Idempotent(rpc.Procedure{Prog: MountProgram, Vers: vers, Proc: proc})
 		},
 		Independent: true,
 	}
@@ -3283,14 +3283,14 @@ func MountV3Program(impl MountV3Server) transport.Program {
 type mountV3Handler struct {
 	impl MountV3Server
 
-	mntCalls    transport.Pool[mountV3MntCall]
-	dumpCalls   transport.Pool[mountV3DumpCall]
-	umntCalls   transport.Pool[mountV3UmntCall]
-	exportCalls transport.Pool[mountV3ExportCall]
+	mntCalls    rpc.Pool[mountV3MntCall]
+	dumpCalls   rpc.Pool[mountV3DumpCall]
+	umntCalls   rpc.Pool[mountV3UmntCall]
+	exportCalls rpc.Pool[mountV3ExportCall]
 }
 
 // ServeRPC executes one call.
-func (h *mountV3Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *mountV3Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {
 	case MountProcMnt:
 		h.serveMnt(ctx, req, res)
@@ -3313,7 +3313,7 @@ type mountV3MntCall struct {
 	res  MntRes
 }
 
-func (h *mountV3Handler) serveMnt(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *mountV3Handler) serveMnt(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.mntCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -3341,7 +3341,7 @@ type mountV3DumpCall struct {
 	res DumpRes
 }
 
-func (h *mountV3Handler) serveDump(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *mountV3Handler) serveDump(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.dumpCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -3368,7 +3368,7 @@ type mountV3UmntCall struct {
 	args DirPath
 }
 
-func (h *mountV3Handler) serveUmnt(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *mountV3Handler) serveUmnt(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.umntCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -3385,7 +3385,7 @@ func (h *mountV3Handler) serveUmnt(ctx context.Context, req *transport.Request, 
 	h.umntCalls.Put(x)
 }
 
-func (h *mountV3Handler) serveUmntall(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *mountV3Handler) serveUmntall(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	dec := req.Decoder()
 	d := &dec
 	if err := d.End(); err != nil {
@@ -3405,7 +3405,7 @@ type mountV3ExportCall struct {
 	res ExportRes
 }
 
-func (h *mountV3Handler) serveExport(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *mountV3Handler) serveExport(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.exportCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -3433,13 +3433,13 @@ func (h *mountV3Handler) serveExport(ctx context.Context, req *transport.Request
 type mountV3Binding struct{}
 
 var (
-	_ transport.Binding     = mountV3Binding{}
-	_ transport.Idempotence = mountV3Binding{}
+	_ rpc.Binding     = mountV3Binding{}
+	_ rpc.Idempotence = mountV3Binding{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (mountV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
-	var bounds transport.ReplyBounds
+func (mountV3Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	var bounds rpc.ReplyBounds
 	if p.Prog != MountProgram || p.Vers != MountVersion {
 		return items[:0], bounds
 	}
@@ -3455,7 +3455,7 @@ func (mountV3Binding) Call(p transport.Procedure, args []byte, items []transport
 }
 
 // Reply finds the items in the results of a call.
-func (mountV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (mountV3Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	if p.Prog != MountProgram || p.Vers != MountVersion {
 		return items[:0]
 	}
@@ -3463,7 +3463,7 @@ func (mountV3Binding) Reply(p transport.Procedure, results []byte, reduced bool,
 }
 
 // Idempotent reports whether a procedure may be executed again.
-func (mountV3Binding) Idempotent(p transport.Procedure) bool {
+func (mountV3Binding) Idempotent(p rpc.Procedure) bool {
 	if p.Prog != MountProgram || p.Vers != MountVersion {
 		return false
 	}

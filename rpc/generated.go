@@ -13,6 +13,17 @@ import (
 
 // The common parts of generated clients and servers: see command xdrgen.
 
+// A Registrar takes the programs that it is to execute, as a server does before it serves.
+type Registrar interface {
+	Register(p Program) error
+}
+
+// A Starter starts calls without waiting for their replies: a transport.Pipeline. When a call has ended,
+// the Starter calls ended on the goroutine that waits for replies.
+type Starter interface {
+	StartFunc(call *Call, ended func(err error))
+}
+
 // A Pool keeps values of one type for reuse. The zero value is ready for use, by many goroutines
 // at once.
 type Pool[T any] struct{ pool sync.Pool }

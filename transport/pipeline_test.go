@@ -90,8 +90,8 @@ func testPipelineSizes(t *testing.T, b *bed) {
 		{Prog: prog, Vers: 1, Args: []byte{0, 0, 0, 9}, ReadItems: []transport.ReadItem{{Offset: 5, Data: []byte{1}}}},
 	}
 	errs := transport.CallAll(bg, cl, bad...)
-	var rpc *oncrpc.RPCError
-	if len(errs) != len(bad) || !errors.As(errs[0], &rpc) || errs[1] != nil || !errors.As(errs[2], &rpc) || errs[3] == nil {
+	var denied *oncrpc.RPCError
+	if len(errs) != len(bad) || !errors.As(errs[0], &denied) || errs[1] != nil || !errors.As(errs[2], &denied) || errs[3] == nil {
 		t.Errorf("the calls ended with %v", errs)
 	}
 	if errs := transport.CallAll(bg, cl, bad[1], &transport.Call{Prog: prog, Vers: 1}); errs != nil {

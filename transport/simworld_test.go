@@ -1040,7 +1040,7 @@ func (w *simWorld) judge(c *simCall, ctx context.Context, err error) {
 	defer w.mu.Unlock()
 	var lost *transport.LostError
 	var closed *transport.ClosedError
-	var rpc *oncrpc.RPCError
+	var denied *oncrpc.RPCError
 	var refused *transport.RDMAError
 	var notReady *transport.NotReadyError
 	switch {
@@ -1058,10 +1058,10 @@ func (w *simWorld) judge(c *simCall, ctx context.Context, err error) {
 		if c.Do == "call" && !(sc.closed || sc.cfg.NoReconnect) {
 			w.failLocked("call %d: its client is not closed: %v", c.ID, err)
 		}
-	case errors.As(err, &rpc):
+	case errors.As(err, &denied):
 		switch {
-		case rpc.AcceptStat == oncrpc.SystemErr && (c.Fail || c.Alloc && (w.memory || w.h.Setup.TCP)):
-		case rpc.AcceptStat == oncrpc.ProgUnavail && c.Do == "back":
+		case denied.AcceptStat == oncrpc.SystemErr && (c.Fail || c.Alloc && (w.memory || w.h.Setup.TCP)):
+		case denied.AcceptStat == oncrpc.ProgUnavail && c.Do == "back":
 		default:
 			w.failLocked("call %d: %v", c.ID, err)
 		}

@@ -42,12 +42,12 @@
 //
 //   - /* idempotent */: it may be executed again if a client repeats a call; its replies are not
 //     kept.
-//   - /* inline */: it is quick and never blocks; see transport.Program.
+//   - /* inline */: it is quick and never blocks; see rpc.Program.
 //   - /* max: 65536 */: the same as after a member, for the result as a whole.
 //   - /* oneway */ is an error: RPC-over-RDMA has no calls without a reply.
 //
 // A comment /* independent */ after the opening brace of a version says that no handler of it waits
-// for another call of its client: see Independent in transport.Program.
+// for another call of its client: see Independent in rpc.Program.
 //
 // # Go
 //
@@ -85,7 +85,7 @@
 //
 // # Clients
 //
-// Version KV1 of a program has a Kv1Client, made by NewKv1Client of a transport.Caller: a Client over
+// Version KV1 of a program has a Kv1Client, made by NewKv1Client of a rpc.Caller: a Client over
 // RDMA or TCP, or for calls to a client a Conn or a Backchannel. Procedure KV_GET is the method Get:
 // what the names of all procedures of the version begin with, up to an underscore, is left out.
 //
@@ -103,15 +103,15 @@
 // # Servers
 //
 // A Kv1Server is an interface with a method for each procedure but number 0, which servers answer
-// themselves. RegisterKv1 registers one with a transport.Server, Kv1Program makes a transport.Program
-// of it, also for the callbacks of a client, and transport.Versions joins several versions.
+// themselves. RegisterKv1 registers one with a transport.Server, Kv1Program makes a rpc.Program
+// of it, also for the callbacks of a client, and rpc.Versions joins several versions.
 //
-//	func (s *server) Get(ctx context.Context, req *transport.Request, args *GetArgs, res *GetRes) error
+//	func (s *server) Get(ctx context.Context, req *rpc.Request, args *GetArgs, res *GetRes) error
 //
 // Byte slices in args are views of the message and valid until the method returns. Items of res are
 // sent from where they are: from req.Alloc, or other memory, of which req.WhenReleased tells when it
 // is not in use any more. Calls with other arguments than declared are GARBAGE_ARGS, and those for which there is no
-// memory SYSTEM_ERR: what they take, decoded, counts in Config.MaxMemory, and transport.Request.LimitMemory
+// memory SYSTEM_ERR: what they take, decoded, counts in Config.MaxMemory, and rpc.Request.LimitMemory
 // raises the limit of one call. For results that is MaxDecoded of a client. An error is the
 // oncrpc.AcceptStat or AuthStat that it is or wraps, or else SYSTEM_ERR, with a record in
 // Config.Logger. Program.Auth and wrappers of package middleware go around the program that is made.
@@ -124,10 +124,10 @@
 // Kv1Names are the names of the program and its procedures as errors have them, and metrics with package
 // rpc/names: those of the source, without what those of all procedures begin with, and without _PROG or
 // _PROGRAM at the end of the program's. They also have the length of the longest message, as far as types
-// have limits: RegisterKv1, and every call of a Kv1Client, is a *transport.SizeError if Config.MaxMessage is
+// have limits: RegisterKv1, and every call of a Kv1Client, is a *rpc.SizeError if Config.MaxMessage is
 // less than that.
 //
-// Kv1Binding is the transport.Binding, which finds the items in messages without decoding them.
+// Kv1Binding is the rpc.Binding, which finds the items in messages without decoding them.
 //
 // A comment /* wrapped */ at a version is for a package that has a client and a binding of its own
 // around them: theirs are kv1Client, newKv1Client, kv1Binding and kv1Names then. RegisterKv1 is left out,

@@ -38,7 +38,7 @@ func TestRun(t *testing.T) {
 		{"mistakes", "wrong.x", 1, "", "wrong.x:1:7: expected the name of the constant, found \"=\"\nwrong.x:2:16: expected a number or the name of a constant, found \";\"\n", ""},
 		{"mistake in a name", "wrong2.x", 1, "", "wrong2.x:1:9: type b is not declared\n", ""},
 		{"mistake in an annotation", "oneway.x", 1, "", "oneway.x:1:43: procedure F cannot be one-way: RPC-over-RDMA has no calls without a reply\n", ""},
-		{"program", "-o - -package q prog.x", 0, "func NewVClient(c transport.Caller) *VClient", "", ""},
+		{"program", "-o - -package q prog.x", 0, "func NewVClient(c rpc.Caller) *VClient", "", ""},
 		{"names", "-o - -package q sparse.x", 0, "Procedures: []string{\n\t\t\"NULL\", 7: \"G\", \"H\",\n\t},", "", ""},
 		{"no such file", "none.x", 1, "", "open none.x: *", ""},
 		{"no files", "", 2, "", "usage: xdrgen *", ""},

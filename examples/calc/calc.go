@@ -9,7 +9,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Constants of calc.x.
@@ -157,26 +157,26 @@ var CalcV1Names = &oncrpc.Program{
 // the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
-// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever
+// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
 // NewCalcV1Client was called with. Memory that an argument refers to belongs to the call until
-// the Pipeline's Wait calls done, with what the other method would have returned. An argument that
+// the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
 type CalcV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls: see [transport.Call]
-	MaxDecoded int         // of all calls: see [transport.Call]
+	NoResend   bool        // of all calls: see [rpc.Call]
+	MaxDecoded int         // of all calls: see [rpc.Call]
 
-	caller transport.Caller
-	calls  transport.Calls
+	caller rpc.Caller
+	calls  rpc.Calls
 }
 
 // NewCalcV1Client returns a client that makes its calls with c, which stays the caller's.
-func NewCalcV1Client(c transport.Caller) *CalcV1Client { return &CalcV1Client{caller: c} }
+func NewCalcV1Client(c rpc.Caller) *CalcV1Client { return &CalcV1Client{caller: c} }
 
-func (c *CalcV1Client) call(proc uint32) *transport.Call {
+func (c *CalcV1Client) call(proc uint32) *rpc.Call {
 	call := c.calls.Get(CalcV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
@@ -200,7 +200,7 @@ func (c *CalcV1Client) Evaluate(ctx context.Context, args *Expression) (res Resu
 }
 
 // StartEvaluate starts a call of Evaluate in p.
-func (c *CalcV1Client) StartEvaluate(p *transport.Pipeline, args *Expression, done func(Result, error)) error {
+func (c *CalcV1Client) StartEvaluate(p rpc.Starter, args *Expression, done func(Result, error)) error {
 	call, err := c.evaluateCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.evaluateEnded(call, err)) })
@@ -208,7 +208,7 @@ func (c *CalcV1Client) StartEvaluate(p *transport.Pipeline, args *Expression, do
 	return err
 }
 
-func (c *CalcV1Client) evaluateCall(args *Expression) (*transport.Call, error) {
+func (c *CalcV1Client) evaluateCall(args *Expression) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("EVALUATE of CALC v1: arguments: %w", err)
 	}
@@ -218,7 +218,7 @@ func (c *CalcV1Client) evaluateCall(args *Expression) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *CalcV1Client) evaluateEnded(call *transport.Call, failed error) (res Result, err error) {
+func (c *CalcV1Client) evaluateEnded(call *rpc.Call, failed error) (res Result, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -247,7 +247,7 @@ func (c *CalcV1Client) evaluateEnded(call *transport.Call, failed error) (res Re
 // the caller and goes to Config.Logger, and so are results that Check refuses.
 type CalcV1Server interface {
 	// Evaluate executes CALC_EVALUATE.
-	Evaluate(ctx context.Context, req *transport.Request, args *Expression, res *Result) error
+	Evaluate(ctx context.Context, req *rpc.Request, args *Expression, res *Result) error
 }
 
 // UnimplementedCalcV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -257,37 +257,35 @@ type UnimplementedCalcV1Server struct{}
 var _ CalcV1Server = UnimplementedCalcV1Server{}
 
 // Evaluate returns oncrpc.ProcUnavail.
-func (UnimplementedCalcV1Server) Evaluate(context.Context, *transport.Request, *Expression, *Result) error {
+func (UnimplementedCalcV1Server) Evaluate(context.Context, *rpc.Request, *Expression, *Result) error {
 	return oncrpc.ProcUnavail
 }
 
-// CalcV1Program returns the program that impl executes: for [transport.Server.Register], for
-// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
-func CalcV1Program(impl CalcV1Server) transport.Program {
-	return transport.Program{
+// CalcV1Program returns the program that impl executes: for Register of a server, for
+// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
+func CalcV1Program(impl CalcV1Server) rpc.Program {
+	return rpc.Program{
 		Number: CalcProg, Low: CalcV1, High: CalcV1,
 		Names:   []*oncrpc.Program{CalcV1Names},
 		Handler: &calcV1Handler{impl: impl}, Binding: CalcV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return CalcV1Binding{}.Idempotent(transport.Procedure{Prog: CalcProg, Vers: vers, Proc: proc})
+			return CalcV1Binding{}.Idempotent(rpc.Procedure{Prog: CalcProg, Vers: vers, Proc: proc})
 		},
 	}
 }
 
 // RegisterCalcV1 has s execute version CALC_V1 of program CALC_PROG with impl.
-func RegisterCalcV1(s *transport.Server, impl CalcV1Server) error {
-	return s.Register(CalcV1Program(impl))
-}
+func RegisterCalcV1(s rpc.Registrar, impl CalcV1Server) error { return s.Register(CalcV1Program(impl)) }
 
 // A calcV1Handler decodes the arguments of calls and encodes their results.
 type calcV1Handler struct {
 	impl CalcV1Server
 
-	evaluateCalls transport.Pool[calcV1EvaluateCall]
+	evaluateCalls rpc.Pool[calcV1EvaluateCall]
 }
 
 // ServeRPC executes one call.
-func (h *calcV1Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *calcV1Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {
 	case CalcEvaluate:
 		h.serveEvaluate(ctx, req, res)
@@ -303,7 +301,7 @@ type calcV1EvaluateCall struct {
 	res  Result
 }
 
-func (h *calcV1Handler) serveEvaluate(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *calcV1Handler) serveEvaluate(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.evaluateCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -336,13 +334,13 @@ func (h *calcV1Handler) serveEvaluate(ctx context.Context, req *transport.Reques
 type CalcV1Binding struct{}
 
 var (
-	_ transport.Binding     = CalcV1Binding{}
-	_ transport.Idempotence = CalcV1Binding{}
+	_ rpc.Binding     = CalcV1Binding{}
+	_ rpc.Idempotence = CalcV1Binding{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (CalcV1Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
-	var bounds transport.ReplyBounds
+func (CalcV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	var bounds rpc.ReplyBounds
 	if p.Prog != CalcProg || p.Vers != CalcV1 {
 		return items[:0], bounds
 	}
@@ -354,7 +352,7 @@ func (CalcV1Binding) Call(p transport.Procedure, args []byte, items []transport.
 }
 
 // Reply finds the items in the results of a call.
-func (CalcV1Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (CalcV1Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	if p.Prog != CalcProg || p.Vers != CalcV1 {
 		return items[:0]
 	}
@@ -362,7 +360,7 @@ func (CalcV1Binding) Reply(p transport.Procedure, results []byte, reduced bool, 
 }
 
 // Idempotent reports whether a procedure may be executed again.
-func (CalcV1Binding) Idempotent(p transport.Procedure) bool {
+func (CalcV1Binding) Idempotent(p rpc.Procedure) bool {
 	if p.Prog != CalcProg || p.Vers != CalcV1 {
 		return false
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Program ECHO_PROG, its versions and procedures.
@@ -36,26 +36,26 @@ var EchoV1Names = &oncrpc.Program{
 // the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
-// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever
+// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
 // NewEchoV1Client was called with. Memory that an argument refers to belongs to the call until
-// the Pipeline's Wait calls done, with what the other method would have returned. An argument that
+// the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
 type EchoV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls: see [transport.Call]
-	MaxDecoded int         // of all calls: see [transport.Call]
+	NoResend   bool        // of all calls: see [rpc.Call]
+	MaxDecoded int         // of all calls: see [rpc.Call]
 
-	caller transport.Caller
-	calls  transport.Calls
+	caller rpc.Caller
+	calls  rpc.Calls
 }
 
 // NewEchoV1Client returns a client that makes its calls with c, which stays the caller's.
-func NewEchoV1Client(c transport.Caller) *EchoV1Client { return &EchoV1Client{caller: c} }
+func NewEchoV1Client(c rpc.Caller) *EchoV1Client { return &EchoV1Client{caller: c} }
 
-func (c *EchoV1Client) call(proc uint32) *transport.Call {
+func (c *EchoV1Client) call(proc uint32) *rpc.Call {
 	call := c.calls.Get(EchoV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
@@ -79,7 +79,7 @@ func (c *EchoV1Client) Say(ctx context.Context, said Text) (res Text, err error)
 }
 
 // StartSay starts a call of Say in p.
-func (c *EchoV1Client) StartSay(p *transport.Pipeline, said Text, done func(Text, error)) error {
+func (c *EchoV1Client) StartSay(p rpc.Starter, said Text, done func(Text, error)) error {
 	call, err := c.sayCall(said)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.sayEnded(call, err)) })
@@ -87,7 +87,7 @@ func (c *EchoV1Client) StartSay(p *transport.Pipeline, said Text, done func(Text
 	return err
 }
 
-func (c *EchoV1Client) sayCall(said Text) (*transport.Call, error) {
+func (c *EchoV1Client) sayCall(said Text) (*rpc.Call, error) {
 	if err := xdr.CheckLen(len(said), 1024); err != nil {
 		return nil, fmt.Errorf("SAY of ECHO v1: arguments: %w", xdr.InField("said", err))
 	}
@@ -99,7 +99,7 @@ func (c *EchoV1Client) sayCall(said Text) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *EchoV1Client) sayEnded(call *transport.Call, failed error) (res Text, err error) {
+func (c *EchoV1Client) sayEnded(call *rpc.Call, failed error) (res Text, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -129,7 +129,7 @@ func (c *EchoV1Client) sayEnded(call *transport.Call, failed error) (res Text, e
 // the caller and goes to Config.Logger, and so are results that Check refuses.
 type EchoV1Server interface {
 	// Say executes ECHO_SAY.
-	Say(ctx context.Context, req *transport.Request, said Text, res *Text) error
+	Say(ctx context.Context, req *rpc.Request, said Text, res *Text) error
 }
 
 // UnimplementedEchoV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -139,19 +139,19 @@ type UnimplementedEchoV1Server struct{}
 var _ EchoV1Server = UnimplementedEchoV1Server{}
 
 // Say returns oncrpc.ProcUnavail.
-func (UnimplementedEchoV1Server) Say(context.Context, *transport.Request, Text, *Text) error {
+func (UnimplementedEchoV1Server) Say(context.Context, *rpc.Request, Text, *Text) error {
 	return oncrpc.ProcUnavail
 }
 
-// EchoV1Program returns the program that impl executes: for [transport.Server.Register], for
-// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
-func EchoV1Program(impl EchoV1Server) transport.Program {
-	return transport.Program{
+// EchoV1Program returns the program that impl executes: for Register of a server, for
+// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
+func EchoV1Program(impl EchoV1Server) rpc.Program {
+	return rpc.Program{
 		Number: EchoProg, Low: EchoV1, High: EchoV1,
 		Names:   []*oncrpc.Program{EchoV1Names},
 		Handler: &echoV1Handler{impl: impl}, Binding: EchoV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return EchoV1Binding{}.Idempotent(transport.Procedure{Prog: EchoProg, Vers: vers, Proc: proc})
+			return EchoV1Binding{}.Idempotent(rpc.Procedure{Prog: EchoProg, Vers: vers, Proc: proc})
 		},
 		Inline: func(_, proc uint32) bool {
 			switch proc {
@@ -164,19 +164,17 @@ func EchoV1Program(impl EchoV1Server) transport.Program {
 }
 
 // RegisterEchoV1 has s execute version ECHO_V1 of program ECHO_PROG with impl.
-func RegisterEchoV1(s *transport.Server, impl EchoV1Server) error {
-	return s.Register(EchoV1Program(impl))
-}
+func RegisterEchoV1(s rpc.Registrar, impl EchoV1Server) error { return s.Register(EchoV1Program(impl)) }
 
 // An echoV1Handler decodes the arguments of calls and encodes their results.
 type echoV1Handler struct {
 	impl EchoV1Server
 
-	sayCalls transport.Pool[echoV1SayCall]
+	sayCalls rpc.Pool[echoV1SayCall]
 }
 
 // ServeRPC executes one call.
-func (h *echoV1Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *echoV1Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {
 	case EchoSay:
 		h.serveSay(ctx, req, res)
@@ -191,7 +189,7 @@ type echoV1SayCall struct {
 	res  Text
 }
 
-func (h *echoV1Handler) serveSay(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *echoV1Handler) serveSay(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.sayCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -231,13 +229,13 @@ func checkEchoV1Say(res *Text) error {
 type EchoV1Binding struct{}
 
 var (
-	_ transport.Binding     = EchoV1Binding{}
-	_ transport.Idempotence = EchoV1Binding{}
+	_ rpc.Binding     = EchoV1Binding{}
+	_ rpc.Idempotence = EchoV1Binding{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (EchoV1Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
-	var bounds transport.ReplyBounds
+func (EchoV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	var bounds rpc.ReplyBounds
 	if p.Prog != EchoProg || p.Vers != EchoV1 {
 		return items[:0], bounds
 	}
@@ -249,7 +247,7 @@ func (EchoV1Binding) Call(p transport.Procedure, args []byte, items []transport.
 }
 
 // Reply finds the items in the results of a call.
-func (EchoV1Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (EchoV1Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	if p.Prog != EchoProg || p.Vers != EchoV1 {
 		return items[:0]
 	}
@@ -257,7 +255,7 @@ func (EchoV1Binding) Reply(p transport.Procedure, results []byte, reduced bool, 
 }
 
 // Idempotent reports whether a procedure may be executed again.
-func (EchoV1Binding) Idempotent(p transport.Procedure) bool {
+func (EchoV1Binding) Idempotent(p rpc.Procedure) bool {
 	if p.Prog != EchoProg || p.Vers != EchoV1 {
 		return false
 	}

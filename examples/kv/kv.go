@@ -9,7 +9,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Constants of kv.x.
@@ -94,26 +94,26 @@ var StoreV1Names = &oncrpc.Program{
 // the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
-// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever
+// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
 // NewStoreV1Client was called with. Memory that an argument refers to belongs to the call until
-// the Pipeline's Wait calls done, with what the other method would have returned. An argument that
+// the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
 type StoreV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls: see [transport.Call]
-	MaxDecoded int         // of all calls: see [transport.Call]
+	NoResend   bool        // of all calls: see [rpc.Call]
+	MaxDecoded int         // of all calls: see [rpc.Call]
 
-	caller transport.Caller
-	calls  transport.Calls
+	caller rpc.Caller
+	calls  rpc.Calls
 }
 
 // NewStoreV1Client returns a client that makes its calls with c, which stays the caller's.
-func NewStoreV1Client(c transport.Caller) *StoreV1Client { return &StoreV1Client{caller: c} }
+func NewStoreV1Client(c rpc.Caller) *StoreV1Client { return &StoreV1Client{caller: c} }
 
-func (c *StoreV1Client) call(proc uint32) *transport.Call {
+func (c *StoreV1Client) call(proc uint32) *rpc.Call {
 	call := c.calls.Get(StoreV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
@@ -137,7 +137,7 @@ func (c *StoreV1Client) Put(ctx context.Context, key Key, value Value) (res Stat
 }
 
 // StartPut starts a call of Put in p.
-func (c *StoreV1Client) StartPut(p *transport.Pipeline, key Key, value Value, done func(Status, error)) error {
+func (c *StoreV1Client) StartPut(p rpc.Starter, key Key, value Value, done func(Status, error)) error {
 	call, err := c.putCall(key, value)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.putEnded(call, err)) })
@@ -145,7 +145,7 @@ func (c *StoreV1Client) StartPut(p *transport.Pipeline, key Key, value Value, do
 	return err
 }
 
-func (c *StoreV1Client) putCall(key Key, value Value) (*transport.Call, error) {
+func (c *StoreV1Client) putCall(key Key, value Value) (*rpc.Call, error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
 		return nil, fmt.Errorf("PUT of STORE v1: arguments: %w", xdr.InField("key", err))
 	}
@@ -156,13 +156,13 @@ func (c *StoreV1Client) putCall(key Key, value Value) (*transport.Call, error) {
 	b := call.Args
 	b = xdr.AppendString(b, key)
 	b = xdr.AppendUint32(b, uint32(len(value)))
-	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: value})
+	call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(b), Data: value})
 	call.Args = b
 	call.MaxResults = 4
 	return call, nil
 }
 
-func (c *StoreV1Client) putEnded(call *transport.Call, failed error) (res Status, err error) {
+func (c *StoreV1Client) putEnded(call *rpc.Call, failed error) (res Status, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -188,7 +188,7 @@ func (c *StoreV1Client) Get(ctx context.Context, key Key, value []byte) (res Res
 }
 
 // StartGet starts a call of Get in p.
-func (c *StoreV1Client) StartGet(p *transport.Pipeline, key Key, value []byte, done func(Result, error)) error {
+func (c *StoreV1Client) StartGet(p rpc.Starter, key Key, value []byte, done func(Result, error)) error {
 	call, err := c.getCall(key, value)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.getEnded(call, err)) })
@@ -196,7 +196,7 @@ func (c *StoreV1Client) StartGet(p *transport.Pipeline, key Key, value []byte, d
 	return err
 }
 
-func (c *StoreV1Client) getCall(key Key, value []byte) (*transport.Call, error) {
+func (c *StoreV1Client) getCall(key Key, value []byte) (*rpc.Call, error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
 		return nil, fmt.Errorf("GET of STORE v1: arguments: %w", xdr.InField("key", err))
 	}
@@ -209,7 +209,7 @@ func (c *StoreV1Client) getCall(key Key, value []byte) (*transport.Call, error) 
 	return call, nil
 }
 
-func (c *StoreV1Client) getEnded(call *transport.Call, failed error) (res Result, err error) {
+func (c *StoreV1Client) getEnded(call *rpc.Call, failed error) (res Result, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -242,7 +242,7 @@ func (c *StoreV1Client) Watch(ctx context.Context, prefix Key) (res Status, err 
 }
 
 // StartWatch starts a call of Watch in p.
-func (c *StoreV1Client) StartWatch(p *transport.Pipeline, prefix Key, done func(Status, error)) error {
+func (c *StoreV1Client) StartWatch(p rpc.Starter, prefix Key, done func(Status, error)) error {
 	call, err := c.watchCall(prefix)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.watchEnded(call, err)) })
@@ -250,7 +250,7 @@ func (c *StoreV1Client) StartWatch(p *transport.Pipeline, prefix Key, done func(
 	return err
 }
 
-func (c *StoreV1Client) watchCall(prefix Key) (*transport.Call, error) {
+func (c *StoreV1Client) watchCall(prefix Key) (*rpc.Call, error) {
 	if err := xdr.CheckLen(len(prefix), 255); err != nil {
 		return nil, fmt.Errorf("WATCH of STORE v1: arguments: %w", xdr.InField("prefix", err))
 	}
@@ -262,7 +262,7 @@ func (c *StoreV1Client) watchCall(prefix Key) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *StoreV1Client) watchEnded(call *transport.Call, failed error) (res Status, err error) {
+func (c *StoreV1Client) watchEnded(call *rpc.Call, failed error) (res Status, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -291,15 +291,15 @@ func (c *StoreV1Client) watchEnded(call *transport.Call, failed error) (res Stat
 // the caller and goes to Config.Logger, and so are results that Check refuses.
 type StoreV1Server interface {
 	// Put executes STORE_PUT.
-	Put(ctx context.Context, req *transport.Request, key Key, value Value, res *Status) error
+	Put(ctx context.Context, req *rpc.Request, key Key, value Value, res *Status) error
 
 	// Get executes STORE_GET.
-	Get(ctx context.Context, req *transport.Request, key Key, res *Result) error
+	Get(ctx context.Context, req *rpc.Request, key Key, res *Result) error
 
 	// Watch executes STORE_WATCH.
 	//
 	// Calls WATCHER_CHANGED for keys with the prefix as long as the connection lives.
-	Watch(ctx context.Context, req *transport.Request, prefix Key, res *Status) error
+	Watch(ctx context.Context, req *rpc.Request, prefix Key, res *Status) error
 }
 
 // UnimplementedStoreV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -309,35 +309,35 @@ type UnimplementedStoreV1Server struct{}
 var _ StoreV1Server = UnimplementedStoreV1Server{}
 
 // Put returns oncrpc.ProcUnavail.
-func (UnimplementedStoreV1Server) Put(context.Context, *transport.Request, Key, Value, *Status) error {
+func (UnimplementedStoreV1Server) Put(context.Context, *rpc.Request, Key, Value, *Status) error {
 	return oncrpc.ProcUnavail
 }
 
 // Get returns oncrpc.ProcUnavail.
-func (UnimplementedStoreV1Server) Get(context.Context, *transport.Request, Key, *Result) error {
+func (UnimplementedStoreV1Server) Get(context.Context, *rpc.Request, Key, *Result) error {
 	return oncrpc.ProcUnavail
 }
 
 // Watch returns oncrpc.ProcUnavail.
-func (UnimplementedStoreV1Server) Watch(context.Context, *transport.Request, Key, *Status) error {
+func (UnimplementedStoreV1Server) Watch(context.Context, *rpc.Request, Key, *Status) error {
 	return oncrpc.ProcUnavail
 }
 
-// StoreV1Program returns the program that impl executes: for [transport.Server.Register], for
-// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
-func StoreV1Program(impl StoreV1Server) transport.Program {
-	return transport.Program{
+// StoreV1Program returns the program that impl executes: for Register of a server, for
+// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
+func StoreV1Program(impl StoreV1Server) rpc.Program {
+	return rpc.Program{
 		Number: StoreProg, Low: StoreV1, High: StoreV1,
 		Names:   []*oncrpc.Program{StoreV1Names},
 		Handler: &storeV1Handler{impl: impl}, Binding: StoreV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return StoreV1Binding{}.Idempotent(transport.Procedure{Prog: StoreProg, Vers: vers, Proc: proc})
+			return StoreV1Binding{}.Idempotent(rpc.Procedure{Prog: StoreProg, Vers: vers, Proc: proc})
 		},
 	}
 }
 
 // RegisterStoreV1 has s execute version STORE_V1 of program STORE_PROG with impl.
-func RegisterStoreV1(s *transport.Server, impl StoreV1Server) error {
+func RegisterStoreV1(s rpc.Registrar, impl StoreV1Server) error {
 	return s.Register(StoreV1Program(impl))
 }
 
@@ -345,13 +345,13 @@ func RegisterStoreV1(s *transport.Server, impl StoreV1Server) error {
 type storeV1Handler struct {
 	impl StoreV1Server
 
-	putCalls   transport.Pool[storeV1PutCall]
-	getCalls   transport.Pool[storeV1GetCall]
-	watchCalls transport.Pool[storeV1WatchCall]
+	putCalls   rpc.Pool[storeV1PutCall]
+	getCalls   rpc.Pool[storeV1GetCall]
+	watchCalls rpc.Pool[storeV1WatchCall]
 }
 
 // ServeRPC executes one call.
-func (h *storeV1Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *storeV1Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {
 	case StorePut:
 		h.servePut(ctx, req, res)
@@ -371,7 +371,7 @@ type storeV1PutCall struct {
 	res   Status
 }
 
-func (h *storeV1Handler) servePut(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *storeV1Handler) servePut(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.putCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -404,7 +404,7 @@ type storeV1GetCall struct {
 	res Result
 }
 
-func (h *storeV1Handler) serveGet(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *storeV1Handler) serveGet(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.getCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -442,7 +442,7 @@ type storeV1WatchCall struct {
 	res    Status
 }
 
-func (h *storeV1Handler) serveWatch(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *storeV1Handler) serveWatch(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.watchCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -477,20 +477,20 @@ func (h *storeV1Handler) serveWatch(ctx context.Context, req *transport.Request,
 type StoreV1Binding struct{}
 
 var (
-	_ transport.Binding     = StoreV1Binding{}
-	_ transport.Idempotence = StoreV1Binding{}
+	_ rpc.Binding     = StoreV1Binding{}
+	_ rpc.Idempotence = StoreV1Binding{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (StoreV1Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
-	var bounds transport.ReplyBounds
+func (StoreV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	var bounds rpc.ReplyBounds
 	if p.Prog != StoreProg || p.Vers != StoreV1 {
 		return items[:0], bounds
 	}
 	switch p.Proc {
 	case StorePut:
 		bounds.MaxResults = 4
-		w := transport.NewWalk(args, false, items)
+		w := rpc.NewWalk(args, false, items)
 		w.Opaque(255)
 		w.Item(MaxValue)
 		items, _ = w.Items()
@@ -505,11 +505,11 @@ func (StoreV1Binding) Call(p transport.Procedure, args []byte, items []transport
 }
 
 // Reply finds the items in the results of a call.
-func (StoreV1Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (StoreV1Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	if p.Prog != StoreProg || p.Vers != StoreV1 {
 		return items[:0]
 	}
-	w := transport.NewWalk(results, reduced, items)
+	w := rpc.NewWalk(results, reduced, items)
 	switch p.Proc {
 	case StoreGet:
 		switch Status(w.Int32()) {
@@ -524,7 +524,7 @@ func (StoreV1Binding) Reply(p transport.Procedure, results []byte, reduced bool,
 }
 
 // Idempotent reports whether a procedure may be executed again.
-func (StoreV1Binding) Idempotent(p transport.Procedure) bool {
+func (StoreV1Binding) Idempotent(p rpc.Procedure) bool {
 	if p.Prog != StoreProg || p.Vers != StoreV1 {
 		return false
 	}
@@ -549,26 +549,26 @@ var WatcherV1Names = &oncrpc.Program{
 // the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
-// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever
+// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
 // NewWatcherV1Client was called with. Memory that an argument refers to belongs to the call until
-// the Pipeline's Wait calls done, with what the other method would have returned. An argument that
+// the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
 type WatcherV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls: see [transport.Call]
-	MaxDecoded int         // of all calls: see [transport.Call]
+	NoResend   bool        // of all calls: see [rpc.Call]
+	MaxDecoded int         // of all calls: see [rpc.Call]
 
-	caller transport.Caller
-	calls  transport.Calls
+	caller rpc.Caller
+	calls  rpc.Calls
 }
 
 // NewWatcherV1Client returns a client that makes its calls with c, which stays the caller's.
-func NewWatcherV1Client(c transport.Caller) *WatcherV1Client { return &WatcherV1Client{caller: c} }
+func NewWatcherV1Client(c rpc.Caller) *WatcherV1Client { return &WatcherV1Client{caller: c} }
 
-func (c *WatcherV1Client) call(proc uint32) *transport.Call {
+func (c *WatcherV1Client) call(proc uint32) *rpc.Call {
 	call := c.calls.Get(WatcherV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
@@ -592,7 +592,7 @@ func (c *WatcherV1Client) Changed(ctx context.Context, key Key) error {
 }
 
 // StartChanged starts a call of Changed in p.
-func (c *WatcherV1Client) StartChanged(p *transport.Pipeline, key Key, done func(error)) error {
+func (c *WatcherV1Client) StartChanged(p rpc.Starter, key Key, done func(error)) error {
 	call, err := c.changedCall(key)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.changedEnded(call, err)) })
@@ -600,7 +600,7 @@ func (c *WatcherV1Client) StartChanged(p *transport.Pipeline, key Key, done func
 	return err
 }
 
-func (c *WatcherV1Client) changedCall(key Key) (*transport.Call, error) {
+func (c *WatcherV1Client) changedCall(key Key) (*rpc.Call, error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
 		return nil, fmt.Errorf("CHANGED of WATCHER v1: arguments: %w", xdr.InField("key", err))
 	}
@@ -611,7 +611,7 @@ func (c *WatcherV1Client) changedCall(key Key) (*transport.Call, error) {
 	return call, nil
 }
 
-func (c *WatcherV1Client) changedEnded(call *transport.Call, err error) error {
+func (c *WatcherV1Client) changedEnded(call *rpc.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -638,7 +638,7 @@ func (c *WatcherV1Client) changedEnded(call *transport.Call, err error) error {
 // the caller and goes to Config.Logger, and so are results that Check refuses.
 type WatcherV1Server interface {
 	// Changed executes WATCHER_CHANGED.
-	Changed(ctx context.Context, req *transport.Request, key Key) error
+	Changed(ctx context.Context, req *rpc.Request, key Key) error
 }
 
 // UnimplementedWatcherV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -648,25 +648,25 @@ type UnimplementedWatcherV1Server struct{}
 var _ WatcherV1Server = UnimplementedWatcherV1Server{}
 
 // Changed returns oncrpc.ProcUnavail.
-func (UnimplementedWatcherV1Server) Changed(context.Context, *transport.Request, Key) error {
+func (UnimplementedWatcherV1Server) Changed(context.Context, *rpc.Request, Key) error {
 	return oncrpc.ProcUnavail
 }
 
-// WatcherV1Program returns the program that impl executes: for [transport.Server.Register], for
-// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
-func WatcherV1Program(impl WatcherV1Server) transport.Program {
-	return transport.Program{
+// WatcherV1Program returns the program that impl executes: for Register of a server, for
+// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
+func WatcherV1Program(impl WatcherV1Server) rpc.Program {
+	return rpc.Program{
 		Number: WatcherProg, Low: WatcherV1, High: WatcherV1,
 		Names:   []*oncrpc.Program{WatcherV1Names},
 		Handler: &watcherV1Handler{impl: impl}, Binding: WatcherV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return WatcherV1Binding{}.Idempotent(transport.Procedure{Prog: WatcherProg, Vers: vers, Proc: proc})
+			return WatcherV1Binding{}.Idempotent(rpc.Procedure{Prog: WatcherProg, Vers: vers, Proc: proc})
 		},
 	}
 }
 
 // RegisterWatcherV1 has s execute version WATCHER_V1 of program WATCHER_PROG with impl.
-func RegisterWatcherV1(s *transport.Server, impl WatcherV1Server) error {
+func RegisterWatcherV1(s rpc.Registrar, impl WatcherV1Server) error {
 	return s.Register(WatcherV1Program(impl))
 }
 
@@ -674,11 +674,11 @@ func RegisterWatcherV1(s *transport.Server, impl WatcherV1Server) error {
 type watcherV1Handler struct {
 	impl WatcherV1Server
 
-	changedCalls transport.Pool[watcherV1ChangedCall]
+	changedCalls rpc.Pool[watcherV1ChangedCall]
 }
 
 // ServeRPC executes one call.
-func (h *watcherV1Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *watcherV1Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {
 	case WatcherChanged:
 		h.serveChanged(ctx, req, res)
@@ -692,7 +692,7 @@ type watcherV1ChangedCall struct {
 	key Key
 }
 
-func (h *watcherV1Handler) serveChanged(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *watcherV1Handler) serveChanged(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.changedCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -716,13 +716,13 @@ func (h *watcherV1Handler) serveChanged(ctx context.Context, req *transport.Requ
 type WatcherV1Binding struct{}
 
 var (
-	_ transport.Binding     = WatcherV1Binding{}
-	_ transport.Idempotence = WatcherV1Binding{}
+	_ rpc.Binding     = WatcherV1Binding{}
+	_ rpc.Idempotence = WatcherV1Binding{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (WatcherV1Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
-	var bounds transport.ReplyBounds
+func (WatcherV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	var bounds rpc.ReplyBounds
 	if p.Prog != WatcherProg || p.Vers != WatcherV1 {
 		return items[:0], bounds
 	}
@@ -730,7 +730,7 @@ func (WatcherV1Binding) Call(p transport.Procedure, args []byte, items []transpo
 }
 
 // Reply finds the items in the results of a call.
-func (WatcherV1Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (WatcherV1Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	if p.Prog != WatcherProg || p.Vers != WatcherV1 {
 		return items[:0]
 	}
@@ -738,7 +738,7 @@ func (WatcherV1Binding) Reply(p transport.Procedure, results []byte, reduced boo
 }
 
 // Idempotent reports whether a procedure may be executed again.
-func (WatcherV1Binding) Idempotent(p transport.Procedure) bool {
+func (WatcherV1Binding) Idempotent(p rpc.Procedure) bool {
 	return false
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Program MOVE_PROG, its versions and procedures.
@@ -43,26 +43,26 @@ var MoveV1Names = &oncrpc.Program{
 // the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
-// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever
+// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
 // NewMoveV1Client was called with. Memory that an argument refers to belongs to the call until
-// the Pipeline's Wait calls done, with what the other method would have returned. An argument that
+// the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
 type MoveV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls: see [transport.Call]
-	MaxDecoded int         // of all calls: see [transport.Call]
+	NoResend   bool        // of all calls: see [rpc.Call]
+	MaxDecoded int         // of all calls: see [rpc.Call]
 
-	caller transport.Caller
-	calls  transport.Calls
+	caller rpc.Caller
+	calls  rpc.Calls
 }
 
 // NewMoveV1Client returns a client that makes its calls with c, which stays the caller's.
-func NewMoveV1Client(c transport.Caller) *MoveV1Client { return &MoveV1Client{caller: c} }
+func NewMoveV1Client(c rpc.Caller) *MoveV1Client { return &MoveV1Client{caller: c} }
 
-func (c *MoveV1Client) call(proc uint32) *transport.Call {
+func (c *MoveV1Client) call(proc uint32) *rpc.Call {
 	call := c.calls.Get(MoveV1Names, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
@@ -86,7 +86,7 @@ func (c *MoveV1Client) Sum(ctx context.Context, args *File) (res Sum, err error)
 }
 
 // StartSum starts a call of Sum in p.
-func (c *MoveV1Client) StartSum(p *transport.Pipeline, args *File, done func(Sum, error)) error {
+func (c *MoveV1Client) StartSum(p rpc.Starter, args *File, done func(Sum, error)) error {
 	call, err := c.sumCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.sumEnded(call, err)) })
@@ -94,20 +94,20 @@ func (c *MoveV1Client) StartSum(p *transport.Pipeline, args *File, done func(Sum
 	return err
 }
 
-func (c *MoveV1Client) sumCall(args *File) (*transport.Call, error) {
+func (c *MoveV1Client) sumCall(args *File) (*rpc.Call, error) {
 	if err := args.Check(); err != nil {
 		return nil, fmt.Errorf("SUM of MOVE v1: arguments: %w", err)
 	}
 	call := c.call(MoveSum)
 	b := call.Args
 	b = xdr.AppendUint32(b, uint32(len(args.Data)))
-	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Data})
+	call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(b), Data: args.Data})
 	call.Args = b
 	call.MaxResults = 32
 	return call, nil
 }
 
-func (c *MoveV1Client) sumEnded(call *transport.Call, failed error) (res Sum, err error) {
+func (c *MoveV1Client) sumEnded(call *rpc.Call, failed error) (res Sum, err error) {
 	err = failed
 	if err == nil {
 		results := call.Decoder()
@@ -136,7 +136,7 @@ func (c *MoveV1Client) sumEnded(call *transport.Call, failed error) (res Sum, er
 // the caller and goes to Config.Logger, and so are results that Check refuses.
 type MoveV1Server interface {
 	// Sum executes MOVE_SUM.
-	Sum(ctx context.Context, req *transport.Request, args *File, res *Sum) error
+	Sum(ctx context.Context, req *rpc.Request, args *File, res *Sum) error
 }
 
 // UnimplementedMoveV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -146,37 +146,35 @@ type UnimplementedMoveV1Server struct{}
 var _ MoveV1Server = UnimplementedMoveV1Server{}
 
 // Sum returns oncrpc.ProcUnavail.
-func (UnimplementedMoveV1Server) Sum(context.Context, *transport.Request, *File, *Sum) error {
+func (UnimplementedMoveV1Server) Sum(context.Context, *rpc.Request, *File, *Sum) error {
 	return oncrpc.ProcUnavail
 }
 
-// MoveV1Program returns the program that impl executes: for [transport.Server.Register], for
-// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
-func MoveV1Program(impl MoveV1Server) transport.Program {
-	return transport.Program{
+// MoveV1Program returns the program that impl executes: for Register of a server, for
+// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
+func MoveV1Program(impl MoveV1Server) rpc.Program {
+	return rpc.Program{
 		Number: MoveProg, Low: MoveV1, High: MoveV1,
 		Names:   []*oncrpc.Program{MoveV1Names},
 		Handler: &moveV1Handler{impl: impl}, Binding: MoveV1Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return MoveV1Binding{}.Idempotent(transport.Procedure{Prog: MoveProg, Vers: vers, Proc: proc})
+			return MoveV1Binding{}.Idempotent(rpc.Procedure{Prog: MoveProg, Vers: vers, Proc: proc})
 		},
 	}
 }
 
 // RegisterMoveV1 has s execute version MOVE_V1 of program MOVE_PROG with impl.
-func RegisterMoveV1(s *transport.Server, impl MoveV1Server) error {
-	return s.Register(MoveV1Program(impl))
-}
+func RegisterMoveV1(s rpc.Registrar, impl MoveV1Server) error { return s.Register(MoveV1Program(impl)) }
 
 // A moveV1Handler decodes the arguments of calls and encodes their results.
 type moveV1Handler struct {
 	impl MoveV1Server
 
-	sumCalls transport.Pool[moveV1SumCall]
+	sumCalls rpc.Pool[moveV1SumCall]
 }
 
 // ServeRPC executes one call.
-func (h *moveV1Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *moveV1Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {
 	case MoveSum:
 		h.serveSum(ctx, req, res)
@@ -191,7 +189,7 @@ type moveV1SumCall struct {
 	res  Sum
 }
 
-func (h *moveV1Handler) serveSum(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *moveV1Handler) serveSum(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	x := h.sumCalls.Get()
 	dec := req.Decoder()
 	d := &dec
@@ -219,20 +217,20 @@ func (h *moveV1Handler) serveSum(ctx context.Context, req *transport.Request, re
 type MoveV1Binding struct{}
 
 var (
-	_ transport.Binding     = MoveV1Binding{}
-	_ transport.Idempotence = MoveV1Binding{}
+	_ rpc.Binding     = MoveV1Binding{}
+	_ rpc.Idempotence = MoveV1Binding{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (MoveV1Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
-	var bounds transport.ReplyBounds
+func (MoveV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	var bounds rpc.ReplyBounds
 	if p.Prog != MoveProg || p.Vers != MoveV1 {
 		return items[:0], bounds
 	}
 	switch p.Proc {
 	case MoveSum:
 		bounds.MaxResults = 32
-		w := transport.NewWalk(args, false, items)
+		w := rpc.NewWalk(args, false, items)
 		w.Item(4000000)
 		items, _ = w.Items()
 		return items, bounds
@@ -241,7 +239,7 @@ func (MoveV1Binding) Call(p transport.Procedure, args []byte, items []transport.
 }
 
 // Reply finds the items in the results of a call.
-func (MoveV1Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (MoveV1Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	if p.Prog != MoveProg || p.Vers != MoveV1 {
 		return items[:0]
 	}
@@ -249,7 +247,7 @@ func (MoveV1Binding) Reply(p transport.Procedure, results []byte, reduced bool, 
 }
 
 // Idempotent reports whether a procedure may be executed again.
-func (MoveV1Binding) Idempotent(p transport.Procedure) bool {
+func (MoveV1Binding) Idempotent(p rpc.Procedure) bool {
 	if p.Prog != MoveProg || p.Vers != MoveV1 {
 		return false
 	}

@@ -265,12 +265,12 @@ func (r *requester) clear(ctx context.Context, i int) error {
 
 // notExecuted reports whether err means that the peer has not executed the call.
 func notExecuted(err error) bool {
-	var rpc *oncrpc.RPCError
+	var denied *oncrpc.RPCError
 	var rdma *transport.RDMAError
 	var size *transport.SizeError
 	var notReady *transport.NotReadyError
 	var lost *transport.LostError
-	return errors.As(err, &rpc) || errors.As(err, &size) ||
+	return errors.As(err, &denied) || errors.As(err, &size) ||
 		errors.As(err, &rdma) && rdma.Code == rpcrdma.ErrVers || // else it may be about the reply
 		errors.As(err, &notReady) && !notReady.Dropped || errors.As(err, &lost) && !lost.Sent
 }

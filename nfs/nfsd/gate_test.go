@@ -145,13 +145,13 @@ func TestHangingCalls(t *testing.T) {
 	c := newSite(t, &Config{Exports: []Export{{Name: "/hangs", FS: f}, {Name: "/works", FS: other}}, MaxCalls: 24, MaxConnCalls: 4})
 	hangs, works := c.mnt("/hangs").Handle, c.mnt("/works").Handle
 	f.block = make(chan struct{})
-	rpc := c.dial()
+	cl := c.dial()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
 			cred := &oncrpc.AuthSys{UID: 1, GID: 1}
-			rpc.Call(ctx, &transport.Call{Prog: nfs.Program, Vers: 3, Proc: nfs.ProcGetAttr, Args: hangs.Append(nil), Cred: cred.Auth()})
+			cl.Call(ctx, &transport.Call{Prog: nfs.Program, Vers: 3, Proc: nfs.ProcGetAttr, Args: hangs.Append(nil), Cred: cred.Auth()})
 		})
 	}
 	testutil.Eventually(t, "as many calls hang as may", func() bool { return f.blocked.Load() == 4 })
@@ -160,7 +160,7 @@ func TestHangingCalls(t *testing.T) {
 			t.Fatal(s)
 		}
 	}
-	rpc.Close()
+	cl.Close()
 	cancel()
 	wg.Wait()
 	testutil.Eventually(t, "calls that wait are dropped", func() bool {

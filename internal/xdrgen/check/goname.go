@@ -19,7 +19,7 @@ var reserved = map[string]bool{
 // local are names by which generated functions refer to something else than a declaration:
 // packages, parameters and variables. Fields may have them. Immutable.
 var local = [...]string{
-	"context", "fmt", "oncrpc", "transport",
+	"context", "fmt", "oncrpc", "rpc",
 	"args", "bounds", "c", "call", "ctx", "dec", "done", "e", "failed", "h", "impl", "items", "ok", "p", "proc",
 	"reduced", "req", "res", "results", "s", "vers", "w", "x",
 }

@@ -9,7 +9,7 @@ import (
 
 // Limits on what stubs are made for.
 const (
-	maxReceived = 4  // items of results: see transport.ReplyBounds
+	maxReceived = 4  // items of results: see rpc.ReplyBounds
 	maxSent     = 64 // items of arguments
 	maxCounts   = 16 // of a bound
 )

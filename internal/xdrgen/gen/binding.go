@@ -15,7 +15,7 @@ import (
 
 // binding writes the upper-layer binding of a version (RFC 8166 section 6).
 func (g *generator) binding(s *service) {
-	g.use(pkgTransport)
+	g.use(pkgRPC)
 	g.p(`
 // %[1]s is the upper-layer binding of %[2]s:
 // see RFC 8166 section 6.`, s.binding, s.doc)
@@ -23,13 +23,13 @@ func (g *generator) binding(s *service) {
 	g.p(`type %[1]s struct{}
 
 var (
-	_ transport.Binding     = %[1]s{}
-	_ transport.Idempotence = %[1]s{}
+	_ rpc.Binding     = %[1]s{}
+	_ rpc.Idempotence = %[1]s{}
 )
 
 // Call finds the items in the arguments of a call, and bounds its results.
-func (%[1]s) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
-	var bounds transport.ReplyBounds
+func (%[1]s) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	var bounds rpc.ReplyBounds
 	if p.Prog != %[3]s || p.Vers != %[4]s {
 		return items[:0], bounds
 	}`, s.binding, s.doc, s.prog, s.vers)
@@ -45,7 +45,7 @@ func (%[1]s) Call(p transport.Procedure, args []byte, items []transport.Range) (
 
 	g.p(`
 // Reply finds the items in the results of a call.
-func (%[1]s) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (%[1]s) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	if p.Prog != %[2]s || p.Vers != %[3]s {
 		return items[:0]
 	}`, s.binding, s.prog, s.vers)
@@ -60,14 +60,14 @@ func (%[1]s) Reply(p transport.Procedure, results []byte, reduced bool, items []
 		}
 	})
 	if cases != "" {
-		g.p("w := transport.NewWalk(results, reduced, items)\nswitch p.Proc {\n%sdefault:\nreturn items[:0]\n}", cases)
+		g.p("w := rpc.NewWalk(results, reduced, items)\nswitch p.Proc {\n%sdefault:\nreturn items[:0]\n}", cases)
 		g.p("items, _ = w.Items()\nreturn items\n}")
 	} else {
 		g.p("return items[:0]\n}")
 	}
 
 	g.p("\n// Idempotent reports whether a procedure may be executed again.")
-	g.p("func (%s) Idempotent(p transport.Procedure) bool {", s.binding)
+	g.p("func (%s) Idempotent(p rpc.Procedure) bool {", s.binding)
 	if list := s.having(func(m *method) bool { return m.Idempotent }); list != "" {
 		g.p("if p.Prog != %s || p.Vers != %s {\nreturn false\n}", s.prog, s.vers)
 		g.p("switch p.Proc {\ncase %s:\nreturn true\n}", list)
@@ -128,7 +128,7 @@ func (g *generator) callCase(m *method) {
 	if len(m.Sent) == 0 && len(w.wanted) == 0 {
 		return
 	}
-	g.p("w := transport.NewWalk(args, false, items)")
+	g.p("w := rpc.NewWalk(args, false, items)")
 	for _, p := range m.params {
 		w.member(p.Member, check.Path{p.Member})
 	}

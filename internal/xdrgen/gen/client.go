@@ -10,33 +10,33 @@ import (
 
 // client writes the client of a version.
 func (g *generator) client(s *service) {
-	g.use(pkgTransport, pkgOncrpc)
+	g.use(pkgRPC, pkgOncrpc)
 	g.p(`
 // %[5]s %[1]s calls %[2]s.
 // Its methods may be called by many goroutines at once. Memory that an argument refers to belongs to
 // the call until the method returns; results are the caller's.
 //
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
-// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in a [transport.Pipeline], whatever
+// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
 // %[4]s was called with. Memory that an argument refers to belongs to the call until
-// the Pipeline's Wait calls done, with what the other method would have returned. An argument that
+// the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
 type %[1]s struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls: see [transport.Call]
-	MaxDecoded int         // of all calls: see [transport.Call]
+	NoResend   bool        // of all calls: see [rpc.Call]
+	MaxDecoded int         // of all calls: see [rpc.Call]
 
-	caller transport.Caller
-	calls  transport.Calls
+	caller rpc.Caller
+	calls  rpc.Calls
 }
 
 // %[4]s returns a client that makes its calls with c, which stays the caller's.
-func %[4]s(c transport.Caller) *%[1]s { return &%[1]s{caller: c} }
+func %[4]s(c rpc.Caller) *%[1]s { return &%[1]s{caller: c} }
 
-func (c *%[1]s) call(proc uint32) *transport.Call {
+func (c *%[1]s) call(proc uint32) *rpc.Call {
 	call := c.calls.Get(%[3]s, proc)
 	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
@@ -102,11 +102,11 @@ func (g *generator) clientMethod(s *service, m *method) {
 	g.p("%serr = c.%sEnded(call, c.caller.Call(ctx, call))\n}\nreturn %serr\n}", res, own, res)
 
 	g.p("\n// %s starts a call of %s in p.", m.start, m.name)
-	g.p("func (c *%s) %s(p *transport.Pipeline%s, done %s) error {", s.client, m.start, params, done)
+	g.p("func (c *%s) %s(p rpc.Starter%s, done %s) error {", s.client, m.start, params, done)
 	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, args)
 	g.p("p.StartFunc(call, func(err error) { done(c.%sEnded(call, err)) })\n}\nreturn err\n}", own)
 
-	g.p("\nfunc (c *%s) %sCall(%s) (*transport.Call, error) {", s.client, own, strings.TrimPrefix(params, ", "))
+	g.p("\nfunc (c *%s) %sCall(%s) (*rpc.Call, error) {", s.client, own, strings.TrimPrefix(params, ", "))
 	g.wrap = fmt.Sprintf(`nil, fmt.Errorf("%sarguments: %%%%w", %%s)`, s.called(m))
 	checks := g.capture(func() {
 		for _, p := range m.params {
@@ -138,7 +138,7 @@ func (g *generator) clientMethod(s *service, m *method) {
 	if m.result() == nil {
 		failed = "err"
 	}
-	g.p("\nfunc (c *%s) %sEnded(call *transport.Call, %s error) %s {", s.client, own, failed, results)
+	g.p("\nfunc (c *%s) %sEnded(call *rpc.Call, %s error) %s {", s.client, own, failed, results)
 	if m.result() != nil {
 		g.p("err = failed")
 	}
@@ -175,7 +175,7 @@ func (g *generator) clientArgs(m *method) {
 	g.p("b := call.Args")
 	g.items(m.Proc, func(_ *check.Member, e string) {
 		g.p("b = xdr.AppendUint32(b, uint32(len(%s)))", e)
-		g.p("call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: %s})", e)
+		g.p("call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(b), Data: %s})", e)
 	}, func() {
 		for _, p := range m.params {
 			g.appendValue(p.Member, p.value())
@@ -234,7 +234,7 @@ func (g *generator) bound(m *method, b check.Bound, value func(*generator, check
 	for i, paths := range b.Counts {
 		var list []string
 		for _, path := range paths {
-			list = append(list, "transport.Counted("+value(g, path)+")")
+			list = append(list, "rpc.Counted("+value(g, path)+")")
 		}
 		term := list[0]
 		if len(list) > 1 {

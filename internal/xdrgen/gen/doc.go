@@ -1,5 +1,5 @@
 // Package gen writes Go for a checked specification: its constants and types, clients, servers and
-// bindings of its programs, on top of package transport, and the codecs, on top of package proto/xdr.
+// bindings of its programs, on top of package rpc, and the codecs, on top of package proto/xdr.
 //
 // # Names
 //

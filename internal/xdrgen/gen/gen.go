@@ -94,9 +94,9 @@ type generator struct {
 
 // Packages that generated code uses.
 const (
-	pkgXDR       = "github.com/rpcrdma/rpcrdma/proto/xdr"
-	pkgOncrpc    = "github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	pkgTransport = "github.com/rpcrdma/rpcrdma/transport"
+	pkgXDR    = "github.com/rpcrdma/rpcrdma/proto/xdr"
+	pkgOncrpc = "github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	pkgRPC    = "github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // use notes packages that are in use.

@@ -9,7 +9,7 @@ import (
 
 // server writes the interface of a version's server, and what executes calls with it.
 func (g *generator) server(s *service) {
-	g.use("context", pkgTransport, pkgOncrpc)
+	g.use("context", pkgRPC, pkgOncrpc)
 	g.p(`
 // %[3]s %[1]sServer executes %[2]s.
 // Its methods are called by many goroutines at once.
@@ -49,17 +49,17 @@ var _ %[1]sServer = Unimplemented%[1]sServer{}
 	}
 }
 
-// program writes how a server becomes a transport.Program.
+// program writes how a server becomes a rpc.Program.
 func (g *generator) program(s *service) {
-	g.p(`// %[1]sProgram returns the program that impl executes: for [transport.Server.Register], for
-// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
-func %[1]sProgram(impl %[1]sServer) transport.Program {
-	return transport.Program{
+	g.p(`// %[1]sProgram returns the program that impl executes: for Register of a server, for
+// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
+func %[1]sProgram(impl %[1]sServer) rpc.Program {
+	return rpc.Program{
 		Number: %[2]s, Low: %[3]s, High: %[3]s,
 		Names: []*oncrpc.Program{%[6]s},
 		Handler: &%[4]sHandler{impl: impl}, Binding: %[5]s{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return %[5]s{}.Idempotent(transport.Procedure{Prog: %[2]s, Vers: vers, Proc: proc})
+			return %[5]s{}.Idempotent(rpc.Procedure{Prog: %[2]s, Vers: vers, Proc: proc})
 		},`, s.base, s.prog, s.vers, s.local, s.binding, s.names)
 	if list := s.having(func(m *method) bool { return m.Inline }); list != "" {
 		g.p("Inline: func(_, proc uint32) bool {\nswitch proc {\ncase %s:\nreturn true\n}\nreturn false\n},", list)
@@ -71,7 +71,7 @@ func %[1]sProgram(impl %[1]sServer) transport.Program {
 	if !s.wrapped {
 		g.p(`
 // Register%[1]s has s execute %[2]s with impl.
-func Register%[1]s(s *transport.Server, impl %[1]sServer) error { return s.Register(%[1]sProgram(impl)) }`, s.base, s.doc)
+func Register%[1]s(s rpc.Registrar, impl %[1]sServer) error { return s.Register(%[1]sProgram(impl)) }`, s.base, s.doc)
 	}
 	g.p(`
 // %[4]s %[3]sHandler decodes the arguments of calls and encodes their results.
@@ -80,13 +80,13 @@ type %[3]sHandler struct {
 `, s.base, s.doc, s.local, article(s.base))
 	for _, m := range s.procs {
 		if m.pooled() {
-			g.p("%sCalls transport.Pool[%s%sCall]", lower(m.name), s.local, m.name)
+			g.p("%sCalls rpc.Pool[%s%sCall]", lower(m.name), s.local, m.name)
 		}
 	}
 	g.p("}")
 	g.p(`
 // ServeRPC executes one call.
-func (h *%sHandler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (h *%sHandler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {`, s.local)
 	for _, m := range s.procs {
 		g.p("case %s:\nh.serve%s(ctx, req, res)", m.number, m.name)
@@ -129,7 +129,7 @@ func slice(t *check.Type) bool { return t.Kind == check.List || t.Kind == check.
 
 // serverParams returns the parameters of a server's method.
 func (g *generator) serverParams(m *method, named bool) string {
-	list := []string{"ctx context.Context", "req *transport.Request"}
+	list := []string{"ctx context.Context", "req *rpc.Request"}
 	for _, p := range m.params {
 		list = append(list, p.declare())
 	}
@@ -160,7 +160,7 @@ func (g *generator) serverMethod(s *service, m *method) {
 		}
 		g.p("}")
 	}
-	g.p("\nfunc (h *%sHandler) serve%s(ctx context.Context, req *transport.Request, res *transport.Response) {", s.local, m.name)
+	g.p("\nfunc (h *%sHandler) serve%s(ctx context.Context, req *rpc.Request, res *rpc.Response) {", s.local, m.name)
 	done := ""
 	if m.pooled() {
 		done = fmt.Sprintf("h.%sCalls.Put(x)", lower(m.name))

@@ -112,7 +112,7 @@ func explainRPC(err error) (text string, ok bool) {
 	var (
 		binding *rpcbind.OpError
 		answer  *rpcbind.BadReplyError
-		rpc     *oncrpc.RPCError
+		denied  *oncrpc.RPCError
 		rdma    *transport.RDMAError
 		version *transport.VersionError
 	)
@@ -121,8 +121,8 @@ func explainRPC(err error) (text string, ok bool) {
 		return rpcbindText(binding), true
 	case errors.As(err, &answer):
 		return "invalid answer: " + strings.TrimPrefix(answer.Err.Error(), "rpcbind: "), true
-	case errors.As(err, &rpc):
-		return rpcText(rpc), true
+	case errors.As(err, &denied):
+		return rpcText(denied), true
 	case errors.As(err, &rdma):
 		return OneLine(rdma), true
 	case errors.As(err, &version):
@@ -426,15 +426,15 @@ func OtherProvider(e *transport.DialError) string {
 func rpcbindText(e *rpcbind.OpError) string {
 	program, _ := dump.Names(e.Prog, e.Vers, 0)
 	what := fmt.Sprintf("%s version %d over %s", cmp.Or(program, fmt.Sprintf("program %d", e.Prog)), e.Vers, e.Netid)
-	var rpc *oncrpc.RPCError
-	denied := errors.As(e.Err, &rpc) && rpc.Stat == oncrpc.MsgDenied && rpc.RejectStat == oncrpc.AuthError
+	var answer *oncrpc.RPCError
+	denied := errors.As(e.Err, &answer) && answer.Stat == oncrpc.MsgDenied && answer.RejectStat == oncrpc.AuthError
 	why := Text(e.Err)
 	switch e.Op {
 	case "SET":
 		if e.Err == rpcbind.ErrRefused {
 			why = "another address is registered already; is another server running?"
 		} else if denied {
-			why = fmt.Sprintf("it accepts that only from its own machine (%v)", rpc.AuthStat)
+			why = fmt.Sprintf("it accepts that only from its own machine (%v)", answer.AuthStat)
 		}
 		return fmt.Sprintf("registering %s with the rpcbind at %s: %s", what, e.Server, why)
 	case "UNSET":

@@ -272,12 +272,12 @@ func ConcernsOne(ctx context.Context, err error) bool {
 		name    *nfs.NameError
 		changed *nfs.ChangedError
 		reply   *nfs.BadReplyError
-		rpc     *oncrpc.RPCError
+		denied  *oncrpc.RPCError
 		refused *transport.RDMAError
 		path    *fs.PathError
 		link    *os.LinkError
 	)
 	return errors.As(err, &name) || errors.As(err, &changed) || errors.As(err, &reply) ||
-		errors.As(err, &rpc) || errors.As(err, &refused) || errors.As(err, &path) || errors.As(err, &link) ||
+		errors.As(err, &denied) || errors.As(err, &refused) || errors.As(err, &path) || errors.As(err, &link) ||
 		errors.Is(err, nfs.ErrDirectory) || errors.Is(err, io.ErrUnexpectedEOF)
 }
