@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -13,7 +14,7 @@ import (
 func EchoPiped(at Site, size, depth int) Workload {
 	args := binary.BigEndian.AppendUint32(nil, uint32(size))
 	args = append(args, make([]byte, size+(4-size%4)%4)...)
-	like := transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: procEcho, Args: args, MaxResults: len(args)}
+	like := rpc.Call{Prog: benchProgram, Vers: benchVersion, Proc: procEcho, Args: args, MaxResults: len(args)}
 	return Workload{
 		Name:   fmt.Sprintf("EchoPiped/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth),
 		Server: &Server{Kind: "rpc", Site: at},
@@ -26,7 +27,7 @@ func EchoPiped(at Site, size, depth int) Workload {
 			if err != nil {
 				return nil, err
 			}
-			calls := make([]transport.Call, depth)
+			calls := make([]rpc.Call, depth)
 			for i := range calls {
 				calls[i] = like
 			}
@@ -44,7 +45,7 @@ func EchoPiped(at Site, size, depth int) Workload {
 }
 
 // keepFull makes n calls, as many at a time as there are.
-func keepFull(p *transport.Pipeline, calls []transport.Call, n int) (time.Duration, error) {
+func keepFull(p *transport.Pipeline, calls []rpc.Call, n int) (time.Duration, error) {
 	begin := time.Now()
 	for i := range min(n, len(calls)) {
 		p.Start(&calls[i])

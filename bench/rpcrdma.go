@@ -78,7 +78,7 @@ func (e Ends) suffix() string {
 }
 
 // calls is a workload of calls of one procedure, prepared by prepare, on one connection.
-func calls(at Site, e Ends, name string, depth, bytes int, proc uint32, prepare func(*transport.Call)) Workload {
+func calls(at Site, e Ends, name string, depth, bytes int, proc uint32, prepare func(*rpc.Call)) Workload {
 	return Workload{
 		Name:   name + e.suffix(),
 		Depth:  depth,
@@ -126,7 +126,7 @@ func EchoV1(at Site, size, depth int) Workload {
 }
 
 func echoWith(at Site, e Ends, size, depth int) Workload {
-	return calls(at, e, fmt.Sprintf("Echo/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, 0, procEcho, func(c *transport.Call) {
+	return calls(at, e, fmt.Sprintf("Echo/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, 0, procEcho, func(c *rpc.Call) {
 		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
 		c.Args = append(c.Args, make([]byte, size+(4-size%4)%4)...)
 		c.MaxResults = len(c.Args)
@@ -139,9 +139,9 @@ func Push(at Site, size, depth int) Workload { return PushWith(at, Ends{}, size,
 
 // PushWith is Push with the given ends.
 func PushWith(at Site, e Ends, size, depth int) Workload {
-	return calls(at, e, fmt.Sprintf("Push/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procGet, func(c *transport.Call) {
+	return calls(at, e, fmt.Sprintf("Push/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procGet, func(c *rpc.Call) {
 		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
-		c.WriteItems = []transport.WriteItem{{Buf: make([]byte, size)}}
+		c.WriteItems = []rpc.WriteItem{{Buf: make([]byte, size)}}
 		c.MaxResults = 64
 	})
 }
@@ -152,9 +152,9 @@ func Pull(at Site, size, depth int) Workload { return PullWith(at, Ends{}, size,
 
 // PullWith is Pull with the given ends.
 func PullWith(at Site, e Ends, size, depth int) Workload {
-	return calls(at, e, fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procPut, func(c *transport.Call) {
+	return calls(at, e, fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procPut, func(c *rpc.Call) {
 		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
-		c.ReadItems = []transport.ReadItem{{Offset: 4, Data: make([]byte, size)}}
+		c.ReadItems = []rpc.ReadItem{{Offset: 4, Data: make([]byte, size)}}
 	})
 }
 
@@ -240,9 +240,9 @@ func Cancelled(at Site, e Ends, size int) Workload {
 
 func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 	begun, returned := make(chan struct{}), make(chan struct{})
-	program := transport.Program{
-		Number: benchProgram, Low: benchVersion, High: benchVersion, Idempotent: transport.Every,
-		Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {
+	program := rpc.Program{
+		Number: benchProgram, Low: benchVersion, High: benchVersion, Idempotent: rpc.Every,
+		Handler: rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {
 			begun <- struct{}{}
 			<-returned
 		}),
@@ -260,9 +260,9 @@ func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 	if err != nil {
 		return nil, errors.Join(err, server.close())
 	}
-	call := transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: procPut}
+	call := rpc.Call{Prog: benchProgram, Vers: benchVersion, Proc: procPut}
 	call.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
-	call.ReadItems = []transport.ReadItem{{Offset: 4, Data: make([]byte, size)}}
+	call.ReadItems = []rpc.ReadItem{{Offset: 4, Data: make([]byte, size)}}
 	return &Instance{
 		Call: func(int) error {
 			ctx, cancel := context.WithCancel(context.Background())
@@ -291,16 +291,16 @@ func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 //
 // Bulk data comes from one buffer for all calls, as in the TCP copy loops. On a device it is
 // memory of the transport, which is registered, unless each call registers it.
-func (e Ends) program(at Site, ready chan<- rpc.Conn) transport.Program {
+func (e Ends) program(at Site, ready chan<- rpc.Conn) rpc.Program {
 	alloc := at.Adapter.Device && !e.Register
 	var bulk []byte
 	if !alloc {
 		bulk = make([]byte, 8<<20)
 	}
-	return transport.Program{
+	return rpc.Program{
 		Number: benchProgram, Low: benchVersion, High: benchVersion,
-		Idempotent: transport.Every,
-		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+		Idempotent: rpc.Every,
+		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			switch req.Proc {
 			case procEcho:
 				res.Results = append(res.Results, req.Args...)
@@ -335,7 +335,7 @@ func (e Ends) program(at Site, ready chan<- rpc.Conn) transport.Program {
 }
 
 // startServer serves a program.
-func startServer(at Site, e Ends, program transport.Program) (*far, error) {
+func startServer(at Site, e Ends, program rpc.Program) (*far, error) {
 	cfg := transport.ServerConfig{Config: e.config(), MaxConns: e.Conns}
 	if e.Conns > 0 {
 		cfg.MaxTotalMemory = e.Conns << 20 // else their receive buffers alone crowd the server
@@ -368,13 +368,13 @@ func (s *Server) serveRPC() (*far, error) {
 	return startServer(s.Site, s.Ends, s.Ends.program(s.Site, make(chan rpc.Conn, 1)))
 }
 
-func dialRPC(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*transport.Call)) (*Instance, error) {
+func dialRPC(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*rpc.Call)) (*Instance, error) {
 	return dialRPCWith(at, e, addr, conns, depth, proc, prepare, nil)
 }
 
 // dialRPCWith connects, and makes calls of one procedure, with a common context if the
 // function for that is not nil.
-func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*transport.Call), with func() (context.Context, context.CancelFunc)) (*Instance, error) {
+func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*rpc.Call), with func() (context.Context, context.CancelFunc)) (*Instance, error) {
 	p, err := at.tap()
 	if err != nil {
 		return nil, err
@@ -403,7 +403,7 @@ func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, pr
 	if e.Kept {
 		prepare = keep(prepare, clients, &err)
 	}
-	in := caller(depth, proc, prepare, func(worker, n int, call *transport.Call) error {
+	in := caller(depth, proc, prepare, func(worker, n int, call *rpc.Call) error {
 		return clients[(worker+n*depth)%conns].Call(ctx, call)
 	})
 	if err != nil {
@@ -423,8 +423,8 @@ func (e Ends) dial(p fabric.Provider, addr string, cfg *transport.ClientConfig) 
 }
 
 // keep registers the memory of a call's items with all clients.
-func keep(prepare func(*transport.Call), clients []transport.Requester, failed *error) func(*transport.Call) {
-	return func(call *transport.Call) {
+func keep(prepare func(*rpc.Call), clients []transport.Requester, failed *error) func(*rpc.Call) {
+	return func(call *rpc.Call) {
 		prepare(call)
 		for _, c := range clients {
 			for _, it := range call.ReadItems {
@@ -441,15 +441,15 @@ func keep(prepare func(*transport.Call), clients []transport.Requester, failed *
 
 // caller makes calls of one procedure, prepared by prepare. do gets the worker and the number
 // of its previous calls.
-func caller(depth int, proc uint32, prepare func(*transport.Call), do func(worker, n int, call *transport.Call) error) *Instance {
+func caller(depth int, proc uint32, prepare func(*rpc.Call), do func(worker, n int, call *rpc.Call) error) *Instance {
 	type worker struct {
-		call transport.Call
+		call rpc.Call
 		n    int
 		_    [64]byte // workers do not share cache lines
 	}
 	workers := make([]worker, depth)
 	for i := range workers {
-		workers[i].call = transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: proc}
+		workers[i].call = rpc.Call{Prog: benchProgram, Vers: benchVersion, Proc: proc}
 		if prepare != nil {
 			prepare(&workers[i].call)
 		}
@@ -478,7 +478,7 @@ func bothWays(at Site, e Ends, depth int) (*Instance, error) {
 		return nil, errors.Join(err, server.close())
 	}
 	cfg := transport.ClientConfig{Config: e.config()}
-	cfg.Callbacks = []transport.Program{program}
+	cfg.Callbacks = []rpc.Program{program}
 	ctx := context.Background()
 	client, err := transport.Dial(ctx, p.through(), server.addr, &cfg)
 	if err != nil {
@@ -486,13 +486,13 @@ func bothWays(at Site, e Ends, depth int) (*Instance, error) {
 	}
 	end := func() error { return errors.Join(client.Close(), server.close()) }
 	do := client.Call
-	if err := client.Call(ctx, &transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: procDial}); err != nil {
+	if err := client.Call(ctx, &rpc.Call{Prog: benchProgram, Vers: benchVersion, Proc: procDial}); err != nil {
 		return nil, errors.Join(err, end())
 	}
 	if conn := <-ready; e.backward {
 		do = conn.Call
 	}
-	in := caller(depth, procNull, nil, func(_, _ int, call *transport.Call) error { return do(ctx, call) })
+	in := caller(depth, procNull, nil, func(_, _ int, call *rpc.Call) error { return do(ctx, call) })
 	in.Close = end
 	return in, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -316,7 +317,7 @@ func dial(t *testing.T, tcp bool, addr string, config *transport.ClientConfig) *
 // A stuck watcher says when it is called, and does not answer before it is released.
 type stuck struct{ called, released chan struct{} }
 
-func (s stuck) Changed(context.Context, *transport.Request, string) error {
+func (s stuck) Changed(context.Context, *rpc.Request, string) error {
 	select {
 	case s.called <- struct{}{}:
 	case <-s.released:
@@ -331,7 +332,7 @@ func TestLimits(t *testing.T) {
 	each(t, func(t *testing.T, tcp []string) {
 		_, addr := serve(t, filepath.Join(dir, "server"), append(tcp, "-addr", "127.0.0.1:0")...)
 		callback := stuck{make(chan struct{}, 1), make(chan struct{})}
-		config := &transport.ClientConfig{Callbacks: []transport.Program{kv.WatcherV1Program(callback)}}
+		config := &transport.ClientConfig{Callbacks: []rpc.Program{kv.WatcherV1Program(callback)}}
 		watcher := kv.NewStoreV1Client(dial(t, tcp != nil, addr, config))
 		watched := make(chan error, 1)
 		go func() {
@@ -377,7 +378,7 @@ func TestUndefined(t *testing.T) {
 			{Token: calc.Token{Value: 1}}, {Token: calc.Token{Value: 1}},
 			{Token: calc.Token{Kind: calc.Operator, Does: 4}},
 		}}
-		err := client.Call(t.Context(), &transport.Call{Prog: calc.CalcProg, Vers: calc.CalcV1, Proc: calc.CalcEvaluate, Args: bad.Append(nil)})
+		err := client.Call(t.Context(), &rpc.Call{Prog: calc.CalcProg, Vers: calc.CalcV1, Proc: calc.CalcEvaluate, Args: bad.Append(nil)})
 		var rpc *oncrpc.RPCError
 		if !errors.As(err, &rpc) || rpc.AcceptStat != oncrpc.GarbageArgs {
 			t.Errorf("error %v", err)

@@ -1,6 +1,6 @@
 package nfs
 
-import "github.com/rpcrdma/rpcrdma/transport"
+import "github.com/rpcrdma/rpcrdma/rpc"
 
 // Binding is the upper-layer binding of NFS version 3 and MOUNT version 3 (RFC 8267 section 4,
 // RFC 5667 section 4). These data items may be sent as chunks:
@@ -15,13 +15,13 @@ import "github.com/rpcrdma/rpcrdma/transport"
 type Binding struct{}
 
 var (
-	_ transport.Binding     = Binding{}
-	_ transport.Idempotence = Binding{}
+	_ rpc.Binding     = Binding{}
+	_ rpc.Idempotence = Binding{}
 )
 
 // Call finds the data of WRITE and the path of SYMLINK, and derives a bound of the results
 // from the arguments.
-func (Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
+func (Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
 	if p.Prog == MountProgram {
 		return mountV3Binding{}.Call(p, args, items)
 	}
@@ -30,13 +30,13 @@ func (Binding) Call(p transport.Procedure, args []byte, items []transport.Range)
 
 // Reply finds the data of READ and the path of READLINK, or, in reduced results, their
 // position.
-func (Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	return nfsV3Binding{}.Reply(p, results, reduced, items)
 }
 
 // Idempotent reports whether a procedure may be executed again: those that change nothing, and WRITE
 // and COMMIT, which change nothing when repeated. RFC 1813 section 4.5.
-func (Binding) Idempotent(p transport.Procedure) bool {
+func (Binding) Idempotent(p rpc.Procedure) bool {
 	return p.Proc == ProcNull || nfsV3Binding{}.Idempotent(p) || mountV3Binding{}.Idempotent(p)
 }
 
@@ -45,5 +45,5 @@ func (Binding) Idempotent(p transport.Procedure) bool {
 // once more after it has been answered; a client that writes to the same place again meanwhile has
 // to know that, as it has to when a single connection is made again.
 func Idempotent(prog, vers, proc uint32) bool {
-	return Binding{}.Idempotent(transport.Procedure{Prog: prog, Vers: vers, Proc: proc})
+	return Binding{}.Idempotent(rpc.Procedure{Prog: prog, Vers: vers, Proc: proc})
 }

@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 const maxTransfer = 16 << 20 // the most that a count in arguments bounds results to
 
-func proc(n uint32) transport.Procedure {
-	return transport.Procedure{Prog: Program, Vers: Version, Proc: n}
+func proc(n uint32) rpc.Procedure {
+	return rpc.Procedure{Prog: Program, Vers: Version, Proc: n}
 }
 
 // The items are those of RFC 8267 section 4 (NFS version 3 and 4), and no others.
@@ -74,7 +74,7 @@ func TestBindingItems(t *testing.T) {
 
 	// Everything else has none: other procedures, failures, other programs and versions,
 	// truncated messages, and messages with trailing bytes.
-	stale := []transport.Range{{Offset: 1, Length: 1}}
+	stale := []rpc.Range{{Offset: 1, Length: 1}}
 	for p := range ProcCommit + 2 {
 		for _, g := range goldens {
 			b := g.m.Append(nil)
@@ -100,7 +100,7 @@ func TestBindingItems(t *testing.T) {
 	if items, _ := (Binding{}).Call(proc(ProcWrite), append(good, 0, 0, 0, 0), stale); len(items) > 0 {
 		t.Errorf("a stream with a tail has items %v", items)
 	}
-	for _, p := range []transport.Procedure{
+	for _, p := range []rpc.Procedure{
 		{Prog: Program, Vers: 2, Proc: ProcWrite}, {Prog: Program, Vers: 4, Proc: ProcWrite},
 		{Prog: MountProgram, Vers: MountVersion, Proc: ProcWrite}, {Prog: 1, Vers: Version, Proc: ProcWrite},
 	} {
@@ -139,7 +139,7 @@ func TestBindingBounds(t *testing.T) {
 		ProcPathConf:    &PathConfRes{Attr: attr},
 		ProcCommit:      &CommitRes{Wcc: wcc},
 	}
-	bounds := func(p transport.Procedure, args message) transport.ReplyBounds {
+	bounds := func(p rpc.Procedure, args message) rpc.ReplyBounds {
 		var b []byte
 		if args != nil {
 			b = args.Append(nil)
@@ -152,30 +152,30 @@ func TestBindingBounds(t *testing.T) {
 			t.Errorf("%s: bound %d, largest results %d", ProcName(p), got, want)
 		}
 	}
-	mount := func(n uint32) transport.Procedure {
-		return transport.Procedure{Prog: MountProgram, Vers: MountVersion, Proc: n}
+	mount := func(n uint32) rpc.Procedure {
+		return rpc.Procedure{Prog: MountProgram, Vers: MountVersion, Proc: n}
 	}
 	for _, test := range []struct {
 		name      string
-		got, want transport.ReplyBounds
+		got, want rpc.ReplyBounds
 	}{
 		{"READ", bounds(proc(ProcRead), &ReadArgs{tHandle, 0, 65536}),
-			transport.ReplyBounds{MaxResults: 104, Items: [4]int{65536}, NumItems: 1}},
+			rpc.ReplyBounds{MaxResults: 104, Items: [4]int{65536}, NumItems: 1}},
 		{"READ of an odd count", bounds(proc(ProcRead), &ReadArgs{tHandle, 0, 5}),
-			transport.ReplyBounds{MaxResults: 104, Items: [4]int{8}, NumItems: 1}},
+			rpc.ReplyBounds{MaxResults: 104, Items: [4]int{8}, NumItems: 1}},
 		{"READ of everything", bounds(proc(ProcRead), &ReadArgs{tHandle, 0, 1<<32 - 1}),
-			transport.ReplyBounds{MaxResults: 104, Items: [4]int{maxTransfer}, NumItems: 1}},
-		{"READ that does not decode", bounds(proc(ProcRead), &tHandle), transport.ReplyBounds{MaxResults: 104}},
+			rpc.ReplyBounds{MaxResults: 104, Items: [4]int{maxTransfer}, NumItems: 1}},
+		{"READ that does not decode", bounds(proc(ProcRead), &tHandle), rpc.ReplyBounds{MaxResults: 104}},
 		{"READLINK", bounds(proc(ProcReadLink), &tHandle),
-			transport.ReplyBounds{MaxResults: 96, Items: [4]int{MaxPath}, NumItems: 1}},
-		{"READDIR", bounds(proc(ProcReadDir), &ReadDirArgs{tHandle, 0, tVerf, 1000}), transport.ReplyBounds{MaxResults: 108 + 1000}},
+			rpc.ReplyBounds{MaxResults: 96, Items: [4]int{MaxPath}, NumItems: 1}},
+		{"READDIR", bounds(proc(ProcReadDir), &ReadDirArgs{tHandle, 0, tVerf, 1000}), rpc.ReplyBounds{MaxResults: 108 + 1000}},
 		{"READDIRPLUS", bounds(proc(ProcReadDirPlus), &ReadDirPlusArgs{tHandle, 0, tVerf, 1000, 8000}),
-			transport.ReplyBounds{MaxResults: 108 + 8000}},
-		{"WRITE", bounds(proc(ProcWrite), &WriteArgs{File: tHandle, Data: make([]byte, 9)}), transport.ReplyBounds{MaxResults: 136}},
-		{"EXPORT", bounds(mount(MountProcExport), nil), transport.ReplyBounds{MaxResults: 65536}},
-		{"MNT", bounds(mount(MountProcMnt), ptr(DirPath("/"))), transport.ReplyBounds{MaxResults: 332}},
-		{"MOUNT 6", bounds(mount(6), nil), transport.ReplyBounds{}},
-		{"NFS 22", bounds(proc(22), nil), transport.ReplyBounds{}},
+			rpc.ReplyBounds{MaxResults: 108 + 8000}},
+		{"WRITE", bounds(proc(ProcWrite), &WriteArgs{File: tHandle, Data: make([]byte, 9)}), rpc.ReplyBounds{MaxResults: 136}},
+		{"EXPORT", bounds(mount(MountProcExport), nil), rpc.ReplyBounds{MaxResults: 65536}},
+		{"MNT", bounds(mount(MountProcMnt), ptr(DirPath("/"))), rpc.ReplyBounds{MaxResults: 332}},
+		{"MOUNT 6", bounds(mount(6), nil), rpc.ReplyBounds{}},
+		{"NFS 22", bounds(proc(22), nil), rpc.ReplyBounds{}},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, test.got, test.want)
@@ -186,7 +186,7 @@ func TestBindingBounds(t *testing.T) {
 func TestBindingAlloc(t *testing.T) {
 	write := (&WriteArgs{tHandle, 8, 5, Unstable, []byte("12345")}).Append(nil)
 	read := (&ReadRes{Attr: tPostAttr, Count: 3, Data: []byte("abc")}).Append(nil)
-	items := make([]transport.Range, 0, 4)
+	items := make([]rpc.Range, 0, 4)
 	if n := testing.AllocsPerRun(100, func() {
 		items, _ = Binding{}.Call(proc(ProcWrite), write, items)
 		items = Binding{}.Reply(proc(ProcRead), read, false, items)
@@ -207,9 +207,9 @@ func FuzzBinding(f *testing.F) {
 	f.Fuzz(func(t *testing.T, p uint32, b []byte) {
 		before := append([]byte(nil), b...)
 		for _, prog := range []uint32{Program, MountProgram} {
-			pr := transport.Procedure{Prog: prog, Vers: 3, Proc: p}
+			pr := rpc.Procedure{Prog: prog, Vers: 3, Proc: p}
 			args, bounds := Binding{}.Call(pr, b, nil)
-			for _, items := range [][]transport.Range{args, (Binding{}).Reply(pr, b, false, nil)} {
+			for _, items := range [][]rpc.Range{args, (Binding{}).Reply(pr, b, false, nil)} {
 				end := 0
 				for _, r := range items {
 					if r.Offset < end+xdr.Unit || r.Offset%xdr.Unit != 0 || r.Length < 0 || r.End() > len(b) {

@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -206,7 +207,7 @@ const (
 type caller Client
 
 // Call makes a call, and makes it again while the server asks for that.
-func (c *caller) Call(ctx context.Context, call *transport.Call) error {
+func (c *caller) Call(ctx context.Context, call *rpc.Call) error {
 	op := "MOUNT"
 	if call.Prog == Program {
 		op = ProcName(call.Proc)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -216,11 +217,11 @@ func testCredential(t *testing.T, b *testbed.Bed) {
 		t.Fatal(err)
 	}
 	defer srv.Close()
-	h := transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+	h := rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 		creds <- oncrpc.Auth{Flavor: req.Cred.Flavor, Body: bytes.Clone(req.Cred.Body)}
 		res.Results = (&GetAttrRes{}).Append(res.Results)
 	})
-	if err := srv.Register(transport.Program{Number: Program, Low: 3, High: 3, Handler: h}); err != nil {
+	if err := srv.Register(rpc.Program{Number: Program, Low: 3, High: 3, Handler: h}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := srv.Listen(t.Context(), b.Provider, b.Host+":0")
@@ -259,7 +260,7 @@ func testHostileReplies(t *testing.T, b *testbed.Bed) {
 	// of their own.
 	lie := func(count, size uint32, data []byte) {
 		s.set(func() {
-			s.override[ProcRead] = func(_ []byte, res *transport.Response) bool {
+			s.override[ProcRead] = func(_ []byte, res *rpc.Response) bool {
 				addRead(res, &ReadRes{Count: count, Data: data})
 				binary.BigEndian.PutUint32(res.Results[len(res.Results)-4:], size)
 				return true
@@ -345,7 +346,7 @@ func testJukebox(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	asked := 0
 	s.set(func() {
-		s.override[ProcGetAttr] = func(_ []byte, res *transport.Response) bool {
+		s.override[ProcGetAttr] = func(_ []byte, res *rpc.Response) bool {
 			asked++
 			if asked < 3 {
 				res.Results = (&GetAttrRes{Status: StatusJukebox}).Append(res.Results)
@@ -374,7 +375,7 @@ func testCallErrors(t *testing.T, b *testbed.Bed) {
 		t.Errorf("LOOKUP: %v", err)
 	}
 	s.set(func() {
-		s.override[ProcGetAttr] = func(_ []byte, res *transport.Response) bool {
+		s.override[ProcGetAttr] = func(_ []byte, res *rpc.Response) bool {
 			res.Fail(oncrpc.SystemErr)
 			return true
 		}
@@ -404,8 +405,8 @@ func testPool(t *testing.T, b *testbed.Bed) {
 	if _, err := c.Write(t.Context(), f, 0, buf, FileSync); err != nil {
 		t.Fatal(err)
 	}
-	if slices.ContainsFunc(call.WriteItems[:cap(call.WriteItems)], func(w transport.WriteItem) bool { return w.Buf != nil }) ||
-		slices.ContainsFunc(call.ReadItems[:cap(call.ReadItems)], func(r transport.ReadItem) bool { return r.Data != nil }) {
+	if slices.ContainsFunc(call.WriteItems[:cap(call.WriteItems)], func(w rpc.WriteItem) bool { return w.Buf != nil }) ||
+		slices.ContainsFunc(call.ReadItems[:cap(call.ReadItems)], func(r rpc.ReadItem) bool { return r.Data != nil }) {
 		t.Error("a call in the pool has memory of the caller")
 	}
 }
@@ -420,7 +421,7 @@ func testPending(t *testing.T, b *testbed.Bed) {
 	var reached, release, done sync.WaitGroup
 	release.Add(1)
 	s.set(func() {
-		s.override[ProcGetAttr] = func([]byte, *transport.Response) bool {
+		s.override[ProcGetAttr] = func([]byte, *rpc.Response) bool {
 			s.mu.Unlock() // others are answered meanwhile
 			defer s.mu.Lock()
 			reached.Done()

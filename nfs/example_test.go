@@ -8,7 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 func Example() {
@@ -74,7 +74,7 @@ func ExampleBinding() {
 	// WRITE, RFC 1813 section 3.3.7: the data may be a read chunk.
 	args := nfs.WriteArgs{Count: 5, Stable: nfs.FileSync, Data: []byte("hello")}
 	stream := args.Append(nil)
-	p := transport.Procedure{Prog: nfs.Program, Vers: nfs.Version, Proc: nfs.ProcWrite}
+	p := rpc.Procedure{Prog: nfs.Program, Vers: nfs.Version, Proc: nfs.ProcWrite}
 	items, _ := nfs.Binding{}.Call(p, stream, nil)
 	for _, it := range items {
 		fmt.Printf("%q\n", stream[it.Offset:it.Offset+it.Length])

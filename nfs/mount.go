@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -124,9 +125,9 @@ func (c *Client) findMount(ctx context.Context) (place mountPlace, absent, err e
 func refusal(err error) bool {
 	var denied *oncrpc.RPCError
 	var bad *BadReplyError
-	var reply *transport.BadReplyError
-	var rdma *transport.RDMAError
-	var peer *transport.PeerError // over TCP: nothing can be read after its reply
+	var reply *rpc.BadReplyError
+	var rdma *rpc.RDMAError
+	var peer *rpc.PeerError // over TCP: nothing can be read after its reply
 	return errors.As(err, &denied) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma) || errors.As(err, &peer)
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 func testStat(t *testing.T, b *testbed.Bed) {
@@ -146,7 +146,7 @@ func testReadDir(t *testing.T, b *testbed.Bed) {
 	// A directory that changes meanwhile is read again.
 	failed := false
 	s.set(func() {
-		s.override[ProcReadDirPlus] = func(args []byte, res *transport.Response) bool {
+		s.override[ProcReadDirPlus] = func(args []byte, res *rpc.Response) bool {
 			var a ReadDirPlusArgs
 			if decode(args, &a) != nil || a.Cookie < 50 || failed {
 				return false
@@ -176,7 +176,7 @@ func testHostileDirectory(t *testing.T, b *testbed.Bed) {
 	root := s.root.handle()
 	page := func(f func(cookie uint64) *ReadDirPlusRes) {
 		s.set(func() {
-			s.override[ProcReadDirPlus] = func(args []byte, res *transport.Response) bool {
+			s.override[ProcReadDirPlus] = func(args []byte, res *rpc.Response) bool {
 				var a ReadDirPlusArgs
 				if decode(args, &a) != nil {
 					return false
@@ -368,7 +368,7 @@ func testWalk(t *testing.T, b *testbed.Bed) {
 	// A directory that cannot be listed is reported, and can be skipped.
 	s.set(func() {
 		b := s.root.kids["b"]
-		s.override[ProcReadDirPlus] = func(args []byte, res *transport.Response) bool {
+		s.override[ProcReadDirPlus] = func(args []byte, res *rpc.Response) bool {
 			var a ReadDirPlusArgs
 			if decode(args, &a) != nil || a.Dir != b.handle() {
 				return false

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A PendingCall is an outstanding call of a Client.
@@ -37,7 +37,7 @@ func (c *Client) Pending() []PendingCall {
 
 // An op is a call while it is outstanding.
 type op struct {
-	call           *transport.Call
+	call           *rpc.Call
 	since          time.Time
 	earlier, later *op
 }
@@ -47,10 +47,10 @@ type waiting struct {
 	sync.Mutex
 	oldest, latest *op
 
-	ops transport.Pool[op]
+	ops rpc.Pool[op]
 }
 
-func (w *waiting) begin(call *transport.Call) *op {
+func (w *waiting) begin(call *rpc.Call) *op {
 	o := w.ops.Get()
 	w.Lock()
 	defer w.Unlock()
@@ -82,13 +82,13 @@ func (w *waiting) end(o *op) {
 }
 
 // do makes a call, and lists it for Pending meanwhile.
-func (c *caller) do(ctx context.Context, call *transport.Call) error {
+func (c *caller) do(ctx context.Context, call *rpc.Call) error {
 	defer c.waiting.end(c.waiting.begin(call))
 	return c.t.Call(ctx, call)
 }
 
 // null is do for procedure 0.
 func (c *Client) null(ctx context.Context, prog, vers uint32) error {
-	defer c.waiting.end(c.waiting.begin(&transport.Call{Prog: prog, Vers: vers}))
+	defer c.waiting.end(c.waiting.begin(&rpc.Call{Prog: prog, Vers: vers}))
 	return c.t.Null(ctx, prog, vers)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -34,7 +35,7 @@ type fuzzServer struct {
 	replies []byte
 }
 
-func (s *fuzzServer) ServeRPC(_ context.Context, _ *transport.Request, res *transport.Response) {
+func (s *fuzzServer) ServeRPC(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.replies) < 2 {
@@ -107,8 +108,8 @@ func FuzzClient(f *testing.F) {
 	srv, err := transport.NewServer(nil)
 	if err == nil {
 		err = errors.Join(
-			srv.Register(transport.Program{Number: Program, Low: Version, High: Version, Handler: h}),
-			srv.Register(transport.Program{Number: MountProgram, Low: MountVersion, High: MountVersion, Handler: h}),
+			srv.Register(rpc.Program{Number: Program, Low: Version, High: Version, Handler: h}),
+			srv.Register(rpc.Program{Number: MountProgram, Low: MountVersion, High: MountVersion, Handler: h}),
 		)
 	}
 	if err != nil {

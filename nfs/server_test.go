@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -54,7 +55,7 @@ type memServer struct {
 	exports   []Export
 	lost      map[*memNode][]byte // contents that are not committed: what was before
 	calls     map[uint32]int      // by procedure
-	override  map[uint32]func(args []byte, res *transport.Response) bool
+	override  map[uint32]func(args []byte, res *rpc.Response) bool
 	unstables int // WRITEs that were unstable
 }
 
@@ -62,7 +63,7 @@ func newMemServer(t testing.TB, b *testbed.Bed) *memServer {
 	s := &memServer{
 		t: t, b: b, nodes: make(map[uint64]*memNode), calls: make(map[uint32]int),
 		lost:     make(map[*memNode][]byte),
-		override: make(map[uint32]func([]byte, *transport.Response) bool),
+		override: make(map[uint32]func([]byte, *rpc.Response) bool),
 		verf:     Verf{1},
 		info: FSInfoRes{
 			RTMax: 1 << 20, RTPref: 64 << 10, RTMult: 512, WTMax: 1 << 20, WTPref: 64 << 10, WTMult: 512,
@@ -123,7 +124,7 @@ func (s *memServer) count(proc uint32) int {
 // answer makes all calls of a procedure return the same results.
 func (s *memServer) answer(proc uint32, m message) {
 	s.set(func() {
-		s.override[proc] = func(_ []byte, res *transport.Response) bool {
+		s.override[proc] = func(_ []byte, res *rpc.Response) bool {
 			res.Results = m.Append(res.Results)
 			return true
 		}
@@ -169,7 +170,7 @@ func (s *memServer) created(n, dir *memNode) *CreateRes {
 }
 
 // ServeRPC serves NFS.
-func (s *memServer) ServeRPC(_ context.Context, req *transport.Request, res *transport.Response) {
+func (s *memServer) ServeRPC(_ context.Context, req *rpc.Request, res *rpc.Response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls[req.Proc]++
@@ -194,7 +195,7 @@ func (s *memServer) ServeRPC(_ context.Context, req *transport.Request, res *tra
 	res.Results = m.Append(res.Results)
 }
 
-func (s *memServer) read(args []byte, res *transport.Response) {
+func (s *memServer) read(args []byte, res *rpc.Response) {
 	var a ReadArgs
 	if decode(args, &a) != nil {
 		res.Fail(oncrpc.GarbageArgs)
@@ -224,7 +225,7 @@ func (s *memServer) read(args []byte, res *transport.Response) {
 }
 
 // addRead adds the results of a READ, with the data as an item.
-func addRead(res *transport.Response, r *ReadRes) {
+func addRead(res *rpc.Response, r *ReadRes) {
 	data := r.Data
 	r.Data = nil
 	b := r.Append(res.Results)
@@ -524,11 +525,11 @@ func (s *memServer) start(mount bool) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := srv.Register(transport.Program{Number: Program, Low: 3, High: 3, Handler: s}); err != nil {
+	if err := srv.Register(rpc.Program{Number: Program, Low: 3, High: 3, Handler: s}); err != nil {
 		s.t.Fatal(err)
 	}
 	if mount {
-		h := transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+		h := rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			results, stat := s.mount(req.Proc, req.Args)
 			if stat != oncrpc.Success {
 				res.Fail(stat)
@@ -536,7 +537,7 @@ func (s *memServer) start(mount bool) string {
 			}
 			res.Results = append(res.Results, results...)
 		})
-		if err := srv.Register(transport.Program{Number: MountProgram, Low: 3, High: 3, Handler: h}); err != nil {
+		if err := srv.Register(rpc.Program{Number: MountProgram, Low: 3, High: 3, Handler: h}); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -654,7 +655,7 @@ func (s *memServer) mountServer() (host string, port int) {
 }
 
 // tcpServer serves programs over TCP with a Server of package transport, on port.
-func tcpServer(t testing.TB, at string, progs ...transport.Program) (port int) {
+func tcpServer(t testing.TB, at string, progs ...rpc.Program) (port int) {
 	t.Helper()
 	s, err := transport.NewServer(nil)
 	if err != nil {
@@ -681,9 +682,9 @@ func tcpServer(t testing.TB, at string, progs ...transport.Program) (port int) {
 }
 
 // mountProgram is s's MOUNT.
-func (s *memServer) mountProgram() transport.Program {
-	return transport.Program{Number: MountProgram, Low: MountVersion, High: MountVersion, Handler: transport.HandlerFunc(
-		func(_ context.Context, req *transport.Request, res *transport.Response) {
+func (s *memServer) mountProgram() rpc.Program {
+	return rpc.Program{Number: MountProgram, Low: MountVersion, High: MountVersion, Handler: rpc.HandlerFunc(
+		func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			results, stat := s.mount(req.Proc, req.Args)
 			if stat != oncrpc.Success {
 				res.Fail(stat)
@@ -693,9 +694,9 @@ func (s *memServer) mountProgram() transport.Program {
 }
 
 // rpcbindProgram is an rpcbind that knows the port of MOUNT.
-func rpcbindProgram(port int) transport.Program {
-	return transport.Program{Number: rpcbind.Program, Low: 4, High: 4, Handler: transport.HandlerFunc(
-		func(_ context.Context, req *transport.Request, res *transport.Response) {
+func rpcbindProgram(port int) rpc.Program {
+	return rpc.Program{Number: rpcbind.Program, Low: 4, High: 4, Handler: rpc.HandlerFunc(
+		func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			if d := xdr.NewDecoder(req.Args); req.Proc != 3 || d.Uint32() != MountProgram || d.Uint32() != MountVersion {
 				res.Fail(oncrpc.GarbageArgs)
 			}

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 const (
@@ -24,10 +24,10 @@ const (
 
 // longResults makes calls that may have longer results than the binding says, which costs memory only
 // over RDMA.
-type longResults struct{ transport.Caller }
+type longResults struct{ rpc.Caller }
 
 // Call makes a call.
-func (l longResults) Call(ctx context.Context, call *transport.Call) error {
+func (l longResults) Call(ctx context.Context, call *rpc.Call) error {
 	call.MaxResults = maxTCPResults
 	return l.Caller.Call(ctx, call)
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // memFile is an in-memory file for transfers.
@@ -213,7 +213,7 @@ func testReadAt(t *testing.T, b *testbed.Bed) {
 	}
 	s.set(func() {
 		s.maxRead = 0
-		s.override[ProcRead] = func(args []byte, res *transport.Response) bool {
+		s.override[ProcRead] = func(args []byte, res *rpc.Response) bool {
 			var a ReadArgs
 			if decode(args, &a) != nil || a.Offset < 128<<10 {
 				return false
@@ -328,7 +328,7 @@ func testVerifierChange(t *testing.T, b *testbed.Bed) {
 		n := 0
 		s.set(func() {
 			s.maxWrite = 50_000
-			s.override[test.at] = func([]byte, *transport.Response) bool {
+			s.override[test.at] = func([]byte, *rpc.Response) bool {
 				if n++; slices.Contains(test.times, n) {
 					s.reboot()
 				}
@@ -355,13 +355,13 @@ func testVerifierChange(t *testing.T, b *testbed.Bed) {
 	first, n := s.verf, 0
 	s.set(func() {
 		s.maxWrite = 50_000
-		s.override[ProcWrite] = func([]byte, *transport.Response) bool {
+		s.override[ProcWrite] = func([]byte, *rpc.Response) bool {
 			if s.verf, n = first, n+1; n == 2 {
 				s.verf = Verf{9}
 			}
 			return false
 		}
-		s.override[ProcCommit] = func([]byte, *transport.Response) bool {
+		s.override[ProcCommit] = func([]byte, *rpc.Response) bool {
 			s.verf = first
 			return false
 		}
@@ -376,7 +376,7 @@ func testVerifierChange(t *testing.T, b *testbed.Bed) {
 		t.Fatal(err)
 	}
 	s.set(func() {
-		s.override[ProcCommit] = func([]byte, *transport.Response) bool {
+		s.override[ProcCommit] = func([]byte, *rpc.Response) bool {
 			if s.calls[ProcCommit] < 10 { // or else it would never end
 				s.reboot()
 			}
@@ -404,7 +404,7 @@ func testUploadWindows(t *testing.T, b *testbed.Bed) {
 		if restart {
 			wantWrites, wantCommits = wantWrites+101, 3
 			s.set(func() {
-				s.override[ProcCommit] = func([]byte, *transport.Response) bool {
+				s.override[ProcCommit] = func([]byte, *rpc.Response) bool {
 					if s.calls[ProcCommit] == 2 {
 						s.reboot()
 					}
@@ -435,7 +435,7 @@ func testCommitError(t *testing.T, b *testbed.Bed) {
 		t.Errorf("%d of %d WRITEs unstable, %v", s.unstables, s.count(ProcWrite), err)
 	}
 	s.set(func() {
-		s.override[ProcWrite] = func(args []byte, res *transport.Response) bool {
+		s.override[ProcWrite] = func(args []byte, res *rpc.Response) bool {
 			var a WriteArgs
 			if decode(args, &a) != nil || a.Stable != FileSync {
 				return false

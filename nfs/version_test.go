@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 func TestSameVersion(t *testing.T) {
@@ -99,7 +99,7 @@ func testChanged(t *testing.T, b *testbed.Bed) {
 		reads := 0
 		s.set(func() {
 			s.bare = tt.bare
-			s.override[ProcRead] = func([]byte, *transport.Response) bool {
+			s.override[ProcRead] = func([]byte, *rpc.Response) bool {
 				if reads++; reads == tt.at {
 					f.attr.CTime.Sec++
 				}

@@ -2,8 +2,8 @@ package rpc
 
 import "context"
 
-// A Caller makes calls to one peer: a [Client], over RDMA or TCP, a [Group] of them, a [Conn]
-// or a [Backchannel]. Code that makes the calls of a program, such as generated code,
+// A Caller makes calls to one peer: a transport.Client, over RDMA or TCP, a transport.Group of them, a [Conn]
+// or a transport.Backchannel. Code that makes the calls of a program, such as generated code,
 // takes a Caller and runs over any of them.
 //
 // Call makes one call and waits for its reply. For all Callers:
@@ -23,7 +23,7 @@ import "context"
 //     of the connection errors are net.ErrClosed; a *LostError reports whether the call may have
 //     been executed.
 //
-// [Client.Call] has the whole list of errors.
+// transport.Client.Call has the whole list of errors.
 type Caller interface {
 	Call(ctx context.Context, call *Call) error
 }

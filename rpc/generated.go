@@ -15,12 +15,14 @@ import (
 
 // A Registrar takes the programs that it is to execute, as a server does before it serves.
 type Registrar interface {
+	// Register adds p. It fails if a program has its number already.
 	Register(p Program) error
 }
 
 // A Starter starts calls without waiting for their replies: a transport.Pipeline. When a call has ended,
 // the Starter calls ended on the goroutine that waits for replies.
 type Starter interface {
+	// StartFunc starts call, which belongs to the Starter until it calls ended.
 	StartFunc(call *Call, ended func(err error))
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -482,10 +483,10 @@ func (g *haven) exact(given []handle) error {
 
 // newCall is a call that exposes parts of a haven, and now and then memory of the
 // transport.
-func (g *haven) newCall(rng *rand.Rand) *transport.Call {
-	c := &transport.Call{Prog: prog, Vers: 1, Proc: 1, MaxResults: 8,
-		Args: xdr.AppendUint32(nil, uint32(len(g.src))), ReadItems: []transport.ReadItem{{Offset: 4, Data: g.src}},
-		WriteItems: []transport.WriteItem{{Buf: g.dst}}}
+func (g *haven) newCall(rng *rand.Rand) *rpc.Call {
+	c := &rpc.Call{Prog: prog, Vers: 1, Proc: 1, MaxResults: 8,
+		Args: xdr.AppendUint32(nil, uint32(len(g.src))), ReadItems: []rpc.ReadItem{{Offset: 4, Data: g.src}},
+		WriteItems: []rpc.WriteItem{{Buf: g.dst}}}
 	if rng.IntN(4) == 0 {
 		c.MaxResults = 9000 // needs a reply chunk
 	}
@@ -759,7 +760,7 @@ const places = 4
 // An exposure is given to one client at a time.
 type exposure struct {
 	g        *haven
-	call     *transport.Call
+	call     *rpc.Call
 	ctx      context.Context // of the call
 	done     chan error      // how it has gone
 	released chan struct{}   // the reply's memory is the service's again
@@ -770,7 +771,7 @@ const (
 	procCallBack = 2 // calls back first
 )
 
-func (s *exposing) ServeRPC(_ context.Context, req *transport.Request, res *transport.Response) {
+func (s *exposing) ServeRPC(_ context.Context, req *rpc.Request, res *rpc.Response) {
 	d := req.Decoder()
 	x := s.lairs[d.Uint32()].Load()
 	switch req.Proc {
@@ -1015,7 +1016,7 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: svc, ReadReplies: true, Idempotent: transport.Every}); err != nil {
+		if err := w.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: svc, ReadReplies: true, Idempotent: rpc.Every}); err != nil {
 			t.Fatal(err)
 		}
 		served, listeners := make(chan error, mostLost+1), 0

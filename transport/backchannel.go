@@ -61,7 +61,7 @@ func (b *Backchannel) Bind(conn rpc.Conn, calls int) error {
 // connection without an answer, the Backchannel fails with a *NotReadyError, for good.
 // Sending calls again and again to one that is not is an attack on it (RFC 8167 section
 // 6).
-func (b *Backchannel) Call(ctx context.Context, call *Call) error {
+func (b *Backchannel) Call(ctx context.Context, call *rpc.Call) error {
 	if err := b.link.ended(); err != nil {
 		return err // though there may be a connection still
 	}
@@ -70,12 +70,12 @@ func (b *Backchannel) Call(ctx context.Context, call *Call) error {
 
 // Null calls procedure 0 of a program, which every program answers.
 func (b *Backchannel) Null(ctx context.Context, prog, vers uint32) error {
-	return b.Call(ctx, &Call{Prog: prog, Vers: vers})
+	return b.Call(ctx, &rpc.Call{Prog: prog, Vers: vers})
 }
 
 // Close refuses new calls, and fails those that wait for a connection with
 // *ClosedError. Those under way go on.
 func (b *Backchannel) Close() error {
-	b.link.close(&ClosedError{Addr: b.link.addr()})
+	b.link.close(&rpc.ClosedError{Addr: b.link.addr()})
 	return nil
 }

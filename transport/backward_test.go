@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Calls in both directions on one connection (RFC 8167).
@@ -26,7 +27,7 @@ type callerService struct {
 	conns chan *Conn
 }
 
-func (s *callerService) ServeRPC(ctx context.Context, req *Request, res *Response) {
+func (s *callerService) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	if req.Proc == procReady {
 		s.conns <- req.Conn().(*Conn)
 		return
@@ -46,7 +47,7 @@ func callerOf(t *testing.T, p *peer, cfg *Settings, script func(p *peer, s *Serv
 	svc := &callerService{}
 	prog := svc.program()
 	prog.Handler = svc
-	serverOf(t, p, cfg, []Program{prog}, func(p *peer, s *Server) {
+	serverOf(t, p, cfg, []rpc.Program{prog}, func(p *peer, s *Server) {
 		svc.gate = make(chan struct{})
 		svc.conns = make(chan *Conn, 1)
 		script(p, s, svc.ready(p, 0x5ead))
@@ -63,13 +64,13 @@ func (s *callerService) ready(p *peer, xid uint32) *Conn {
 }
 
 // backward starts a call of a server's.
-func backward(cn *Conn, ctx context.Context, call *Call) <-chan error {
+func backward(cn *Conn, ctx context.Context, call *rpc.Call) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- cn.Call(ctx, call) }()
 	return done
 }
 
-func testCall() *Call { return &Call{Prog: testProg, Vers: 1, Proc: 7} }
+func testCall() *rpc.Call { return &rpc.Call{Prog: testProg, Vers: 1, Proc: 7} }
 
 // callee runs a conversation with a client that a scripted server calls.
 func callee(t *testing.T, cfg Settings, script func(p *peer, cl *Client, svc *testService)) {
@@ -80,7 +81,7 @@ func callee(t *testing.T, cfg Settings, script func(p *peer, cl *Client, svc *te
 func calleeOf(t *testing.T, p *peer, cfg Settings, script func(p *peer, cl *Client, svc *testService)) {
 	t.Helper()
 	svc := &testService{}
-	cfg.Callbacks = []Program{svc.program()}
+	cfg.Callbacks = []rpc.Program{svc.program()}
 	cfg.KeepAlive = -1
 	clientOf(t, p, &cfg, func(p *peer, cl *Client) {
 		svc.gate = make(chan struct{})
@@ -140,7 +141,7 @@ func TestCallbackReply(t *testing.T) {
 
 	t.Run("BIDI-5.2-2 the reply has the version of its call, whatever the connection's is", func(t *testing.T) {
 		svc := &testService{}
-		cfg := &Settings{Version: VersionAuto, NoRemoteInvalidation: true, KeepAlive: -1, Callbacks: []Program{svc.program()}}
+		cfg := &Settings{Version: VersionAuto, NoRemoteInvalidation: true, KeepAlive: -1, Callbacks: []rpc.Program{svc.program()}}
 		for spoken := uint32(1); spoken <= 2; spoken++ {
 			dials(t, cfg, func(d *dialing, p *peer) {
 				if spoken == 2 {
@@ -222,7 +223,7 @@ func TestCallbackBothWays(t *testing.T) {
 			synctest.Wait()
 			p.send(rpcrdma.AppendHeader(nil, &rpcrdma.Header{
 				XID: h.XID, Vers: 1, Credit: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk}), 0)
-			var refused *RDMAError
+			var refused *rpc.RDMAError
 			if err := outcome(t, done); !errors.As(err, &refused) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -438,7 +439,7 @@ func TestCallbackUnwanted(t *testing.T) {
 				}
 				p.send(callBytes(rpcrdma.Header{XID: xid, Reads: []rpcrdma.ReadSegment{{Position: 40, Segment: seg}}}, procHold), 0)
 			}
-			var broke *PeerError
+			var broke *rpc.PeerError
 			if err := outcome(t, done); !errors.As(err, &broke) || !errors.Is(err, net.ErrClosed) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -452,7 +453,7 @@ func TestCallbackUnwanted(t *testing.T) {
 			for ; n < 200 && !p.over(); n++ {
 				p.send(callBytes(rpcrdma.Header{XID: n}, procEcho, opaque("x")...), 0)
 			}
-			var broke *PeerError
+			var broke *rpc.PeerError
 			if err := cl.Call(bg, testCall()); !errors.As(err, &broke) {
 				t.Errorf("after %d calls a call of the client's returned %v", n, err)
 			}
@@ -461,10 +462,10 @@ func TestCallbackUnwanted(t *testing.T) {
 
 	t.Run("PVT-4.1-2 a call that invalidates the memory of a call of the client's ends the connection", func(t *testing.T) {
 		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}})
 			h, _ := p.message("a call with a write chunk")
 			p.send(callBytes(rpcrdma.Header{XID: 7}, procEcho, opaque("x")...), h.Writes[0][0].Handle)
-			var broke *PeerError
+			var broke *rpc.PeerError
 			if err := outcome(t, done); !errors.As(err, &broke) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -475,8 +476,8 @@ func TestCallbackUnwanted(t *testing.T) {
 // TestCallbackHandlers: a client's handlers may call the server, and Close and Shutdown end them.
 func TestCallbackHandlers(t *testing.T) {
 	t.Run("a callback calls the server before it answers", func(t *testing.T) {
-		prog := Program{Number: testProg, Low: 1, High: 1,
-			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1,
+			Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				req.Conn().AllowBackward(1) // nothing to a client
 				call := testCall()
 				if err := req.Conn().Call(ctx, call); err != nil {
@@ -484,7 +485,7 @@ func TestCallbackHandlers(t *testing.T) {
 				}
 				res.Results = append(res.Results, call.Results...)
 			})}
-		client(t, &Settings{Callbacks: []Program{prog}, KeepAlive: -1}, func(p *peer, cl *Client) {
+		client(t, &Settings{Callbacks: []rpc.Program{prog}, KeepAlive: -1}, func(p *peer, cl *Client) {
 			settle()
 			for xid := range uint32(20) {
 				p.send(callBytes(rpcrdma.Header{XID: xid}, 1), 0)
@@ -506,7 +507,7 @@ func TestCallbackHandlers(t *testing.T) {
 				if !idempotent {
 					prog.Idempotent = nil
 				}
-				client(t, &Settings{Callbacks: []Program{prog}, KeepAlive: -1}, func(p *peer, cl *Client) {
+				client(t, &Settings{Callbacks: []rpc.Program{prog}, KeepAlive: -1}, func(p *peer, cl *Client) {
 					svc.gate = make(chan struct{})
 					settle()
 					for xid := range uint32(5) {
@@ -532,13 +533,13 @@ func TestCallbackHandlers(t *testing.T) {
 func TestAllowBackward(t *testing.T) {
 	t.Run("a call that stands in line when the half opens is let go", func(t *testing.T) {
 		gate := make(chan struct{})
-		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every}
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Inline: rpc.Every, Idempotent: rpc.Every}
 		var cn *Conn
-		prog.Handler = HandlerFunc(func(_ context.Context, req *Request, _ *Response) {
+		prog.Handler = rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, _ *rpc.Response) {
 			cn = req.Conn().(*Conn)
 			<-gate // the leader is here, and does not see that it is to open the half
 		})
-		serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), nil, []rpc.Program{prog}, func(p *peer, s *Server) {
 			gate = make(chan struct{})
 			p.send(callBytes(rpcrdma.Header{XID: 1}, procHold), 0)
 			synctest.Wait()
@@ -557,7 +558,7 @@ func TestAllowBackward(t *testing.T) {
 
 	t.Run("BIDI-6-1 before it every call fails, and nothing is on the wire", func(t *testing.T) {
 		caller(t, nil, func(p *peer, s *Server, cn *Conn) {
-			var not *NotReadyError
+			var not *rpc.NotReadyError
 			if err := cn.Call(bg, testCall()); !errors.As(err, &not) || not.Dropped {
 				t.Errorf("Call returned %v", err)
 			}
@@ -673,7 +674,7 @@ func TestAllowBackward(t *testing.T) {
 				if i == 4 {
 					c = ctx
 				}
-				backward(cn, c, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, i)})
+				backward(cn, c, &rpc.Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, i)})
 				synctest.Wait()
 			}
 			leave()
@@ -733,7 +734,7 @@ func TestBackwardCall(t *testing.T) {
 			cn.AllowBackward(5)
 			seen := make(map[uint32]bool)
 			for range 200 {
-				done := backward(cn, bg, &Call{Prog: testProg, Vers: 3, Proc: 9, Args: opaque("hello")})
+				done := backward(cn, bg, &rpc.Call{Prog: testProg, Vers: 3, Proc: 9, Args: opaque("hello")})
 				got := p.next("the call").msg
 				xid := word(got, 0)
 				// version, requested credits, RDMA_MSG, no chunks; xid, CALL, RPC version, program, ...
@@ -779,7 +780,7 @@ func TestBackwardCall(t *testing.T) {
 		svc := &callerService{}
 		prog := svc.program()
 		prog.Handler = svc
-		serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), nil, []rpc.Program{prog}, func(p *peer, s *Server) {
 			svc.gate, svc.conns = make(chan struct{}), make(chan *Conn, 1)
 			cn := svc.ready(p, 1)
 			cn.AllowBackward(0)
@@ -789,7 +790,7 @@ func TestBackwardCall(t *testing.T) {
 			refuse := rpcrdma.AppendHeader(nil, &rpcrdma.Header{
 				XID: h.XID, Vers: 1, Credit: 9, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk})
 			p.send(refuse, 0)
-			var refused *RDMAError
+			var refused *rpc.RDMAError
 			if err := outcome(t, done); !errors.As(err, &refused) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -809,7 +810,7 @@ func TestBackwardCredits(t *testing.T) {
 		svc := &callerService{}
 		prog := svc.program()
 		prog.Handler = svc
-		serverOf(t, newPeer(t), &Settings{Credits: 8}, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{Credits: 8}, []rpc.Program{prog}, func(p *peer, s *Server) {
 			svc.gate, svc.conns = make(chan struct{}), make(chan *Conn, 1)
 			cn := svc.ready(p, 1)
 			before := cn.Info().Credits
@@ -908,7 +909,7 @@ func TestBackwardChunks(t *testing.T) {
 		callerOf(t, p, nil, func(p *peer, s *Server, cn *Conn) {
 			cn.AllowBackward(0)
 			fit := 2048 - rpcrdma.MinHeaderSize - 40
-			done := backward(cn, bg, &Call{Prog: testProg, Vers: 1, Args: make([]byte, fit), MaxResults: 4096 - rpcrdma.MinHeaderSize - 32})
+			done := backward(cn, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: make([]byte, fit), MaxResults: 4096 - rpcrdma.MinHeaderSize - 32})
 			got := p.next("a call at the threshold")
 			if len(got.msg) != 2048 {
 				t.Errorf("the call has %d bytes", len(got.msg))
@@ -918,14 +919,14 @@ func TestBackwardChunks(t *testing.T) {
 				t.Error(err)
 			}
 			regions := p.regions()
-			for name, call := range map[string]*Call{
+			for name, call := range map[string]*rpc.Call{
 				"arguments":  {Args: make([]byte, fit+4)},
-				"an item":    {Args: xdr.AppendUint32(nil, 4000), ReadItems: []ReadItem{{Offset: 4, Data: make([]byte, 4000)}}},
+				"an item":    {Args: xdr.AppendUint32(nil, 4000), ReadItems: []rpc.ReadItem{{Offset: 4, Data: make([]byte, 4000)}}},
 				"results":    {MaxResults: 4096 - rpcrdma.MinHeaderSize - 32 + 1},
-				"write item": {WriteItems: []WriteItem{{Buf: make([]byte, 8000)}}},
+				"write item": {WriteItems: []rpc.WriteItem{{Buf: make([]byte, 8000)}}},
 			} {
 				call.Prog, call.Vers = testProg, 1
-				var size *SizeError
+				var size *rpc.SizeError
 				if err := cn.Call(bg, call); !errors.As(err, &size) {
 					t.Errorf("%s: the call returned %v", name, err)
 				}
@@ -948,9 +949,9 @@ func TestBackwardChunks(t *testing.T) {
 		callerOf(t, p, &Settings{PeerChunks: AllChunks}, func(p *peer, s *Server, cn *Conn) {
 			cn.AllowBackward(0)
 			data := bytes.Repeat([]byte("backward"), 700)
-			call := &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 5600), MaxResults: 8,
-				ReadItems:  []ReadItem{{Offset: 4, Data: data}},
-				WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			call := &rpc.Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 5600), MaxResults: 8,
+				ReadItems:  []rpc.ReadItem{{Offset: 4, Data: data}},
+				WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
 			done := backward(cn, bg, call)
 			h, _ := p.message("a call with chunks")
 			if got := p.read(h.Reads); !bytes.Equal(got, data) || h.Reads[0].Position != 44 {
@@ -964,7 +965,7 @@ func TestBackwardChunks(t *testing.T) {
 				t.Errorf("the call returned %v, %q", err, call.WriteItems[0].Buf[:6])
 			}
 
-			long := &Call{Prog: testProg, Vers: 1, Args: bytes.Repeat([]byte("args"), 600), MaxResults: 5000}
+			long := &rpc.Call{Prog: testProg, Vers: 1, Args: bytes.Repeat([]byte("args"), 600), MaxResults: 5000}
 			done = backward(cn, bg, long)
 			h, _ = p.message("a long call")
 			msg := p.read(h.Reads)
@@ -990,7 +991,7 @@ func TestBackwardChunks(t *testing.T) {
 		caller(t, &Settings{PeerChunks: AllChunks}, func(p *peer, s *Server, cn *Conn) {
 			cn.AllowBackward(0)
 			ctx, cancel := context.WithCancel(bg)
-			done := backward(cn, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			done := backward(cn, ctx, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}})
 			h, _ := p.message("a call with a write chunk")
 			p.write(h.Writes[0][0], "in time")
 			cancel()
@@ -1018,9 +1019,9 @@ func TestBackwardChunks(t *testing.T) {
 }
 
 // inlineCaller is a program with Inline handlers that make calls with what callers returns.
-func inlineCaller(t *testing.T, callers func(cn *Conn) []Caller) Program {
-	return Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
-		Handler: HandlerFunc(func(ctx context.Context, req *Request, _ *Response) {
+func inlineCaller(t *testing.T, callers func(cn *Conn) []rpc.Caller) rpc.Program {
+	return rpc.Program{Number: testProg, Low: 1, High: 1, Inline: rpc.Every, Idempotent: rpc.Every,
+		Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, _ *rpc.Response) {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			for _, c := range callers(req.Conn().(*Conn)) {
@@ -1037,14 +1038,14 @@ func inlineCaller(t *testing.T, callers func(cn *Conn) []Caller) Program {
 // TestInlineCalls: a handler that is Inline gets an error, not a deadlock, whatever it calls with.
 func TestInlineCalls(t *testing.T) {
 	t.Run("at a server", func(t *testing.T) {
-		prog := inlineCaller(t, func(cn *Conn) []Caller {
+		prog := inlineCaller(t, func(cn *Conn) []rpc.Caller {
 			b := NewBackchannel()
 			if err := b.Bind(cn, 0); err != nil {
 				t.Error(err)
 			}
-			return []Caller{cn, CallerFunc(cn.Call), b}
+			return []rpc.Caller{cn, rpc.CallerFunc(cn.Call), b}
 		})
-		serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), nil, []rpc.Program{prog}, func(p *peer, s *Server) {
 			p.send(callBytes(rpcrdma.Header{XID: 7}, 1), 0)
 			p.replies(7, "the reply")
 		})
@@ -1052,8 +1053,8 @@ func TestInlineCalls(t *testing.T) {
 
 	t.Run("at a client", func(t *testing.T) {
 		var g *Group
-		prog := inlineCaller(t, func(cn *Conn) []Caller { return []Caller{cn, g.First(), g} })
-		cfg := &GroupConfig{ClientConfig: ClientConfig{Callbacks: []Program{prog}}}
+		prog := inlineCaller(t, func(cn *Conn) []rpc.Caller { return []rpc.Caller{cn, g.First(), g} })
+		cfg := &GroupConfig{ClientConfig: ClientConfig{Callbacks: []rpc.Program{prog}}}
 		group(t, cfg, []string{"a"}, func(s *spots, p *peer, it *Group) {
 			g = it
 			p.send(callBytes(rpcrdma.Header{XID: 7}, 1), 0)
@@ -1065,8 +1066,8 @@ func TestInlineCalls(t *testing.T) {
 // TestBackwardHandlers: a handler may call its client back.
 func TestBackwardHandlers(t *testing.T) {
 	t.Run("a handler calls back before it answers", func(t *testing.T) {
-		prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every,
-			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every,
+			Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				req.Conn().AllowBackward(0)
 				call := testCall()
 				if err := req.Conn().Call(ctx, call); err != nil {
@@ -1074,7 +1075,7 @@ func TestBackwardHandlers(t *testing.T) {
 				}
 				res.Results = append(res.Results, call.Results...)
 			})}
-		serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), nil, []rpc.Program{prog}, func(p *peer, s *Server) {
 			for xid := uint32(1); xid < 20; xid++ {
 				p.send(callBytes(rpcrdma.Header{XID: xid}, 1), 0)
 				h, _ := p.message("the call of the handler")
@@ -1109,7 +1110,7 @@ func TestBackwardEnds(t *testing.T) {
 				p.message("the call")
 				end(p, s, cn)
 				for _, d := range done {
-					var closed *ClosedError
+					var closed *rpc.ClosedError
 					if err := outcome(t, d); !errors.As(err, &closed) || !errors.Is(err, net.ErrClosed) {
 						t.Errorf("%s: the call returned %v", name, err)
 					}
@@ -1128,14 +1129,14 @@ func TestBackwardEnds(t *testing.T) {
 	})
 
 	t.Run("Shutdown lets a handler finish that waits for a callback", func(t *testing.T) {
-		prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every,
-			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every,
+			Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				req.Conn().AllowBackward(0)
 				if err := req.Conn().Call(ctx, testCall()); err != nil {
 					t.Error(err)
 				}
 			})}
-		serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), nil, []rpc.Program{prog}, func(p *peer, s *Server) {
 			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
 			h, _ := p.message("the callback")
 			down := make(chan error, 1)

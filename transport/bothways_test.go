@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -40,20 +41,20 @@ const (
 
 // An errander executes errands.
 type errander struct {
-	ready func(req *transport.Request)
+	ready func(req *rpc.Request)
 	ran   func(no uint64)
 	meet  func(ctx context.Context)
 }
 
-func (e *errander) program() transport.Program {
-	return transport.Program{
+func (e *errander) program() rpc.Program {
+	return rpc.Program{
 		Number: errands, Low: 1, High: 1, Handler: e,
 		Inline:     func(_, proc uint32) bool { return proc == procQuick },
 		Idempotent: func(_, proc uint32) bool { return proc == procReady || proc == procAgain },
 	}
 }
 
-func (e *errander) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (e *errander) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	if req.Proc == procReady {
 		e.ready(req)
 		return
@@ -79,7 +80,7 @@ func (e *errander) ServeRPC(ctx context.Context, req *transport.Request, res *tr
 }
 
 // A way is one direction of calls on a connection.
-type way func(context.Context, *transport.Call) error
+type way func(context.Context, *rpc.Call) error
 
 // An errand is a call, by how much it moves and how.
 type errand struct {
@@ -97,7 +98,7 @@ func (e errand) String() string {
 
 // A runner runs errands, one after the other.
 type runner struct {
-	call transport.Call
+	call rpc.Call
 	buf  []byte
 }
 
@@ -110,13 +111,13 @@ func (r *runner) run(ctx context.Context, w way, e errand) (err, wrong error) {
 	call.ReadItems, call.WriteItems, call.MaxResults = call.ReadItems[:0], call.WriteItems[:0], 12
 	if e.loose {
 		call.Args = xdr.AppendUint32(call.Args, uint32(e.in))
-		call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(call.Args), Data: block(e.no, e.in)})
+		call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(call.Args), Data: block(e.no, e.in)})
 	} else {
 		call.Args = xdr.AppendOpaque(call.Args, block(e.no, e.in))
 	}
 	if e.placed && e.out > 0 {
 		r.buf = append(r.buf[:0], make([]byte, e.out)...)
-		call.WriteItems = append(call.WriteItems, transport.WriteItem{Buf: r.buf})
+		call.WriteItems = append(call.WriteItems, rpc.WriteItem{Buf: r.buf})
 	} else {
 		call.MaxResults += xdr.Padded(e.out)
 	}
@@ -407,7 +408,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.PeerChunks, calls int) {
 	conns := make(chan *transport.Conn, 1)
 	cfg := transport.Settings{Credits: credits, BackwardCredits: credits, PeerChunks: peer, ReplyCache: transport.ReplyCache{Entries: 64, Bytes: 1 << 20}}
 	sv := b.serve(t, p, cfg, &errander{
-		ready: func(req *transport.Request) { conns <- req.Conn().(*transport.Conn) },
+		ready: func(req *rpc.Request) { conns <- req.Conn().(*transport.Conn) },
 		meet: func(ctx context.Context) {
 			select {
 			case met <- struct{}{}:
@@ -421,7 +422,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.PeerChunks, calls int) {
 		case <-ctx.Done():
 		}
 	}}
-	cfg.Callbacks = []transport.Program{back.program()}
+	cfg.Callbacks = []rpc.Program{back.program()}
 	cl, err := sv.dial(bg, t, p, transport.Once(&cfg).Client())
 	if err != nil {
 		t.Fatal(err)
@@ -429,7 +430,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.PeerChunks, calls int) {
 	t.Cleanup(func() { cl.Close() })
 	ctx, cancel := context.WithTimeout(bg, 10*b.patience())
 	defer cancel()
-	if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
+	if err := cl.Call(ctx, &rpc.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
 		t.Fatal(err)
 	}
 	cn := <-conns

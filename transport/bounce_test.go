@@ -12,6 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
@@ -102,7 +103,7 @@ func TestBounce(t *testing.T) {
 			p.write(h.Writes[0][0], "placed")
 			h.Writes[0][0].Handle++
 			p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, 0, 0, 0, 6)
-			var bad *BadReplyError
+			var bad *rpc.BadReplyError
 			if err := outcome(t, done); !errors.As(err, &bad) || !bytes.Equal(mem, want) {
 				t.Errorf("%v, %.10q", err, res.of(mem))
 			}
@@ -114,7 +115,7 @@ func TestBounce(t *testing.T) {
 			regions := 0
 			for i := range 3 {
 				args := letters(6000)
-				call := &Call{Prog: testProg, Vers: 1, Args: args, MaxResults: 9000}
+				call := &rpc.Call{Prog: testProg, Vers: 1, Args: args, MaxResults: 9000}
 				done := async(cl, bg, call)
 				h, _ := p.message("the call")
 				if i == 0 {

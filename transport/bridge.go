@@ -25,9 +25,9 @@ import (
 // one of them is called is accepted once, as a net.Conn.
 type bridge struct {
 	s      *Server
-	progs  []uint32 // empty: all that have no other handler
-	prog   Program  // its handler is the bridge, with the middleware around it
-	direct bool     // there is no middleware
+	progs  []uint32    // empty: all that have no other handler
+	prog   rpc.Program // its handler is the bridge, with the middleware around it
+	direct bool        // there is no middleware
 
 	mu     sync.Mutex
 	conns  map[connection]*serverRecords
@@ -52,7 +52,7 @@ type bridge struct {
 // It must be called before Serve. Closing the listener leaves connections open;
 // closing a net.Conn ends the connection under it. If a Middleware leaves the programs without a
 // handler, Accept returns an error, and their calls are PROG_UNAVAIL.
-func (s *Server) Bridge(b Binding, progs ...uint32) net.Listener {
+func (s *Server) Bridge(b rpc.Binding, progs ...uint32) net.Listener {
 	br := &bridge{
 		s: s, progs: progs, direct: len(s.around) == 0,
 		conns:  make(map[connection]*serverRecords),
@@ -60,7 +60,7 @@ func (s *Server) Bridge(b Binding, progs ...uint32) net.Listener {
 		closed: make(chan struct{}),
 		err:    net.ErrClosed,
 	}
-	br.prog = Program{High: math.MaxUint32, Handler: Chain(br, s.around...), Binding: b, Null: true}
+	br.prog = rpc.Program{High: math.MaxUint32, Handler: rpc.Chain(br, s.around...), Binding: b, Null: true}
 	if br.prog.Handler == nil {
 		br.err = errors.New("transport: middleware leaves the programs of a bridge without a handler")
 		br.direct = true
@@ -78,8 +78,8 @@ func (b *bridge) takes(prog uint32) bool {
 
 // idempotent reports whether the reply to a call need not be remembered.
 func (b *bridge) idempotent(call *oncrpc.CallHeader) bool {
-	i, ok := b.prog.Binding.(Idempotence)
-	return call.Proc == 0 || ok && i.Idempotent(Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc})
+	i, ok := b.prog.Binding.(rpc.Idempotence)
+	return call.Proc == 0 || ok && i.Idempotent(rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc})
 }
 
 func (b *bridge) Accept() (net.Conn, error) {
@@ -134,7 +134,7 @@ func (b *bridge) execute(x *exch) {
 // ServeRPC has a net.Conn's reader execute a call, and waits for its reply. If ctx ends before that,
 // a call that has not been read is not executed. What became of others is unknown, and the reply is not
 // remembered.
-func (b *bridge) ServeRPC(ctx context.Context, req *Request, res *Response) {
+func (b *bridge) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	p := &passed{x: rpc.OriginOf(req).(*exch), reply: make(chan []byte, 1)} // TCP has no bridges
 	rc := b.pass(req, res, p)
 	if rc == nil {
@@ -151,7 +151,7 @@ func (b *bridge) ServeRPC(ctx context.Context, req *Request, res *Response) {
 }
 
 // pass makes a call readable. If that cannot be it returns nil, and res tells the caller.
-func (b *bridge) pass(req *Request, res *Response, p *passed) *serverRecords {
+func (b *bridge) pass(req *rpc.Request, res *rpc.Response, p *passed) *serverRecords {
 	rc, stat := b.of(p.x)
 	if rc != nil {
 		stat = rc.pass(req, p)
@@ -208,7 +208,7 @@ func (b *bridge) forget(c connection) {
 type serverRecords struct {
 	*stream
 	c       *conn
-	binding Binding
+	binding rpc.Binding
 
 	pmu     sync.Mutex
 	pending map[uint32]*passed // calls read or to be read, by xid; nil after the end
@@ -221,7 +221,7 @@ func (rc *serverRecords) LocalAddr() net.Addr  { return rc.c.fc.LocalAddr() }
 func (rc *serverRecords) RemoteAddr() net.Addr { return rc.c.fc.RemoteAddr() }
 
 // pass makes a call readable: a header as req has it now, and its arguments, which are not copied.
-func (rc *serverRecords) pass(req *Request, p *passed) oncrpc.AcceptStat {
+func (rc *serverRecords) pass(req *rpc.Request, p *passed) oncrpc.AcceptStat {
 	h := oncrpc.CallHeader{
 		XID: req.XID, RPCVers: oncrpc.Version, Prog: req.Prog, Vers: req.Vers, Proc: req.Proc,
 		Cred: req.Cred, Verf: req.Verf,
@@ -325,7 +325,7 @@ func (rc *serverRecords) answer(p *passed, record []byte) {
 
 // fill makes the response of a record: its status and verifier, its results, and the items that the
 // binding finds in them. Without a record there is nothing to remember.
-func (rc *serverRecords) fill(p *passed, res *Response, record []byte) {
+func (rc *serverRecords) fill(p *passed, res *rpc.Response, record []byte) {
 	x := p.x
 	if record == nil {
 		x.forgo()
@@ -347,7 +347,7 @@ func (rc *serverRecords) fill(p *passed, res *Response, record []byte) {
 	}
 	results := record[n:]
 	if rc.binding != nil && !x.call.Cred.Protected() {
-		x.ranges = rc.binding.Reply(Procedure{Prog: x.call.Prog, Vers: x.call.Vers, Proc: x.call.Proc}, results, false, x.ranges[:0])
+		x.ranges = rc.binding.Reply(rpc.Procedure{Prog: x.call.Prog, Vers: x.call.Vers, Proc: x.call.Proc}, results, false, x.ranges[:0])
 		results = x.carve(results, x.ranges)
 	}
 	res.Fail(oncrpc.Success)
@@ -356,7 +356,7 @@ func (rc *serverRecords) fill(p *passed, res *Response, record []byte) {
 
 // carve makes items of ranges of results, and returns the results without
 // them. Items that are out of order or out of bounds stay in the results.
-func (x *exch) carve(b []byte, items []Range) []byte {
+func (x *exch) carve(b []byte, items []rpc.Range) []byte {
 	if !inOrder(items, len(b)) || len(items) == 0 {
 		return b
 	}

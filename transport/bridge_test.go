@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -103,16 +104,16 @@ func TestBridgeMiddleware(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var mu sync.Mutex
-			var begun transport.Request
+			var begun rpc.Request
 			var got oncrpc.ReplyHeader
 			var sizes [2]int
-			look := func(next transport.Handler) transport.Handler {
-				return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+			look := func(next rpc.Handler) rpc.Handler {
+				return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 					mu.Lock()
 					defer mu.Unlock()
 					begun = *req
 					begun.Cred.Body, begun.Args = bytes.Clone(req.Cred.Body), bytes.Clone(req.Args)
-					if transport.ConnFromContext(ctx) != req.Conn() || transport.IsInline(ctx) {
+					if rpc.ConnFromContext(ctx) != req.Conn() || rpc.IsInline(ctx) {
 						t.Error("the context is not that of the call")
 					}
 					next.ServeRPC(ctx, req, res)
@@ -132,11 +133,11 @@ func TestBridgeMiddleware(t *testing.T) {
 				return &h, args
 			}}
 			var o seen
-			cl := startStranger(t, s, transport.Config{Middleware: []transport.Middleware{look}, Observer: &o})
-			call := transport.Call{Prog: prog, Vers: 1, Proc: tt.proc, Cred: cred, Args: tt.args, MaxResults: 4}
+			cl := startStranger(t, s, transport.Config{Middleware: []rpc.Middleware{look}, Observer: &o})
+			call := rpc.Call{Prog: prog, Vers: 1, Proc: tt.proc, Cred: cred, Args: tt.args, MaxResults: 4}
 			buf := make([]byte, len(tt.args))
 			if len(buf) > 0 {
-				call.WriteItems = []transport.WriteItem{{Buf: buf}}
+				call.WriteItems = []rpc.WriteItem{{Buf: buf}}
 			}
 			err := cl.Call(bg, &call)
 			if want := tt.reply.Err(); (err == nil) != (want == nil) {
@@ -152,7 +153,7 @@ func TestBridgeMiddleware(t *testing.T) {
 			event := o.last(t, tt.proc)
 			mu.Lock()
 			defer mu.Unlock()
-			if begun.Procedure != (transport.Procedure{Prog: prog, Vers: 1, Proc: tt.proc}) || !bytes.Equal(begun.Cred.Body, cred.Body) || !bytes.Equal(begun.Args, tt.args) {
+			if begun.Procedure != (rpc.Procedure{Prog: prog, Vers: 1, Proc: tt.proc}) || !bytes.Equal(begun.Cred.Body, cred.Body) || !bytes.Equal(begun.Args, tt.args) {
 				t.Errorf("the call is %+v", begun)
 			}
 			if sizes != tt.sizes || !bytes.Equal(got.Verf.Body, tt.reply.Verf.Body) || got.AcceptStat != tt.reply.AcceptStat || got.AuthStat != tt.reply.AuthStat || got.High != tt.reply.High {
@@ -179,8 +180,8 @@ func TestBridgeRefusals(t *testing.T) {
 	for stat := oncrpc.AuthBadCred; stat <= oncrpc.AuthGSSCtx; stat++ {
 		refusals = append(refusals, &oncrpc.RPCError{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat})
 	}
-	refuse := func(next transport.Handler) transport.Handler {
-		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+	refuse := func(next rpc.Handler) rpc.Handler {
+		return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			switch n := int(req.Proc); {
 			case n < len(refusals):
 				res.Reject(refusals[n])
@@ -192,7 +193,7 @@ func TestBridgeRefusals(t *testing.T) {
 		})
 	}
 	s := &stranger{answer: mirror}
-	cl := startStranger(t, s, transport.Config{Middleware: []transport.Middleware{refuse}, Logger: quietLog})
+	cl := startStranger(t, s, transport.Config{Middleware: []rpc.Middleware{refuse}, Logger: quietLog})
 	for i := range len(refusals) + 1 {
 		want := oncrpc.RPCError{AcceptStat: oncrpc.SystemErr}
 		if i < len(refusals) {
@@ -200,14 +201,14 @@ func TestBridgeRefusals(t *testing.T) {
 		}
 		want.Prog, want.Vers, want.Proc = prog, 1, uint32(i)
 		var got *oncrpc.RPCError
-		if err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: uint32(i)}); !errors.As(err, &got) || *got != want {
+		if err := cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: uint32(i)}); !errors.As(err, &got) || *got != want {
 			t.Errorf("%v, want %v", err, &want)
 		}
 	}
 	if n := s.calls.Load(); n != 0 {
 		t.Errorf("%d calls were read", n)
 	}
-	if err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: 100}); err != nil || s.calls.Load() != 1 {
+	if err := cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: 100}); err != nil || s.calls.Load() != 1 {
 		t.Errorf("%v, %d calls were read", err, s.calls.Load())
 	}
 }
@@ -216,8 +217,8 @@ func TestBridgeRefusals(t *testing.T) {
 // the reply as middleware has made it.
 func TestBridgeRewrites(t *testing.T) {
 	nobody := (&oncrpc.AuthSys{Machine: "m", UID: 65534}).Auth()
-	rewrite := func(next transport.Handler) transport.Handler {
-		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+	rewrite := func(next rpc.Handler) rpc.Handler {
+		return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			req.Cred = nobody
 			req.SetArgs(opaqueArgs(slices.Repeat(req.Args[4:8], 2000)))
 			next.ServeRPC(ctx, req, res)
@@ -232,8 +233,8 @@ func TestBridgeRewrites(t *testing.T) {
 		cred.Store(bytes.Clone(h.Cred.Body))
 		return mirror(h, args)
 	}}
-	cl := startStranger(t, s, transport.Config{Middleware: []transport.Middleware{rewrite}})
-	call := transport.Call{Prog: prog, Vers: 1, Proc: 1, Args: opaqueArgs([]byte("four")), MaxResults: 10_000}
+	cl := startStranger(t, s, transport.Config{Middleware: []rpc.Middleware{rewrite}})
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: 1, Args: opaqueArgs([]byte("four")), MaxResults: 10_000}
 	if err := cl.Call(bg, &call); err != nil {
 		t.Fatal(err)
 	}
@@ -248,8 +249,8 @@ func TestBridgeRewrites(t *testing.T) {
 // TestBridgeWithoutHandler: with a Middleware that returns no handler there is nothing to accept
 // from.
 func TestBridgeWithoutHandler(t *testing.T) {
-	none := func(transport.Handler) transport.Handler { return nil }
-	server, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Middleware: []transport.Middleware{none}}})
+	none := func(rpc.Handler) rpc.Handler { return nil }
+	server, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Middleware: []rpc.Middleware{none}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -22,7 +23,7 @@ func BenchmarkBridge(b *testing.B) {
 			var wg sync.WaitGroup
 			for i := range parallel.calls {
 				wg.Go(func() {
-					call := transport.Call{Prog: prog, Vers: 1, Proc: 1, MaxResults: 100}
+					call := rpc.Call{Prog: prog, Vers: 1, Proc: 1, MaxResults: 100}
 					for n := i; n < b.N; n += parallel.calls {
 						if err := cl.Call(bg, &call); err != nil {
 							b.Error(err)

@@ -11,19 +11,20 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // bridgedWithin is bridged, with a Middleware.
-func bridgedWithin(t *testing.T, m Middleware, script func(ps *peers, s *Server, l net.Listener)) {
+func bridgedWithin(t *testing.T, m rpc.Middleware, script func(ps *peers, s *Server, l net.Listener)) {
 	t.Helper()
 	var l net.Listener
-	serverFor(t, &Settings{Middleware: []Middleware{m}}, func(s *Server) { l = s.Bridge(opaqueBinding{}, testProg) },
+	serverFor(t, &Settings{Middleware: []rpc.Middleware{m}}, func(s *Server) { l = s.Bridge(opaqueBinding{}, testProg) },
 		func(ps *peers, s *Server) { script(ps, s, l) })
 }
 
 // patience gives a call a second.
-func patience(next Handler) Handler {
-	return HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+func patience(next rpc.Handler) rpc.Handler {
+	return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		next.ServeRPC(ctx, req, res)
@@ -173,8 +174,8 @@ func TestBridgeAnsweredEarly(t *testing.T) {
 func TestBridgeLateWrapper(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		var gate chan struct{}
-		wait := func(next Handler) Handler {
-			return HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+		wait := func(next rpc.Handler) rpc.Handler {
+			return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				if req.Proc == procHold {
 					<-gate
 				}

@@ -8,6 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
@@ -168,7 +169,7 @@ func (s *slot) offerChunks(t *plan.Terms) error {
 	}
 	o, problem := plan.OfferChunks(&results, t)
 	if problem != nil {
-		return (*SizeError)(problem)
+		return (*rpc.SizeError)(problem)
 	}
 	if o.Writes {
 		for i := range call.WriteItems {
@@ -206,7 +207,7 @@ func (s *slot) message(t *plan.Terms) ([]byte, error) {
 	pad := s.padding()
 	place, problem := plan.PlaceCall(&pc, t, pad)
 	if problem != nil {
-		return nil, (*SizeError)(problem)
+		return nil, (*rpc.SizeError)(problem)
 	}
 	h.Proc = place.Proc
 	switch h.Proc {
@@ -217,7 +218,7 @@ func (s *slot) message(t *plan.Terms) ([]byte, error) {
 			return nil, err
 		}
 		if n := h.Size(); n > c.sendMax() {
-			return nil, &SizeError{What: "the transport header", Size: n, Limit: c.sendMax()}
+			return nil, &rpc.SizeError{What: "the transport header", Size: n, Limit: c.sendMax()}
 		}
 		return rpcrdma.AppendHeader(s.send.Bytes[:0], h), nil
 	}
@@ -240,7 +241,7 @@ func (call *pendingCall) checkLengths() error {
 	for i := range call.ReadItems {
 		it := &call.ReadItems[i]
 		if it.Offset < 4 || binary.BigEndian.Uint32(args[it.Offset-4:]) != uint32(len(it.Data)) {
-			return &ItemError{Index: i, Offset: it.Offset, Len: len(it.Data)}
+			return &rpc.ItemError{Index: i, Offset: it.Offset, Len: len(it.Data)}
 		}
 	}
 	return nil

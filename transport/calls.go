@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/internal/baton"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/underway"
 )
 
@@ -51,7 +52,7 @@ func (t *callTable[C]) acquire(ctx context.Context, call *pendingCall) (*C, *wai
 	w.call = call
 	t.queue.Push(&w.Waiter)
 	state.unlock()
-	t.core.public.notice(Notice{Kind: NoticeCreditStall})
+	t.core.public.notice(rpc.Notice{Kind: rpc.NoticeCreditStall})
 	_, woken := baton.SleepOn(ctx, w.Bell())
 	state.lock()
 	defer state.unlock()

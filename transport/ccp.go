@@ -8,6 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
@@ -139,7 +140,7 @@ func (c *conn) configure(ctx context.Context) error {
 	if !o.configures() {
 		return nil
 	}
-	call := Call{
+	call := rpc.Call{
 		Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion, Proc: rpcrdma.ProcConfRDMA,
 		Cred: o.ConfigProtocol.Cred, Verf: o.ConfigProtocol.Verf,
 		Args: rpcrdma.AppendConfigCall(nil, rpcrdma.ConfigCall{
@@ -149,7 +150,7 @@ func (c *conn) configure(ctx context.Context) error {
 	}
 	err := c.call(ctx, pendingOf(&call))
 	var refused *oncrpc.RPCError
-	var unread *RDMAError
+	var unread *rpc.RDMAError
 	if errors.As(err, &refused) || errors.As(err, &unread) {
 		// The protocol is optional: the defaults stay (section 6).
 		c.state.Lock()
@@ -162,7 +163,7 @@ func (c *conn) configure(ctx context.Context) error {
 	}
 	r, n, err := rpcrdma.ConsumeConfigReply(call.Results)
 	if err != nil || n != len(call.Results) {
-		return &BadReplyError{XID: call.Reply.XID, Reason: "it is no config_rdma_reply"}
+		return &rpc.BadReplyError{XID: call.Reply.XID, Reason: "it is no config_rdma_reply"}
 	}
 	l := c.take()
 	if l == nil {
@@ -240,7 +241,7 @@ func (l *leader) alone(x *exch) bool {
 }
 
 // fill reports the result of the protocol.
-func (f *configuration) fill(i *ConnInfo) {
+func (f *configuration) fill(i *rpc.ConnInfo) {
 	i.Configured, i.ConfigError = f.done, f.refused
 	i.PeerReads, i.PeerAlign = lesser(math.MaxInt32, f.peerReads), lesser(math.MaxInt32, f.peerAlign)
 }

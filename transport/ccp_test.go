@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // The Connection Configuration Protocol of RFC 5666 section 6. Its messages are tested
@@ -91,8 +92,8 @@ func configured(t *testing.T, p *peer, cfg *Settings, r rpcrdma.ConfigReply, scr
 func silentPeer(t *testing.T) *peer { return greeting(t, nil) }
 
 // sized makes a call with a message of size bytes if it goes inline.
-func sized(size int) *Call {
-	return &Call{Prog: testProg, Vers: 1, Args: letters(size - 28 - 40)}
+func sized(size int) *rpc.Call {
+	return &rpc.Call{Prog: testProg, Vers: 1, Args: letters(size - 28 - 40)}
 }
 
 // thresholdIs checks the longest message that a client sends inline, and that a longer
@@ -143,7 +144,7 @@ func TestConfigureClientFirst(t *testing.T) {
 			if want := []byte{0, 0, 0x10, 0, 0, 0, 0x20, 0, 0, 0, 0, 3}; err != nil || !bytes.Equal(got, want) {
 				t.Fatalf("%v; arguments are %x, want %x", err, got, want)
 			}
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, payload := p.message("a call of the program")
 			if word(payload, 3) != testProg {
 				t.Errorf("call is %x", payload)
@@ -165,7 +166,7 @@ func TestConfigureClientFirst(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 10 {
-				async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			}
 			for range 3 {
 				p.message("a call within the grant")
@@ -182,7 +183,7 @@ func TestConfigureClientFirst(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 10 {
-				async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			}
 			p.message("one call")
 			p.quiet("there has been no valid reply")
@@ -238,8 +239,8 @@ func TestConfigureClientSizes(t *testing.T) {
 
 	t.Run("CCP-6.2-5 a server that accepts nothing inline is sent nothing", func(t *testing.T) {
 		configured(t, silentPeer(t), configuresAll(Settings{}), rpcrdma.ConfigReply{MaxReads: 16}, func(p *peer, cl *Client) {
-			var size *SizeError
-			if err := outcome(t, async(cl, bg, &Call{Prog: testProg, Vers: 1})); !errors.As(err, &size) {
+			var size *rpc.SizeError
+			if err := outcome(t, async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})); !errors.As(err, &size) {
 				t.Errorf("the call returned %v", err)
 			}
 			p.quiet("not even a header fits")
@@ -248,7 +249,7 @@ func TestConfigureClientSizes(t *testing.T) {
 
 	t.Run("CCP-6.2-6 the size does not limit long calls", func(t *testing.T) {
 		configured(t, silentPeer(t), configuresAll(Settings{}), rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 16}, func(p *peer, cl *Client) {
-			call := &Call{Prog: testProg, Vers: 1, Args: letters(2 << 20)}
+			call := &rpc.Call{Prog: testProg, Vers: 1, Args: letters(2 << 20)}
 			done := async(cl, bg, call)
 			h, _ := p.message("a long call")
 			if got := p.read(h.Reads); h.Proc != rpcrdma.ProcNomsg || !bytes.Equal(got[40:], call.Args) {
@@ -268,7 +269,7 @@ func TestConfigureClientSizes(t *testing.T) {
 			}
 			const head = 28 + 32 // the most that the headers of a reply take
 			for _, n := range []int{8192 - head, 8192 - head + 1} {
-				call := &Call{Prog: testProg, Vers: 1, MaxResults: n}
+				call := &rpc.Call{Prog: testProg, Vers: 1, MaxResults: n}
 				done := async(cl, bg, call)
 				h, _ := p.message("a call")
 				if h.HasReply != (n > 8192-head) {
@@ -322,7 +323,7 @@ func TestConfigureClientSizes(t *testing.T) {
 		t.Run("CCP-6.2-10 the server's alignment is for RDMA_MSGP, if that is on and has no other", func(t *testing.T) {
 			configured(t, silentPeer(t), configuresAll(Settings{RFC5666: &tt.o, InlineSend: 1 << 18}), rpcrdma.ConfigReply{MaxCall: 1 << 18, Align: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
 				data := letters(1000)
-				async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 1000), ReadItems: []ReadItem{{Offset: 4, Data: data}}})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 1000), ReadItems: []rpc.ReadItem{{Offset: 4, Data: data}}})
 				h, payload := p.message("the call")
 				at := bytes.Index(payload, data)
 				switch {
@@ -363,12 +364,12 @@ func TestConfigureClientReads(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for name, call := range map[string]*Call{
+				for name, call := range map[string]*rpc.Call{
 					"a long call":          sized(4097),
-					"a call with an item":  {Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 5000), ReadItems: []ReadItem{{Offset: 4, Data: letters(5000)}}},
-					"a call with a window": {Prog: testProg, Vers: 1, Args: letters(5000), WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}},
+					"a call with an item":  {Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 5000), ReadItems: []rpc.ReadItem{{Offset: 4, Data: letters(5000)}}},
+					"a call with a window": {Prog: testProg, Vers: 1, Args: letters(5000), WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}},
 				} {
-					var size *SizeError
+					var size *rpc.SizeError
 					if err := outcome(t, async(cl, bg, call)); !errors.As(err, &size) || size.Limit != 4096 || size.Size <= 4096 {
 						t.Errorf("%s returned %v", name, err)
 					}
@@ -381,11 +382,11 @@ func TestConfigureClientReads(t *testing.T) {
 					t.Errorf("%v, %d windows are open", err, p.openWindows())
 				}
 				// Nor in a reply.
-				done = async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				done = async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 				h, _ = p.message("a call")
 				p.reply(rpcrdma.Header{XID: h.XID, Reads: []rpcrdma.ReadSegment{{Position: 24, Segment: p.offer(1, letters(100))}}})
 				p.message("RDMA_DONE")
-				var bad *BadReplyError
+				var bad *rpc.BadReplyError
 				if err := outcome(t, done); !errors.As(err, &bad) || p.maxOut != 0 {
 					t.Errorf("the call returned %v after %d Reads", err, p.maxOut)
 				}
@@ -397,7 +398,7 @@ func TestConfigureClientReads(t *testing.T) {
 		t.Run("CCP-6.2-8 a client's Reads at once are no more than the server serves", func(t *testing.T) {
 			configured(t, silentPeer(t), configuresAll(Settings{}), rpcrdma.ConfigReply{MaxCall: 4096, MaxReads: uint32(tt.server)}, func(p *peer, cl *Client) {
 				p.noReads = true
-				call := &Call{Prog: testProg, Vers: 1}
+				call := &rpc.Call{Prog: testProg, Vers: 1}
 				done := async(cl, bg, call)
 				h, _ := p.message("a call")
 				r := rpcrdma.Header{XID: h.XID}
@@ -459,7 +460,7 @@ func TestConfigureClientWithout(t *testing.T) {
 			configuring(t, silentPeer(t), configuresAll(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 				p.reply(rpcrdma.Header{XID: xid}, make([]byte, n)...)
 			}, func(p *peer, cl *Client, err error) {
-				var bad *BadReplyError
+				var bad *rpc.BadReplyError
 				var dial *DialError
 				if !errors.As(err, &bad) || !errors.As(err, &dial) || !p.over() {
 					t.Errorf("Dial returned %v", err)
@@ -573,7 +574,7 @@ func configServer(t *testing.T, p *peer, cfg *Settings, script func(p *peer, svc
 	svc := &testService{}
 	prog := svc.program()
 	prog.Inline = nil // the limits are those that goroutines see, too
-	prog.Handler = HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+	prog.Handler = rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		if req.Proc == procLongBytes {
 			d := xdr.NewDecoder(req.Args)
 			res.Results = append(res.Results, letters(int(d.Uint32()))...)
@@ -581,7 +582,7 @@ func configServer(t *testing.T, p *peer, cfg *Settings, script func(p *peer, svc
 		}
 		svc.ServeRPC(ctx, req, res)
 	})
-	serverOf(t, p, cfg, []Program{prog}, func(p *peer, _ *Server) {
+	serverOf(t, p, cfg, []rpc.Program{prog}, func(p *peer, _ *Server) {
 		svc.gate = make(chan struct{})
 		script(p, svc)
 	})
@@ -780,7 +781,7 @@ func TestConfigureServerSizes(t *testing.T) {
 	t.Run("CCP-6.2-7 a reply in read chunks has a header that the client accepts", func(t *testing.T) {
 		const header = 28 + 24 // a read list of one entry
 		for _, size := range []uint32{header, header - 1} {
-			serverOf(t, silentPeer(t), configuresAll(Settings{}), []Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
+			serverOf(t, silentPeer(t), configuresAll(Settings{}), []rpc.Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
 				args := append(opaque("a"), opaque("b")...)
 				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: size, MaxReads: 1})
 				p.send(callBytes(rpcrdma.Header{XID: 3}, 1, args...), 0)
@@ -839,7 +840,7 @@ func TestConfigureServerReads(t *testing.T) {
 
 	t.Run("CCP-6.2-9 a reply has no read chunks then", func(t *testing.T) {
 		cfg := configuresAll(Settings{InlineSend: 1024})
-		serverOf(t, silentPeer(t), cfg, []Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
+		serverOf(t, silentPeer(t), cfg, []rpc.Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
 			args := append(opaque(string(letters(1000))), opaque(string(letters(900)))...)
 			for _, reads := range []uint32{1, 0} {
 				p.configure(rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 1024, MaxReads: reads})
@@ -982,7 +983,7 @@ func TestConfigureBothEnds(t *testing.T) {
 			for range 4 {
 				wg.Go(func() {
 					for _, size := range []int{tt.want - 28 - 40, tt.want, 100000} {
-						call := Call{Prog: testProg, Vers: 1, Proc: procArgs, Args: letters(size), MaxResults: size}
+						call := rpc.Call{Prog: testProg, Vers: 1, Proc: procArgs, Args: letters(size), MaxResults: size}
 						if err := cl.Call(bg, &call); err != nil || !bytes.Equal(call.Results, call.Args) {
 							t.Errorf("%d bytes: %v, %d bytes came back", size, err, len(call.Results))
 						}

@@ -21,6 +21,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -277,7 +278,7 @@ func testChaos(t *testing.T, b *bed) {
 		// A client may be away while the others make a thousand calls.
 		ReplyCache: transport.ReplyCache{Entries: 1 << 20, Bytes: 1 << 30}}
 	server := b.serve(t, p, cfg, &errander{
-		ready: func(req *transport.Request) {
+		ready: func(req *rpc.Request) {
 			d := xdr.NewDecoder(req.Args)
 			used(req.Conn().(*transport.Conn))
 			if err := backs[d.Uint32()].Bind(req.Conn(), 0); err != nil && req.Conn().Err() == nil && ctx.Err() == nil {
@@ -291,10 +292,10 @@ func testChaos(t *testing.T, b *bed) {
 	for i := range cls {
 		cfg := cfg
 		back := &errander{ran: backward.ran}
-		cfg.Callbacks = []transport.Program{back.program()}
+		cfg.Callbacks = []rpc.Program{back.program()}
 		ready := func(cl *transport.Client) {
 			used(cl.Latest())
-			call := transport.Call{Prog: errands, Vers: 1, Proc: procReady, Args: xdr.AppendUint32(nil, uint32(i))}
+			call := rpc.Call{Prog: errands, Vers: 1, Proc: procReady, Args: xdr.AppendUint32(nil, uint32(i))}
 			if err := cl.Call(ctx, &call); err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
@@ -402,7 +403,7 @@ func (l *ledger) audit(t *testing.T, way string, results []result, cuts int) {
 		if r.proc == procAgain && !r.once {
 			most = math.MaxInt
 		}
-		var le *transport.LostError
+		var le *rpc.LostError
 		switch isLost := errors.As(r.err, &le); {
 		case r.err == nil:
 		case r.hurried && errors.Is(r.err, context.DeadlineExceeded):
@@ -524,19 +525,19 @@ func testFirstCall(t *testing.T, b *bed) {
 			ctx, cancel := context.WithTimeout(bg, b.patience())
 			defer cancel()
 			back := transport.NewBackchannel()
-			var notReady *transport.NotReadyError
-			sv := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) {
+			var notReady *rpc.NotReadyError
+			sv := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *rpc.Request) {
 				if err := back.Bind(req.Conn(), 0); err != nil && (tt.ready || !errors.As(err, &notReady)) {
 					t.Error(err)
 				}
 			}})
 			ready := func(cl *transport.Client) {
-				if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil && !errors.Is(err, net.ErrClosed) {
+				if err := cl.Call(ctx, &rpc.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil && !errors.Is(err, net.ErrClosed) {
 					t.Error(err)
 				}
 			}
 			ran := &ledger{runs: make(map[uint64]int)}
-			cl, err := sv.dial(ctx, t, p, (&transport.Settings{Callbacks: []transport.Program{(&errander{ran: ran.ran}).program()}, OnReconnect: ready}).Client())
+			cl, err := sv.dial(ctx, t, p, (&transport.Settings{Callbacks: []rpc.Program{(&errander{ran: ran.ran}).program()}, OnReconnect: ready}).Client())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -647,7 +648,7 @@ func testLateEnd(t *testing.T, b *bed) {
 	binds := make(chan *transport.Conn, 2)
 	credits := 2
 	back := transport.NewBackchannel()
-	server := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) {
+	server := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *rpc.Request) {
 		if err := back.Bind(req.Conn(), credits); err != nil {
 			t.Error(err)
 		}
@@ -657,11 +658,11 @@ func testLateEnd(t *testing.T, b *bed) {
 	met, leave := make(chan struct{}), make(chan struct{})
 	client := &errander{meet: func(context.Context) { met <- struct{}{}; <-leave }}
 	ready := func(cl *transport.Client) {
-		if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
+		if err := cl.Call(ctx, &rpc.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
 			t.Error(err)
 		}
 	}
-	cl, err := server.dial(ctx, t, p, (&transport.Settings{Callbacks: []transport.Program{client.program()}, OnReconnect: ready}).Client())
+	cl, err := server.dial(ctx, t, p, (&transport.Settings{Callbacks: []rpc.Program{client.program()}, OnReconnect: ready}).Client())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -733,7 +734,7 @@ func testStuck(t *testing.T, b *bed) {
 	defer cancel()
 	back := transport.NewBackchannel()
 	cfg := transport.Settings{PeerChunks: transport.AllChunks}
-	sv := b.serve(t, p, cfg, &errander{ready: func(req *transport.Request) {
+	sv := b.serve(t, p, cfg, &errander{ready: func(req *rpc.Request) {
 		if err := back.Bind(req.Conn(), 0); err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}
@@ -741,11 +742,11 @@ func testStuck(t *testing.T, b *bed) {
 	met, leave := make(chan struct{}), make(chan struct{})
 	client := &errander{meet: func(context.Context) { met <- struct{}{}; <-leave }}
 	ready := func(cl *transport.Client) {
-		if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := cl.Call(ctx, &rpc.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil && !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
 	}
-	cfg.Callbacks, cfg.OnReconnect = []transport.Program{client.program()}, ready
+	cfg.Callbacks, cfg.OnReconnect = []rpc.Program{client.program()}, ready
 	cl, err := sv.dial(ctx, t, p, cfg.Client())
 	if err != nil {
 		t.Fatal(err)
@@ -787,15 +788,15 @@ func testLateBind(t *testing.T, b *bed) {
 	ctx, cancel := context.WithTimeout(bg, b.patience())
 	defer cancel()
 	binds := make(chan *transport.Conn, 2)
-	sv := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) { binds <- req.Conn().(*transport.Conn) }})
+	sv := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *rpc.Request) { binds <- req.Conn().(*transport.Conn) }})
 	ready := func(cl *transport.Client) {
-		if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
+		if err := cl.Call(ctx, &rpc.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
 			t.Error(err)
 		}
 	}
 	again := make(chan struct{}) // closed when the next connection's call has returned
 	returned := sync.OnceFunc(func() { close(again) })
-	cl, err := sv.dial(ctx, t, p, (&transport.Settings{Callbacks: []transport.Program{new(errander).program()},
+	cl, err := sv.dial(ctx, t, p, (&transport.Settings{Callbacks: []rpc.Program{new(errander).program()},
 		OnReconnect: func(cl *transport.Client) {
 			ready(cl)
 			returned()

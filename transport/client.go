@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
@@ -21,7 +22,7 @@ type ClientConfig struct {
 	// connection that the client has made (RFC 8167). Receives for their calls are
 	// posted before the connection is. A client without any drops calls from its
 	// server.
-	Callbacks []Program
+	Callbacks []rpc.Program
 
 	// NoReconnect ends a Client with its connection. Otherwise the client reconnects when
 	// a call needs it or, if it has Callbacks, at once.
@@ -199,13 +200,13 @@ func (cl *Client) latest() connection { return cl.link.latest() }
 // up while the server moves its chunks costs the connection, as the adapter refuses the
 // access. On a device, so may the late reply to a call with chunks. Chunks in bounce buffers
 // do neither (Config.BounceMax).
-func (cl *Client) Call(ctx context.Context, call *Call) error {
+func (cl *Client) Call(ctx context.Context, call *rpc.Call) error {
 	cl.note(call)
 	return cl.link.call(ctx, pendingOf(call))
 }
 
 // note remembers which program was called last.
-func (cl *Client) note(call *Call) {
+func (cl *Client) note(call *rpc.Call) {
 	if cl.cfg.KeepAlive > 0 {
 		cl.last.Store(uint64(call.Prog)<<32 | uint64(call.Vers))
 	}
@@ -213,7 +214,7 @@ func (cl *Client) note(call *Call) {
 
 // Null calls procedure 0 of a program, which every program answers.
 func (cl *Client) Null(ctx context.Context, prog, vers uint32) error {
-	return cl.Call(ctx, &Call{Prog: prog, Vers: vers})
+	return cl.Call(ctx, &rpc.Call{Prog: prog, Vers: vers})
 }
 
 // Operate requests an optional operation of Config.Operations and waits for the answer,
@@ -225,10 +226,10 @@ func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err
 
 // Info says what the set-up of the latest connection agreed on, and the credits
 // granted.
-func (cl *Client) Info() ConnInfo { return cl.latest().info() }
+func (cl *Client) Info() rpc.ConnInfo { return cl.latest().info() }
 
 // Stats returns the counters, of all connections together.
-func (cl *Client) Stats() Stats {
+func (cl *Client) Stats() rpc.Stats {
 	st := cl.stats.sum()
 	st.Conns = cl.conns.Load()
 	if cl.latest().lives() {
@@ -256,7 +257,7 @@ func (cl *Client) over() {
 
 // stop ends what makes connections.
 func (cl *Client) stop() {
-	cl.link.close(&ClosedError{Addr: cl.link.addr()})
+	cl.link.close(&rpc.ClosedError{Addr: cl.link.addr()})
 	cl.cancel()
 }
 
@@ -286,3 +287,27 @@ func (cl *Client) finish() {
 	cl.callbacks.stop()
 	cl.over()
 }
+
+// A Requester is a client's end, with all of its connections to a server: a [Client], which has
+// one, or a [Group], which has several. [Client] says what the methods do.
+type Requester interface {
+	rpc.Caller
+
+	// As those of [Client].
+	Null(ctx context.Context, prog, vers uint32) error
+	RegisterMemory(mem []byte) (*Memory, error)
+	Info() rpc.ConnInfo
+	Stats() rpc.Stats
+	Shutdown(ctx context.Context) error
+	Close() error
+	Done() <-chan struct{}
+	Err() error
+}
+
+var (
+	_ Requester = (*Client)(nil)
+	_ Requester = (*Group)(nil)
+
+	_ rpc.Caller = (*Conn)(nil)
+	_ rpc.Caller = (*Backchannel)(nil)
+)

@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 var bg = context.Background()
@@ -22,7 +23,7 @@ var bg = context.Background()
 // TestScriptedPeer shows how conversations with a scripted peer read.
 func TestScriptedPeer(t *testing.T) {
 	client(t, nil, func(p *peer, cl *Client) {
-		done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 7, Args: []byte{0, 0, 0, 42}})
+		done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 7, Args: []byte{0, 0, 0, 42}})
 		h, payload := p.message("the call")
 		if h.Proc != rpcrdma.ProcMsg || word(payload, 5) != 7 || word(payload, 10) != 42 {
 			t.Fatalf("call is %+v %x", h, payload)
@@ -37,7 +38,7 @@ func TestScriptedPeer(t *testing.T) {
 func TestInlineCall(t *testing.T) {
 	t.Run("V1-3.1-1 V1-3.2 V1-4.1-2 a short call is one Send with the RPC message behind 28 bytes", func(t *testing.T) {
 		client(t, &Settings{Credits: 32}, func(p *peer, cl *Client) {
-			call := &Call{Prog: testProg, Vers: 1, Proc: 3}
+			call := &rpc.Call{Prog: testProg, Vers: 1, Proc: 3}
 			done := async(cl, bg, call)
 			s := p.next("the call")
 			if len(s.msg) != 68 {
@@ -66,7 +67,7 @@ func TestInlineCall(t *testing.T) {
 
 	t.Run("V1-8-1 an error of RPC is an ordinary reply", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 9})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 9})
 			h, _ := p.message("the call")
 			b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: h.XID, Vers: 1, Credit: 1})
 			p.send(oncrpc.AppendReply(b, &oncrpc.ReplyHeader{XID: h.XID, AcceptStat: oncrpc.ProgMismatch, Low: 1, High: 3}), 0)
@@ -83,7 +84,7 @@ func TestCredits(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			var done []<-chan error
 			for range 3 {
-				done = append(done, async(cl, bg, &Call{Prog: testProg, Vers: 1}))
+				done = append(done, async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1}))
 			}
 			h, _ := p.message("the first call")
 			time.Sleep(2 * time.Second)
@@ -129,7 +130,7 @@ func TestCredits(t *testing.T) {
 		} {
 			client(t, nil, func(p *peer, cl *Client) {
 				for range 4 {
-					async(cl, bg, &Call{Prog: testProg, Vers: 1})
+					async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 				}
 				for range 3 {
 					h, _ := p.message("a call")
@@ -146,7 +147,7 @@ func TestCredits(t *testing.T) {
 	})
 
 	open := func(p *peer, cl *Client, credit uint32) {
-		done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+		done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 		h, _ := p.message("a call")
 		p.reply(rpcrdma.Header{XID: h.XID, Credit: credit})
 		if err := outcome(p.t, done); err != nil {
@@ -158,7 +159,7 @@ func TestCredits(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			open(p, cl, 4)
 			for range 100 {
-				async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			}
 			var xids []uint32
 			for range 4 {
@@ -176,7 +177,7 @@ func TestCredits(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			open(p, cl, 8)
 			for range 20 {
-				async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			}
 			var xids []uint32
 			for range 8 {
@@ -195,13 +196,13 @@ func TestCredits(t *testing.T) {
 
 	t.Run("CTX-8166 a grant of zero counts as one", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("a call")
 			b := p.replyBytes(rpcrdma.Header{XID: h.XID}, nil)
 			clear(b[8:12])
 			p.send(b, 0)
 			outcome(t, done)
-			async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			p.message("the next call")
 		})
 	})
@@ -210,7 +211,7 @@ func TestCredits(t *testing.T) {
 		client(t, &Settings{Credits: 64}, func(p *peer, cl *Client) {
 			open(p, cl, 1000)
 			for range 200 {
-				async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			}
 			synctest.Wait()
 			p.mu.Lock()
@@ -232,7 +233,7 @@ func TestReadChunk(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			args := xdr.AppendUint32([]byte{0, 0, 0, 9}, uint32(len(data)))
 			args = append(args, 0xaa, 0xbb, 0xcc, 0xdd)
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{{Offset: 8, Data: data}}})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []rpc.ReadItem{{Offset: 8, Data: data}}})
 			h, payload := p.message("the call")
 			if h.Proc != rpcrdma.ProcMsg || len(h.Reads) != 1 || h.Reads[0].Position != 48 || int(h.Reads[0].Length) != len(data) {
 				t.Fatalf("call header is %+v", h)
@@ -260,7 +261,7 @@ func TestReadChunk(t *testing.T) {
 	t.Run("V1-3.4-12 several segments have one position", func(t *testing.T) {
 		client(t, &Settings{MaxSegment: 4000}, func(p *peer, cl *Client) {
 			args := xdr.AppendUint32(nil, uint32(len(data)))
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{{Offset: 4, Data: data}}})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []rpc.ReadItem{{Offset: 4, Data: data}}})
 			h, _ := p.message("the call")
 			if len(h.Reads) != 3 || !bytes.Equal(p.read(h.Reads), data) {
 				t.Fatalf("read list is %+v", h.Reads)
@@ -277,7 +278,7 @@ func TestReadChunk(t *testing.T) {
 		client(t, &Settings{PeerChunks: AllChunks}, func(p *peer, cl *Client) {
 			args := xdr.AppendUint32(nil, 3001)
 			args = xdr.AppendUint32(args, 3002)
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{{Offset: 4, Data: data[:3001]}, {Offset: 8, Data: data[:3002]}}})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []rpc.ReadItem{{Offset: 4, Data: data[:3001]}, {Offset: 8, Data: data[:3002]}}})
 			h, payload := p.message("the call")
 			if len(h.Reads) != 2 || h.Reads[0].Position != 44 || h.Reads[1].Position != 44+3004+4 || len(payload) != 48 {
 				t.Fatalf("read list is %+v, inline part of %d bytes", h.Reads, len(payload))
@@ -288,7 +289,7 @@ func TestReadChunk(t *testing.T) {
 	t.Run("V1-3.4-1 an item that fits goes inline with its padding", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			args := append(xdr.AppendUint32(nil, 5), 9, 9, 9, 9)
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{{Offset: 4, Data: []byte("hello")}}})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []rpc.ReadItem{{Offset: 4, Data: []byte("hello")}}})
 			h, payload := p.message("the call")
 			want := append(xdr.AppendUint32(nil, 5), "hello\x00\x00\x00\x09\x09\x09\x09"...)
 			if len(h.Reads) != 0 || !bytes.Equal(payload[40:], want) {
@@ -305,7 +306,7 @@ func TestLongCall(t *testing.T) {
 		clientOf(t, p, nil, func(p *peer, cl *Client) {
 			for _, n := range []int{1024 - 28 - 40, 1024 - 28 - 36} {
 				args := bytes.Repeat([]byte{7}, n)
-				done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args})
+				done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: args})
 				s := p.next("a call")
 				var h rpcrdma.Header
 				end, err := rpcrdma.ConsumeHeader(s.msg, &h, nil)
@@ -339,7 +340,7 @@ func TestLongCall(t *testing.T) {
 			for at, n := range map[int]uint32{396: 3, 400: 0, 7996: 5} {
 				binary.BigEndian.PutUint32(args[at:], n)
 			}
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []rpc.ReadItem{
 				{Offset: 400, Data: []byte("odd")}, {Offset: 404, Data: nil}, {Offset: 8000, Data: []byte("five5")}}})
 			h, _ := p.message("the call")
 			for _, s := range h.Reads {
@@ -360,7 +361,7 @@ func TestWriteChunk(t *testing.T) {
 	t.Run("V1-3.4-4 V1-3.6-3 V1-3.4-16 results land in the caller's memory", func(t *testing.T) {
 		client(t, &Settings{MaxSegment: 4096}, func(p *peer, cl *Client) {
 			buf := make([]byte, 3*4096)
-			call := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: buf}}, MaxResults: 100}
+			call := &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: buf}}, MaxResults: 100}
 			for _, n := range []int{0, 5000, len(buf)} {
 				done := async(cl, bg, call)
 				h, _ := p.message("the call")
@@ -399,7 +400,7 @@ func TestWriteChunk(t *testing.T) {
 
 	t.Run("V1-3.7-6 A5 a length with padding is accepted and cut", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			call := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 5001)}}}
+			call := &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 5001)}}}
 			done := async(cl, bg, call)
 			h, _ := p.message("the call")
 			p.write(h.Writes[0][0], "data")
@@ -413,7 +414,7 @@ func TestWriteChunk(t *testing.T) {
 
 	t.Run("V1-3.4-4 small results are asked for inline", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			call := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 1000)}}, MaxResults: 100}
+			call := &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 1000)}}, MaxResults: 100}
 			done := async(cl, bg, call)
 			h, _ := p.message("the call")
 			if len(h.Writes) != 0 || h.HasReply {
@@ -435,7 +436,7 @@ func TestReplyChunk(t *testing.T) {
 
 	t.Run("V1-5.2-1 V1-5.2-3 V1-5.2-5 a long reply comes through the reply chunk", func(t *testing.T) {
 		client(t, &Settings{MaxSegment: 4096}, func(p *peer, cl *Client) {
-			call := &Call{Prog: testProg, Vers: 1, MaxResults: 10000}
+			call := &rpc.Call{Prog: testProg, Vers: 1, MaxResults: 10000}
 			done := async(cl, bg, call)
 			h, _ := p.message("the call")
 			if !h.HasReply || len(h.Reply) != 3 || h.Reply.Length() < 10024 {
@@ -456,7 +457,7 @@ func TestReplyChunk(t *testing.T) {
 	t.Run("V1-5.2-6 a reply chunk may stay unused, present or not", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			for _, present := range []bool{true, false} {
-				call := &Call{Prog: testProg, Vers: 1, MaxResults: 10000}
+				call := &rpc.Call{Prog: testProg, Vers: 1, MaxResults: 10000}
 				done := async(cl, bg, call)
 				h, _ := p.message("the call")
 				h.Reply[0].Length = 0
@@ -477,8 +478,8 @@ func TestReplyChunk(t *testing.T) {
 			data := bytes.Repeat([]byte("d"), 5000)
 			buf := make([]byte, 6000)
 			args := xdr.AppendUint32(nil, 5000)
-			call := &Call{Prog: testProg, Vers: 1, Args: args, MaxResults: 10000,
-				ReadItems: []ReadItem{{Offset: 4, Data: data}}, WriteItems: []WriteItem{{Buf: buf}}}
+			call := &rpc.Call{Prog: testProg, Vers: 1, Args: args, MaxResults: 10000,
+				ReadItems: []rpc.ReadItem{{Offset: 4, Data: data}}, WriteItems: []rpc.WriteItem{{Buf: buf}}}
 			done := async(cl, bg, call)
 			h, _ := p.message("the call")
 			if len(h.Reads) != 1 || len(h.Writes) != 1 || !h.HasReply {
@@ -564,11 +565,11 @@ func TestBadReply(t *testing.T) {
 	for _, tt := range tests {
 		t.Run("V1-4.2-6 "+tt.name, func(t *testing.T) {
 			client(t, nil, func(p *peer, cl *Client) {
-				done := async(cl, bg, &Call{Prog: testProg, Vers: 1, MaxResults: 10000,
-					WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+				done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, MaxResults: 10000,
+					WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}})
 				h, _ := p.message("the call")
 				p.send(tt.reply(p, h), 0)
-				var re *BadReplyError
+				var re *rpc.BadReplyError
 				if err := outcome(t, done); !errors.As(err, &re) {
 					t.Fatalf("call returned %v, want a BadReplyError", err)
 				}
@@ -576,7 +577,7 @@ func TestBadReply(t *testing.T) {
 				if n := p.openWindows(); n != 0 {
 					t.Errorf("%d windows are open after the call", n)
 				}
-				done = async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				done = async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 				h, _ = p.message("the next call: the connection lives")
 				p.reply(rpcrdma.Header{XID: h.XID})
 				if err := outcome(t, done); err != nil {
@@ -614,10 +615,10 @@ func TestRDMAError(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			client(t, nil, func(p *peer, cl *Client) {
-				done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 				h, _ := p.message("the call")
 				p.send(tt.msg(h.XID), 0)
-				var re *RDMAError
+				var re *rpc.RDMAError
 				if err := outcome(t, done); !errors.As(err, &re) || re.Code != tt.code || re.XID != h.XID {
 					t.Fatalf("call returned %v, want RDMAError %v", err, tt.code)
 				}
@@ -663,7 +664,7 @@ func TestIgnored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client(t, nil, func(p *peer, cl *Client) {
 				p.opens(cl, granted)
-				over := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				over := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 				h, _ := p.message("the call")
 				before := p.posted()
 				for range recvBatch { // each uses a receive, and all but a few are posted again
@@ -691,7 +692,7 @@ func TestIgnored(t *testing.T) {
 func TestPeersCall(t *testing.T) {
 	t.Run("BIDI-2.4-1 a call with the xid of a pending call of ours leaves that untouched", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the call")
 			p.send(callBytes(rpcrdma.Header{XID: h.XID}, 1), 0)
 			p.quiet("nobody serves it here")
@@ -707,7 +708,7 @@ func TestPeersCall(t *testing.T) {
 func TestFewCredits(t *testing.T) {
 	client(t, &Settings{Credits: 1}, func(p *peer, cl *Client) {
 		for range 3 {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("a call")
 			if h.Credit != 1 {
 				t.Errorf("asks for %d credits", h.Credit)
@@ -749,7 +750,7 @@ func TestThresholds(t *testing.T) {
 					t.Errorf("sent private data %x, want %x", p.got, want)
 				}
 				args := bytes.Repeat([]byte{1}, tt.send-68)
-				async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: args})
 				if s := p.next("a call at the threshold (PVT-3.1-3)"); len(s.msg) != tt.send {
 					t.Errorf("call of %d bytes, want %d", len(s.msg), tt.send)
 				}
@@ -768,7 +769,7 @@ func TestRemoteInvalidation(t *testing.T) {
 			if !cl.Info().RemoteInvalidation {
 				t.Fatal("not agreed on")
 			}
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, MaxResults: 10000, WriteItems: []WriteItem{
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, MaxResults: 10000, WriteItems: []rpc.WriteItem{
 				{Buf: make([]byte, 5000)}, {Buf: make([]byte, 5000)}}})
 			h, _ := p.message("a call with three chunks")
 			p.send(p.replyBytes(rpcrdma.Header{XID: h.XID}, nil), h.Writes[1][0].Handle)
@@ -791,16 +792,16 @@ func TestRemoteInvalidation(t *testing.T) {
 		p := newPeer(t)
 		p.hello = hello
 		clientOf(t, p, nil, func(p *peer, cl *Client) {
-			first := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			first := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("a call")
 			p.reply(rpcrdma.Header{XID: h.XID, Credit: 8})
 			outcome(t, first)
-			a := async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 5000)}}})
+			a := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 5000)}}})
 			ha, _ := p.message("a call with a chunk")
-			b := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			b := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			hb, _ := p.message("a call without")
 			p.send(p.replyBytes(rpcrdma.Header{XID: hb.XID}, nil), ha.Writes[0][0].Handle)
-			var pe *PeerError
+			var pe *rpc.PeerError
 			if err := outcome(t, a); !errors.As(err, &pe) || !errors.Is(err, net.ErrClosed) {
 				t.Errorf("call returned %v, want a PeerError", err)
 			}
@@ -817,8 +818,8 @@ func TestRemoteInvalidation(t *testing.T) {
 				t.Errorf("private data is %x", p.got)
 			}
 			data := make([]byte, 5000)
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 5000),
-				ReadItems: []ReadItem{{Offset: 4, Data: data}}, WriteItems: []WriteItem{{Buf: make([]byte, 5000)}}})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 5000),
+				ReadItems: []rpc.ReadItem{{Offset: 4, Data: data}}, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 5000)}}})
 			before := p.regions()
 			h, _ := p.message("the call")
 			p.write(h.Writes[0][0], "x")
@@ -843,7 +844,7 @@ func TestRemoteInvalidation(t *testing.T) {
 
 // opensTwo makes a call on a client's connection and grants it two credits.
 func (p *peer) opensTwo(cl *Client) {
-	done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+	done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 	h, _ := p.message("a call")
 	p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
 	outcome(p.t, done)
@@ -856,7 +857,7 @@ func TestCancel(t *testing.T) {
 			p.opensTwo(cl)
 			ctx, cancel := context.WithCancel(bg)
 			buf := make([]byte, 9000)
-			done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: buf}}})
+			done := async(cl, ctx, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: buf}}})
 			h, _ := p.message("the call")
 			p.write(h.Writes[0][0], "early")
 			cancel()
@@ -868,8 +869,8 @@ func TestCancel(t *testing.T) {
 				t.Error("the peer can still write (V1-11-3)")
 			}
 			// One of two credits is still taken.
-			a := async(cl, bg, &Call{Prog: testProg, Vers: 1})
-			b := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			a := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
+			b := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			ha, _ := p.message("the call that has the other credit")
 			p.quiet("the grant is used up")
 			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2}) // the late reply
@@ -894,7 +895,7 @@ func TestCancel(t *testing.T) {
 		clientOf(t, weak, nil, func(p *peer, cl *Client) {
 			p.opensTwo(cl)
 			ctx, cancel := context.WithCancel(bg)
-			plain := async(cl, ctx, &Call{Prog: testProg, Vers: 1})
+			plain := async(cl, ctx, &rpc.Call{Prog: testProg, Vers: 1})
 			p.message("a call that lends no memory")
 			cancel()
 			time.Sleep(10 * time.Millisecond)
@@ -902,7 +903,7 @@ func TestCancel(t *testing.T) {
 				t.Fatalf("call returned %v, the connection is %v", err, cl.Err())
 			}
 			ctx, cancel = context.WithCancel(bg)
-			done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			done := async(cl, ctx, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}})
 			p.message("a call that lends memory")
 			cancel()
 			time.Sleep(10 * time.Millisecond)
@@ -920,7 +921,7 @@ func TestCancel(t *testing.T) {
 			p.opensTwo(cl)
 			p.holdInv = true
 			ctx, cancel := context.WithCancel(bg)
-			done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			done := async(cl, ctx, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}})
 			h, _ := p.message("the call")
 			cancel()
 			time.Sleep(10 * time.Millisecond)
@@ -935,7 +936,7 @@ func TestCancel(t *testing.T) {
 			if err := outcome(t, done); !errors.Is(err, context.Canceled) {
 				t.Errorf("call returned %v", err)
 			}
-			async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			p.message("a call that takes the one credit")
 		})
 	})
@@ -948,7 +949,7 @@ func TestCancel(t *testing.T) {
 				ctx, cancel := context.WithTimeout(bg, time.Second)
 				defer cancel()
 				start := time.Now()
-				done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+				done := async(cl, ctx, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}})
 				h, _ := p.message("the call")
 				if answered {
 					p.reply(rpcrdma.Header{XID: h.XID})
@@ -1034,11 +1035,11 @@ func TestCancelWaiting(t *testing.T) {
 	t.Run("a follower's call ends while another leads", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			p.opensTwo(cl)
-			a := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			a := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			ha, _ := p.message("the leader's call")
 			ctx, cancel := context.WithTimeout(bg, time.Second)
 			defer cancel()
-			b := async(cl, ctx, &Call{Prog: testProg, Vers: 1})
+			b := async(cl, ctx, &rpc.Call{Prog: testProg, Vers: 1})
 			p.message("the follower's call")
 			time.Sleep(time.Second)
 			if err := outcome(t, b); !errors.Is(err, context.DeadlineExceeded) {
@@ -1053,11 +1054,11 @@ func TestCancelWaiting(t *testing.T) {
 
 	t.Run("a call that waits for a credit leaves the line", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			a := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			a := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the first call")
 			ctx, cancel := context.WithCancel(bg)
-			b := async(cl, ctx, &Call{Prog: testProg, Vers: 1})
-			c := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			b := async(cl, ctx, &rpc.Call{Prog: testProg, Vers: 1})
+			c := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			synctest.Wait()
 			cancel()
 			if err := outcome(t, b); !errors.Is(err, context.Canceled) {
@@ -1104,7 +1105,7 @@ func TestCancelWaiting(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			ctx, cancel := context.WithCancel(bg)
 			cancel()
-			if err := cl.Call(ctx, &Call{Prog: testProg, Vers: 1}); !errors.Is(err, context.Canceled) {
+			if err := cl.Call(ctx, &rpc.Call{Prog: testProg, Vers: 1}); !errors.Is(err, context.Canceled) {
 				t.Errorf("call returned %v", err)
 			}
 			p.quiet("nothing was to be sent")
@@ -1115,7 +1116,7 @@ func TestCancelWaiting(t *testing.T) {
 // TestLine: a goroutine that gives a credit back makes the call of the caller that has waited longest.
 func TestLine(t *testing.T) {
 	// waiting has the test hold the only credit, and a call in line for it.
-	waiting := func(t *testing.T, call *Call, f func(p *peer, cl *Client, held *slot, done <-chan error)) {
+	waiting := func(t *testing.T, call *rpc.Call, f func(p *peer, cl *Client, held *slot, done <-chan error)) {
 		client(t, nil, func(p *peer, cl *Client) {
 			held, err := cl.conn().acquire(bg, pendingOf(testCall()))
 			if err != nil {
@@ -1150,7 +1151,7 @@ func TestLine(t *testing.T) {
 
 	t.Run("one with chunks is made by its own caller", func(t *testing.T) {
 		call := testCall()
-		call.WriteItems = []WriteItem{{Buf: make([]byte, 9000)}}
+		call.WriteItems = []rpc.WriteItem{{Buf: make([]byte, 9000)}}
 		waiting(t, call, func(p *peer, cl *Client, held *slot, done <-chan error) {
 			if cl.conn().plain(pendingOf(call)) {
 				t.Error("the call counts as plain")
@@ -1190,7 +1191,7 @@ func TestEnds(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			var done []<-chan error
 			for range 5 {
-				done = append(done, async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}))
+				done = append(done, async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}))
 			}
 			p.message("the first call")
 			p.hangUp()
@@ -1204,7 +1205,7 @@ func TestEnds(t *testing.T) {
 				t.Errorf("%d windows open", n)
 			}
 			<-cl.Done()
-			if err := cl.Call(bg, &Call{Prog: testProg, Vers: 1}); !errors.Is(err, net.ErrClosed) {
+			if err := cl.Call(bg, &rpc.Call{Prog: testProg, Vers: 1}); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("a call afterwards returned %v", err)
 			}
 		})
@@ -1225,7 +1226,7 @@ func TestEnds(t *testing.T) {
 
 	t.Run("Close fails calls under way, twice and from anywhere", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			p.message("the call")
 			go cl.Close()
 			cl.Close()
@@ -1237,12 +1238,12 @@ func TestEnds(t *testing.T) {
 
 	t.Run("Shutdown waits for calls under way and refuses new ones", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the call")
 			down := make(chan error, 1)
 			go func() { down <- cl.Shutdown(bg) }()
 			synctest.Wait()
-			if err := cl.Call(bg, &Call{Prog: testProg, Vers: 1}); !errors.Is(err, net.ErrClosed) {
+			if err := cl.Call(bg, &rpc.Call{Prog: testProg, Vers: 1}); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("a new call returned %v", err)
 			}
 			p.reply(rpcrdma.Header{XID: h.XID})
@@ -1257,7 +1258,7 @@ func TestEnds(t *testing.T) {
 
 	t.Run("two Shutdowns at once return when the call under way has", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the call")
 			down := make(chan error, 2)
 			for range 2 {
@@ -1278,7 +1279,7 @@ func TestEnds(t *testing.T) {
 
 	t.Run("Shutdown gives up with its context", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			p.message("the call")
 			ctx, cancel := context.WithTimeout(bg, time.Second)
 			defer cancel()
@@ -1295,34 +1296,34 @@ func TestEnds(t *testing.T) {
 func TestCallErrors(t *testing.T) {
 	client(t, &Settings{MaxMessage: 1 << 16}, func(p *peer, cl *Client) {
 		big := make([]byte, 1<<16)
-		for name, call := range map[string]*Call{
+		for name, call := range map[string]*rpc.Call{
 			"too long a call":        {Args: big},
-			"too long an item":       {Args: xdr.AppendUint32(nil, uint32(len(big))), ReadItems: []ReadItem{{Offset: 4, Data: big}}},
+			"too long an item":       {Args: xdr.AppendUint32(nil, uint32(len(big))), ReadItems: []rpc.ReadItem{{Offset: 4, Data: big}}},
 			"too long a reply":       {MaxResults: 1 << 16},
-			"an item without memory": {WriteItems: []WriteItem{{}}},
-			"an offset beyond":       {Args: make([]byte, 4), ReadItems: []ReadItem{{Offset: 5, Data: big[:1]}}},
-			"a length that lies":     {Args: xdr.AppendUint32(nil, 2), ReadItems: []ReadItem{{Offset: 4, Data: big[:1]}}},
-			"no length":              {Args: make([]byte, 8), ReadItems: []ReadItem{{Offset: 3, Data: big[:1]}}},
-			"a negative offset":      {Args: make([]byte, 4), ReadItems: []ReadItem{{Offset: -1, Data: big[:1]}}},
+			"an item without memory": {WriteItems: []rpc.WriteItem{{}}},
+			"an offset beyond":       {Args: make([]byte, 4), ReadItems: []rpc.ReadItem{{Offset: 5, Data: big[:1]}}},
+			"a length that lies":     {Args: xdr.AppendUint32(nil, 2), ReadItems: []rpc.ReadItem{{Offset: 4, Data: big[:1]}}},
+			"no length":              {Args: make([]byte, 8), ReadItems: []rpc.ReadItem{{Offset: 3, Data: big[:1]}}},
+			"a negative offset":      {Args: make([]byte, 4), ReadItems: []rpc.ReadItem{{Offset: -1, Data: big[:1]}}},
 		} {
 			call.Prog, call.Vers = testProg, 1
 			err := cl.Call(bg, call)
 			if err == nil {
 				t.Errorf("%s: no error", name)
 			} else if strings.HasPrefix(name, "too long") {
-				var se *SizeError
+				var se *rpc.SizeError
 				if !errors.As(err, &se) || se.Size <= se.Limit {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			var item *ItemError
+			var item *rpc.ItemError
 			if lies := strings.Contains(name, "length"); errors.As(err, &item) != lies {
 				t.Errorf("%s: is it an *ItemError: %v", name, !lies)
 			}
 			p.quiet(name)
 		}
 		// The slots came back.
-		done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+		done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 		h, _ := p.message("a good call")
 		p.reply(rpcrdma.Header{XID: h.XID})
 		if err := outcome(t, done); err != nil {

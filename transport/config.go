@@ -11,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
@@ -135,7 +136,7 @@ type Config struct {
 	// outermost: as if each Program.Handler were Chain(Handler, Middleware...). It is applied
 	// once, when a program is registered, or a bridge made: see Server.Bridge. Programs of the
 	// transport itself have none.
-	Middleware []Middleware
+	Middleware []rpc.Middleware
 
 	// Logger gets a record for each connection that ends with an error, for the first reply
 	// of a connection that could not be sent, and for each panic of a handler. Nil logs
@@ -143,7 +144,7 @@ type Config struct {
 	Logger *slog.Logger
 
 	// Observer observes what happens on the connections. Nil observes nothing, and costs nothing.
-	Observer Observer
+	Observer rpc.Observer
 
 	random func() uint64 // nil: math/rand's; set by tests that want the same again
 }
@@ -345,7 +346,7 @@ func (c *config) fits(p *oncrpc.Program) error {
 	if p == nil || p.Longest <= c.MaxMessage-headers {
 		return nil
 	}
-	return &SizeError{
+	return &rpc.SizeError{
 		What: fmt.Sprintf("the longest message of %s v%d, which Config.MaxMessage bounds,", p.Name, p.Vers), Size: p.Longest + headers, Limit: c.MaxMessage,
 	}
 }

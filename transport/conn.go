@@ -10,6 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
@@ -176,7 +177,7 @@ func (c *conn) dropMemory() {
 	}
 }
 
-func (c *conn) info() ConnInfo {
+func (c *conn) info() rpc.ConnInfo {
 	st := c.state.Lock()
 	defer c.state.Unlock()
 	credits, backward := st.grant, int(c.grant.Load())
@@ -186,7 +187,7 @@ func (c *conn) info() ConnInfo {
 	if c.cfg.backward(c.role) == 0 {
 		backward = 0
 	}
-	i := ConnInfo{
+	i := rpc.ConnInfo{
 		Provider: c.provider, LocalAddr: c.fc.LocalAddr(), RemoteAddr: c.fc.RemoteAddr(),
 		Version:     max(c.version(), rpcrdma.Version1),
 		Properties:  st.told,
@@ -326,7 +327,7 @@ func hostPrefix(a netip.Addr, bits int) netip.Prefix {
 	return p
 }
 
-func (c *conn) detail(s *ConnStats) {
+func (c *conn) detail(s *rpc.ConnStats) {
 	if f, ok := c.fc.(fabric.Counting); ok {
 		s.Adapter = f.Counters()
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A connection is one connection to a peer, over RDMA ([conn]) or TCP ([tcpConn]), for what
@@ -26,7 +27,7 @@ type connection interface {
 	good() bool              // calls of either end have been
 	load() load
 	credits() int // calls that a client may have in flight at the moment
-	info() ConnInfo
+	info() rpc.ConnInfo
 
 	// The connection's life.
 
@@ -47,7 +48,7 @@ type connection interface {
 	local() net.Addr
 	remote() net.Addr
 	addr() string // the peer's, for messages
-	connStats() ConnStats
+	connStats() rpc.ConnStats
 	seen() *Conn // the connection as its users see it
 
 	// activity returns a number that changes when the peer shows that it is well: while calls
@@ -112,7 +113,7 @@ func (cn *Conn) logPanic(what string, v any, attrs ...any) {
 
 // replyTooLong is the error for a part of a reply that does not fit.
 func replyTooLong(call *oncrpc.CallHeader, what string, size, limit int) error {
-	return &ReplySizeError{Procedure: Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, SizeError: SizeError{What: what, Size: size, Limit: limit}}
+	return &rpc.ReplySizeError{Procedure: rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, SizeError: rpc.SizeError{What: what, Size: size, Limit: limit}}
 }
 
 // AllowBackward permits up to calls concurrent calls to the client; 0 is Config.BackwardCredits, which
@@ -136,11 +137,11 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 // StallTimeout, the connection is closed with a *StallError. For handlers that call their client,
 // all calls that the client has in flight should fit: its Credits times their length.
 //
-// A handler that is Inline gets an error: see [Program].Inline.
-func (cn *Conn) Call(ctx context.Context, call *Call) error { return cn.make(ctx, pendingOf(call)) }
+// A handler that is Inline gets an error: see [rpc.Program].Inline.
+func (cn *Conn) Call(ctx context.Context, call *rpc.Call) error { return cn.make(ctx, pendingOf(call)) }
 
 func (cn *Conn) make(ctx context.Context, call *pendingCall) error {
-	if IsInline(ctx) {
+	if rpc.IsInline(ctx) {
 		return errInline
 	}
 	call.sent = false
@@ -152,15 +153,15 @@ func (cn *Conn) make(ctx context.Context, call *pendingCall) error {
 
 // Null calls procedure 0 of a program, which every program answers.
 func (cn *Conn) Null(ctx context.Context, prog, vers uint32) error {
-	return cn.Call(ctx, &Call{Prog: prog, Vers: vers})
+	return cn.Call(ctx, &rpc.Call{Prog: prog, Vers: vers})
 }
 
 // Info returns what the connection's set-up agreed on, and the credits granted.
-func (cn *Conn) Info() ConnInfo { return cn.c.info() }
+func (cn *Conn) Info() rpc.ConnInfo { return cn.c.info() }
 
 // Stats returns the connection's counters and what goes on at the moment. It takes the locks of
 // the data path for a moment: it is for people and monitors.
-func (cn *Conn) Stats() ConnStats { return cn.c.connStats() }
+func (cn *Conn) Stats() rpc.ConnStats { return cn.c.connStats() }
 
 // RemoteAddrPort is the address of the other end as a value, for comparisons and keys: IPv4 in
 // four bytes, and without a zone. It is the zero AddrPort if the address is not one of IP. It is

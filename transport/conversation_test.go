@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
@@ -320,22 +321,22 @@ func (cv *conversation) closed(items ...[]byte) {
 
 // make makes a call of the end under test on a goroutine of its own, with a number to be known
 // by, and checks it when it has returned.
-func (cv *conversation) make(ctx context.Context, number uint32, do func(context.Context, *Call) error) {
+func (cv *conversation) make(ctx context.Context, number uint32, do func(context.Context, *rpc.Call) error) {
 	form := cv.next()
-	call := &Call{Prog: testProg, Vers: 1, Proc: 7, Args: xdr.AppendUint32(nil, number)}
+	call := &rpc.Call{Prog: testProg, Vers: 1, Proc: 7, Args: xdr.AppendUint32(nil, number)}
 	var items [][]byte
 	size := func() int { return []int{10, 800, 5_000, 9_001}[cv.in(4)] }
 	if form&1 != 0 {
 		n := size()
 		data := make([]byte, n)
 		call.Args = xdr.AppendUint32(call.Args, uint32(n))
-		call.ReadItems = []ReadItem{{Offset: 8, Data: data}}
+		call.ReadItems = []rpc.ReadItem{{Offset: 8, Data: data}}
 		items = append(items, data)
 	}
 	if form&2 != 0 {
 		for range form>>2&1 + 1 {
 			buf := make([]byte, size())
-			call.WriteItems = append(call.WriteItems, WriteItem{Buf: buf})
+			call.WriteItems = append(call.WriteItems, rpc.WriteItem{Buf: buf})
 			items = append(items, buf)
 		}
 	}
@@ -445,7 +446,7 @@ const (
 	procOwn  = 9 // uint32 n -> opaque of n bytes of the handler's
 )
 
-func (s *convService) ServeRPC(ctx context.Context, req *Request, res *Response) {
+func (s *convService) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {
 	case procConn:
 		s.cn.Store(req.Conn().(*Conn))
@@ -477,7 +478,7 @@ func (s *convService) ServeRPC(ctx context.Context, req *Request, res *Response)
 	}
 }
 
-func (s *convService) program(read bool) Program {
+func (s *convService) program(read bool) rpc.Program {
 	p := s.testService.program()
 	p.Handler, p.ReadReplies, p.Padded = s, read, false
 	p.Inline = func(_, proc uint32) bool { return proc == procEcho || proc == procFail || proc == procAlloc }
@@ -702,7 +703,7 @@ func clientConversation(t *testing.T, script []byte) {
 		cfg.RFC5666 = &RFC5666{}
 	}
 	if kind&2 != 0 {
-		cfg.Callbacks = []Program{svc.program(false)}
+		cfg.Callbacks = []rpc.Program{svc.program(false)}
 	}
 	if kind&32 != 0 {
 		cfg.PeerChunks = AllChunks

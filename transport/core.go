@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
@@ -41,11 +42,11 @@ type wire interface {
 	served
 	lock() *life // locks the connection's state, which the life is part of
 	unlock()
-	sever()              // ends the transport connection at once; the goroutine that reads it finds out
-	opened(n int)        // permits a server's calls, up to n at once
-	detail(s *ConnStats) // adds what the wire knows
-	bulky() bool         // there is memory that look may unmap
-	inFlight() int       // calls of the peer that are in flight
+	sever()                  // ends the transport connection at once; the goroutine that reads it finds out
+	opened(n int)            // permits a server's calls, up to n at once
+	detail(s *rpc.ConnStats) // adds what the wire knows
+	bulky() bool             // there is memory that look may unmap
+	inFlight() int           // calls of the peer that are in flight
 }
 
 // init makes c the core of w.
@@ -121,9 +122,9 @@ func (lf *life) refuse() error {
 	case lf.err != nil:
 		return lf.err
 	case lf.closing:
-		return &ClosedError{Addr: lf.core.addr(), Reason: errClosing}
+		return &rpc.ClosedError{Addr: lf.core.addr(), Reason: errClosing}
 	case !lf.allowed:
-		return &NotReadyError{Addr: lf.core.addr()}
+		return &rpc.NotReadyError{Addr: lf.core.addr()}
 	}
 	return nil
 }
@@ -147,7 +148,7 @@ func (lf *life) end(reason error) {
 	case lf.closing:
 		reason = nil
 	}
-	lf.err = &ClosedError{Addr: lf.core.addr(), Reason: reason}
+	lf.err = &rpc.ClosedError{Addr: lf.core.addr(), Reason: reason}
 }
 
 // over announces the end of the connection. onEnd is that of its life when it ended.
@@ -259,8 +260,8 @@ func (c *core) load() load {
 
 func (c *core) credits() int { return int(c.granted.Load()) }
 
-func (c *core) connStats() ConnStats {
-	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.tenant.Held()}
+func (c *core) connStats() rpc.ConnStats {
+	s := rpc.ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.tenant.Held()}
 	s.InFlight = c.load().used
 	c.wire.detail(&s)
 	return s

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A tap is a provider that remembers its connections.
@@ -115,7 +115,7 @@ func TestRDMADoorbellsPerCall(t *testing.T) {
 	w := b.start(t, nil)
 	cl := w.dial(t, nil)
 	const size, n = 1 << 20, 20
-	call := transport.Call{Prog: prog, Vers: 1, Proc: procMake, WriteItems: []transport.WriteItem{{Buf: make([]byte, size)}}, MaxResults: 8}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: procMake, WriteItems: []rpc.WriteItem{{Buf: make([]byte, size)}}, MaxResults: 8}
 	call.Args = xdr.AppendUint32(xdr.AppendUint32(nil, size), 3)
 	calls := func() {
 		for range n {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
@@ -72,9 +73,9 @@ func (d *dialer) run() {
 			return // the link has been closed
 		}
 		cn, err := d.connect(old)
-		var version *VersionError
+		var version *rpc.VersionError
 		if errors.As(err, &version) {
-			cl.link.close(&ClosedError{Addr: cl.addr, Reason: version}) // for good
+			cl.link.close(&rpc.ClosedError{Addr: cl.addr, Reason: version}) // for good
 			cl.over()
 			cl.tellGroup()
 			return
@@ -217,7 +218,7 @@ func (cl *Client) connectOnce(ctx context.Context, pending int, old connection) 
 		// The server drops what it does not know, or its connection (version two section
 		// 5.2).
 		if cl.cfg.Version == Version2 {
-			return nil, &VersionError{Addr: cl.addr, Reason: unheard.err}
+			return nil, &rpc.VersionError{Addr: cl.addr, Reason: unheard.err}
 		}
 		if c, err = cl.connectAs(ctx, rpcrdma.Version1, pending, old); err == nil && !unheard.brief {
 			cl.versions.note(cl.versionKey()) // it was not the server that was away
@@ -343,7 +344,7 @@ func (cl *Client) ask(c connection) {
 	}
 	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.KeepAlive)
 	defer cancel()
-	call := pendingOf(&Call{Prog: uint32(last >> 32), Vers: uint32(last)})
+	call := pendingOf(&rpc.Call{Prog: uint32(last >> 32), Vers: uint32(last)})
 	if err := c.call(ctx, call); errors.Is(err, context.DeadlineExceeded) && call.sent {
 		c.breakOff(errSilent)
 	}

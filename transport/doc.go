@@ -5,17 +5,17 @@
 //
 // # Nouns
 //
-// A [Client] makes calls, each a [Call], over one connection at a time. A [Server] executes calls
-// to its programs, each a [Program], over any number of connections. A [Conn] is a connection as a
+// A [Client] makes calls, each a [rpc.Call], over one connection at a time. A [Server] executes calls
+// to its programs, each a [rpc.Program], over any number of connections. A [Conn] is a connection as a
 // handler sees it; a [Backchannel] is a server's way to one client over all its connections. A
-// [Group] is several Clients of one server. What makes calls is a [Caller]; a [Pipeline] makes
+// [Group] is several Clients of one server. What makes calls is a [rpc.Caller]; a [Pipeline] makes
 // many at once from one goroutine. Client and server use a provider of package fabric, which the
 // program names:
 //
 //	cl, err := transport.Dial(ctx, iwarp.New(iwarp.Config{}), "server:20049", nil)
 //	...
-//	call := transport.Call{Prog: 100003, Vers: 3, Proc: 6, Args: args,
-//		WriteItems: []transport.WriteItem{{Buf: buf}}, MaxResults: 128}
+//	call := rpc.Call{Prog: 100003, Vers: 3, Proc: 6, Args: args,
+//		WriteItems: []rpc.WriteItem{{Buf: buf}}, MaxResults: 128}
 //	err = cl.Call(ctx, &call)
 //
 // Small messages travel inside Sends. Bulk data goes directly from memory to memory: the
@@ -26,7 +26,7 @@
 // chunk.
 //
 // [Server.Bridge] and [NewRecordConn] return connections as net.Conn with the record
-// marking of RFC 5531, for ONC RPC servers and clients written for TCP. Their [Binding]
+// marking of RFC 5531, for ONC RPC servers and clients written for TCP. Their [rpc.Binding]
 // finds the bulk items. Config.Middleware is around what such a server executes, too.
 //
 // # TCP
@@ -56,10 +56,10 @@
 //
 // # Middleware
 //
-// Program.Auth decides who may call a program. A [Middleware] wraps its handler, or those of all
+// Program.Auth decides who may call a program. A [rpc.Middleware] wraps its handler, or those of all
 // programs (Config.Middleware): it sees the call and what has come of it, and may refuse it, or
 // change arguments and results, which is what a security flavor needs. A client's middleware is a
-// function from one [Caller] to another. Package middleware has access lists, limits for each
+// function from one [rpc.Caller] to another. Package middleware has access lists, limits for each
 // caller, and a log.
 //
 // # Reconnection
@@ -89,7 +89,7 @@
 // The two ends agree on the sizes of messages while they connect, by private data (RFC
 // 8797). Between ends that implement RFC 5666 alone, [ConfigProtocol] does so with a call, the
 // Connection Configuration Protocol of section 6: inline messages of more than 1024 bytes,
-// and the number of RDMA Reads at once. It is off unless both ends turn it on. [ConnInfo]
+// and the number of RDMA Reads at once. It is off unless both ends turn it on. [rpc.ConnInfo]
 // has the outcome of either.
 //
 // # What RFC 8166 removed
@@ -118,7 +118,7 @@
 //
 // # Limitations
 //
-// A handler that its [Program] names Inline cannot make calls on its own connection.
+// A handler that its [rpc.Program] names Inline cannot make calls on its own connection.
 // Bridges and [NewRecordConn] carry calls in the forward direction only, and end with
 // their connection.
 package transport

@@ -25,6 +25,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -86,7 +87,7 @@ var bg = context.Background()
 
 type service struct{ hanging atomic.Int32 }
 
-func (s *service) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (s *service) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	d := xdr.NewDecoder(req.Args)
 	switch req.Proc {
 	case procEcho, procSlow:
@@ -149,7 +150,7 @@ func (b *bed) start(t testing.TB, cfg *transport.Settings) *world {
 }
 
 // startWith is start for a server with further programs.
-func (b *bed) startWith(t testing.TB, cfg *transport.Settings, more ...transport.Program) *world {
+func (b *bed) startWith(t testing.TB, cfg *transport.Settings, more ...rpc.Program) *world {
 	t.Helper()
 	provider, live := b.provider(t)
 	w := &world{provider: provider, live: live, svc: &service{}, conns: b.conns}
@@ -164,12 +165,12 @@ func (b *bed) startWith(t testing.TB, cfg *transport.Settings, more ...transport
 	if w.server, err = transport.NewServer(cfg.Server()); err != nil {
 		t.Fatal(err)
 	}
-	err = w.server.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: w.svc, Idempotent: transport.Every,
+	err = w.server.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: w.svc, Idempotent: rpc.Every,
 		Inline: func(_, proc uint32) bool { return proc == procEcho }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.server.Register(transport.Program{Number: shapeProg, Low: 1, High: 1, Handler: shapes{}, Padded: true, ReadReplies: true, Idempotent: transport.Every}); err != nil {
+	if err := w.server.Register(rpc.Program{Number: shapeProg, Low: 1, High: 1, Handler: shapes{}, Padded: true, ReadReplies: true, Idempotent: rpc.Every}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range more {
@@ -239,13 +240,13 @@ func (w *world) requester(t testing.TB, cfg *transport.Settings) transport.Reque
 }
 
 // echo sends data and wants it back, through whatever chunks its size takes.
-func echo(cl transport.Caller, proc uint32, data, buf []byte, call *transport.Call) error {
+func echo(cl rpc.Caller, proc uint32, data, buf []byte, call *rpc.Call) error {
 	call.Prog, call.Vers, call.Proc = prog, 1, proc
 	call.Args = xdr.AppendUint32(call.Args[:0], uint32(len(data)))
-	call.ReadItems = append(call.ReadItems[:0], transport.ReadItem{Offset: 4, Data: data})
+	call.ReadItems = append(call.ReadItems[:0], rpc.ReadItem{Offset: 4, Data: data})
 	call.WriteItems = call.WriteItems[:0]
 	if len(data) > 0 {
-		call.WriteItems = append(call.WriteItems, transport.WriteItem{Buf: buf[:len(data)]})
+		call.WriteItems = append(call.WriteItems, rpc.WriteItem{Buf: buf[:len(data)]})
 	}
 	call.MaxResults = 8
 	if err := cl.Call(bg, call); err != nil {
@@ -286,7 +287,7 @@ func testSizes(t *testing.T, b *bed) {
 			cl := w.requester(t, cfg)
 			data, buf := make([]byte, 4<<20), make([]byte, 4<<20)
 			fill(data, 3)
-			var call transport.Call
+			var call rpc.Call
 			for _, n := range sizes {
 				if b.slow > 1 && (n > 1<<20 || n > 1<<17 && cfg != nil && cfg.MaxSegment == 0) {
 					continue // bulk twice is enough where it is slow
@@ -305,7 +306,7 @@ func testLong(t *testing.T, b *bed) {
 	w := b.start(t, nil)
 	cl := w.requester(t, nil)
 	for _, n := range []int{0, 1, 1000, 2000, 100_000} {
-		call := transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, uint32(n)), MaxResults: 4 * n}
+		call := rpc.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, uint32(n)), MaxResults: 4 * n}
 		if err := cl.Call(bg, &call); err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +317,7 @@ func testLong(t *testing.T, b *bed) {
 	// A long call: the data is not an item.
 	data := make([]byte, 1<<20)
 	fill(data, 1)
-	call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendOpaque(nil, data), MaxResults: 32}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendOpaque(nil, data), MaxResults: 32}
 	if err := cl.Call(bg, &call); err != nil {
 		t.Fatal(err)
 	}
@@ -326,8 +327,8 @@ func testLong(t *testing.T, b *bed) {
 	if st := cl.Stats(); st.LongCall != 1 || st.ReplyChunk != 2 {
 		t.Errorf("counters are %+v", st)
 	}
-	call2 := transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 9000)}
-	var re *transport.RDMAError
+	call2 := rpc.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 9000)}
+	var re *rpc.RDMAError
 	if err := cl.Call(bg, &call2); !errors.As(err, &re) {
 		t.Errorf("a long reply without a chunk: %v", err)
 	}
@@ -349,7 +350,7 @@ func testParallel(t *testing.T, b *bed) {
 					rng := rand.New(rand.NewPCG(uint64(g), 1))
 					data, buf := make([]byte, 1<<18), make([]byte, 1<<18)
 					fill(data, uint32(g))
-					var call transport.Call
+					var call rpc.Call
 					for range calls {
 						n := rng.IntN(200)
 						if rng.IntN(20) == 0 {
@@ -380,8 +381,8 @@ func testLine(t *testing.T, b *bed) {
 			w := b.start(t, &transport.Settings{Credits: credits})
 			cl := w.requester(t, nil)
 			var gaveUp atomic.Int64
-			plain := func(ctx context.Context, id uint32, call *transport.Call) error {
-				*call = transport.Call{Prog: prog, Vers: 1, Proc: procEcho + id%2, Args: call.Args[:0], MaxResults: 8}
+			plain := func(ctx context.Context, id uint32, call *rpc.Call) error {
+				*call = rpc.Call{Prog: prog, Vers: 1, Proc: procEcho + id%2, Args: call.Args[:0], MaxResults: 8}
 				call.Args = xdr.AppendUint32(xdr.AppendUint32(call.Args, 4), id)
 				if err := cl.Call(ctx, call); err != nil {
 					return err
@@ -395,7 +396,7 @@ func testLine(t *testing.T, b *bed) {
 			for g := range uint32(24) {
 				wg.Go(func() {
 					rng := rand.New(rand.NewPCG(uint64(g), 1))
-					var call transport.Call
+					var call rpc.Call
 					for i := range uint32(b.count(500)) {
 						ctx, cancel := bg, func() {}
 						switch g % 3 {
@@ -409,7 +410,7 @@ func testLine(t *testing.T, b *bed) {
 						switch {
 						case g%3 == 2 && errors.Is(err, context.DeadlineExceeded):
 							gaveUp.Add(1)
-							call = transport.Call{} // its late reply is not for the next one
+							call = rpc.Call{} // its late reply is not for the next one
 						case err != nil:
 							t.Error(err)
 							return
@@ -418,7 +419,7 @@ func testLine(t *testing.T, b *bed) {
 				})
 			}
 			wg.Wait()
-			var call transport.Call
+			var call rpc.Call
 			for i := range uint32(2*credits + 2) {
 				if err := plain(bg, i, &call); err != nil {
 					t.Error(err)
@@ -446,9 +447,9 @@ func testCancel(t *testing.T, b *bed) {
 		for range 20 {
 			ctx, cancel := context.WithTimeout(bg, time.Duration(b.slow*rng.IntN(3_000_000)))
 			buf := make([]byte, size)
-			call := transport.Call{Prog: prog, Vers: 1, Proc: procMake,
+			call := rpc.Call{Prog: prog, Vers: 1, Proc: procMake,
 				Args:       xdr.AppendUint32(xdr.AppendUint32(nil, uint32(size)), 7),
-				WriteItems: []transport.WriteItem{{Buf: buf}}}
+				WriteItems: []rpc.WriteItem{{Buf: buf}}}
 			err := cl.Call(ctx, &call)
 			cancel()
 			// The memory is ours again: the race detector and this copy
@@ -486,7 +487,7 @@ func testEnds(t *testing.T, b *bed) {
 		cl := w.dial(t, nil)
 		done := make(chan error, 8)
 		for range 8 {
-			go func() { done <- cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: procHang}) }()
+			go func() { done <- cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: procHang}) }()
 		}
 		for w.svc.hanging.Load() < 1 {
 			runtime.Gosched()
@@ -503,7 +504,7 @@ func testEnds(t *testing.T, b *bed) {
 		w := b.start(t, nil)
 		cl := w.dial(t, nil)
 		done := make(chan error, 1)
-		go func() { done <- cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: procHang}) }()
+		go func() { done <- cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: procHang}) }()
 		for w.svc.hanging.Load() < 1 {
 			runtime.Gosched()
 		}
@@ -534,7 +535,7 @@ func testEnds(t *testing.T, b *bed) {
 		}
 		for _, cl := range cls {
 			<-cl.Done()
-			if err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1}); !errors.Is(err, net.ErrClosed) {
+			if err := cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1}); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("call returned %v", err)
 			}
 		}
@@ -568,8 +569,8 @@ func testAllocsPerCall(t *testing.T, b *bed) {
 	}
 	w := b.start(t, nil)
 	cl := w.dial(t, nil)
-	null := transport.Call{Prog: prog, Vers: 1}
-	var small, large, known transport.Call
+	null := rpc.Call{Prog: prog, Vers: 1}
+	var small, large, known rpc.Call
 	data, buf := make([]byte, 1<<16), make([]byte, 1<<16)
 	mem, err := cl.RegisterMemory(make([]byte, 1<<17))
 	if err != nil {
@@ -663,12 +664,12 @@ func testPull(t *testing.T, b *bed) {
 	if b.slow > 1 {
 		data = data[:1<<18]
 	}
-	call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, MaxResults: 32}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: procSum, MaxResults: 32}
 	calls := b.count(3000) / min(b.slow, 3)
 	for i := range calls {
 		n := 5000 + i*331*3*b.slow%(len(data)-5000)
 		call.Args = xdr.AppendUint32(call.Args[:0], uint32(n))
-		call.ReadItems = append(call.ReadItems[:0], transport.ReadItem{Offset: 4, Data: data[:n]})
+		call.ReadItems = append(call.ReadItems[:0], rpc.ReadItem{Offset: 4, Data: data[:n]})
 		if err := cl.Call(bg, &call); err != nil {
 			t.Fatalf("call %d: %v", i, err)
 		}
@@ -693,7 +694,7 @@ func testPush(t *testing.T, b *bed) {
 			wg.Go(func() {
 				buf, want := make([]byte, size), make([]byte, size)
 				fill(want, uint32(g))
-				call := transport.Call{Prog: prog, Vers: 1, Proc: procMake, WriteItems: []transport.WriteItem{{Buf: buf}}}
+				call := rpc.Call{Prog: prog, Vers: 1, Proc: procMake, WriteItems: []rpc.WriteItem{{Buf: buf}}}
 				for range calls {
 					call.Args = xdr.AppendUint32(xdr.AppendUint32(call.Args[:0], uint32(size)), uint32(g))
 					ctx, cancel := context.WithTimeout(bg, 2*b.patience())
@@ -827,7 +828,7 @@ func testEndsUnderLoad(t *testing.T, b *bed) {
 					wg.Go(func() {
 						data, buf := make([]byte, 1<<16), make([]byte, 1<<16)
 						fill(data, uint32(g))
-						var call transport.Call
+						var call rpc.Call
 						for i := 0; ; i++ {
 							n := 64
 							if (g+i)%4 == 0 {
@@ -865,24 +866,24 @@ func testEndsUnderLoad(t *testing.T, b *bed) {
 // An opaqueBinding makes an opaque<> at the start of arguments and results eligible.
 type opaqueBinding struct{}
 
-func (opaqueBinding) Call(_ transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
-	bounds := transport.ReplyBounds{MaxResults: 64, NumItems: 1}
+func (opaqueBinding) Call(_ rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	bounds := rpc.ReplyBounds{MaxResults: 64, NumItems: 1}
 	bounds.Items[0] = 1 << 20
-	return opaqueBinding{}.Reply(transport.Procedure{}, args, false, items), bounds
+	return opaqueBinding{}.Reply(rpc.Procedure{}, args, false, items), bounds
 }
 
-func (opaqueBinding) Reply(_ transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+func (opaqueBinding) Reply(_ rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	n, size := xdr.ConsumeUint32(results)
 	if size < 0 || !reduced && int(n) > len(results)-4 {
 		return items[:0]
 	}
-	return append(items[:0], transport.Range{Offset: 4, Length: int(n)})
+	return append(items[:0], rpc.Range{Offset: 4, Length: int(n)})
 }
 
 // testBridge: a program that knows RPC over a byte stream alone, at both ends.
 func testBridge(t *testing.T, b *bed) {
 	const bridged = prog + 1
-	for name, binding := range map[string]transport.Binding{"bulk by chunks": opaqueBinding{}, "whole messages": nil} {
+	for name, binding := range map[string]rpc.Binding{"bulk by chunks": opaqueBinding{}, "whole messages": nil} {
 		t.Run(name, func(t *testing.T) {
 			w := b.start(t, nil)
 			l := w.server.Bridge(binding, bridged)
@@ -986,7 +987,7 @@ func testRegisteredMemory(t *testing.T, b *bed) {
 		for g := range callers {
 			wg.Go(func() {
 				data, buf := mem[2*g*size:][:size], mem[(2*g+1)*size:][:size]
-				var call transport.Call
+				var call rpc.Call
 				for i := range n {
 					fill(data, uint32(g*n+i))
 					clear(buf)
@@ -1006,7 +1007,7 @@ func testRegisteredMemory(t *testing.T, b *bed) {
 		t.Errorf("%d registrations for %d calls with two items each", more, n*callers)
 	}
 	before := regions()
-	var call transport.Call
+	var call rpc.Call
 	kept := 0
 	if !cl.Info().Capabilities.LocalDMA {
 		kept = 1

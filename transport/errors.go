@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A DialError is a connection that could not be made. It unwraps to the cause.
@@ -38,9 +39,9 @@ func (e *BusyError) Unwrap() error { return e.Err }
 func (e *BusyError) Temporary() bool { return true }
 
 var (
-	errOverrun    = &PeerError{Reason: "it sent more calls than it was granted"}
-	errNoDone     = &PeerError{Reason: "it did not say RDMA_DONE in time"}
-	errInvalidate = &PeerError{Reason: "it invalidated memory of another call"}
+	errOverrun    = &rpc.PeerError{Reason: "it sent more calls than it was granted"}
+	errNoDone     = &rpc.PeerError{Reason: "it did not say RDMA_DONE in time"}
+	errInvalidate = &rpc.PeerError{Reason: "it invalidated memory of another call"}
 
 	// Not a *PeerError: a peer that is slow for a while has broken nothing, so that other
 	// calls are made again.
@@ -86,7 +87,7 @@ func busy(addr string, err error) error {
 
 // unorderly is why a connection with this end has not ended in order, nil if it has.
 func unorderly(end error) error {
-	var closed *ClosedError
+	var closed *rpc.ClosedError
 	var ce *fabric.ConnError
 	if !errors.As(end, &closed) || closed.Reason == nil || errors.As(closed.Reason, &ce) && ce.Clean {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -25,8 +26,8 @@ func Example() {
 
 	server, err := transport.NewServer(nil)
 	check(err)
-	check(server.Register(transport.Program{Number: 0x20000001, Low: 1, High: 1, Handler: transport.Procedures{
-		1: func(_ context.Context, req *transport.Request, res *transport.Response) {
+	check(server.Register(rpc.Program{Number: 0x20000001, Low: 1, High: 1, Handler: rpc.Procedures{
+		1: func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			n, size := xdr.ConsumeUint32(req.Args)
 			if size < 0 || n > 1<<20 {
 				res.Fail(oncrpc.GarbageArgs)
@@ -45,10 +46,10 @@ func Example() {
 	client, err := transport.Dial(ctx, provider, l.Addr().String(), nil)
 	check(err)
 	defer client.Close()
-	call := transport.Call{
+	call := rpc.Call{
 		Prog: 0x20000001, Vers: 1, Proc: 1,
 		Args:       xdr.AppendUint32(nil, 1_000_000),
-		WriteItems: []transport.WriteItem{{Buf: make([]byte, 1<<20)}},
+		WriteItems: []rpc.WriteItem{{Buf: make([]byte, 1<<20)}},
 	}
 	check(client.Call(ctx, &call))
 	results := call.Decoder()
@@ -66,8 +67,8 @@ func ExamplePipeline() {
 		log.Fatal(err)
 	}
 	defer server.Close()
-	err = server.Register(transport.Program{Number: 0x20000001, Low: 1, High: 1, Handler: transport.Procedures{
-		1: func(_ context.Context, req *transport.Request, res *transport.Response) {
+	err = server.Register(rpc.Program{Number: 0x20000001, Low: 1, High: 1, Handler: rpc.Procedures{
+		1: func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			n, _ := xdr.ConsumeUint32(req.Args)
 			res.Results = xdr.AppendUint32(res.Results, n*n)
 		},
@@ -89,9 +90,9 @@ func ExamplePipeline() {
 
 	p := transport.NewPipeline(client)
 	defer p.Close()
-	calls := make([]transport.Call, 8)
+	calls := make([]rpc.Call, 8)
 	for i := range calls {
-		calls[i] = transport.Call{Prog: 0x20000001, Vers: 1, Proc: 1, Args: xdr.AppendUint32(nil, uint32(i)), MaxResults: 4}
+		calls[i] = rpc.Call{Prog: 0x20000001, Vers: 1, Proc: 1, Args: xdr.AppendUint32(nil, uint32(i)), MaxResults: 4}
 		p.Start(&calls[i])
 	}
 	sum := uint32(0)
@@ -121,12 +122,12 @@ func ExampleClient_RegisterMemory() {
 		log.Fatal(err)
 	}
 	defer mem.Close()
-	var call transport.Call
+	var call rpc.Call
 	for block := range uint32(16) {
 		buf := mem.Bytes()[block<<20:][:1<<20]
 		call.Prog, call.Vers, call.Proc = 0x20000001, 1, 1
 		call.Args = xdr.AppendUint32(call.Args[:0], block)
-		call.WriteItems = append(call.WriteItems[:0], transport.WriteItem{Buf: buf})
+		call.WriteItems = append(call.WriteItems[:0], rpc.WriteItem{Buf: buf})
 		if err := client.Call(ctx, &call); err != nil {
 			log.Fatal(err)
 		}

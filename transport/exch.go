@@ -8,6 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
@@ -127,7 +128,7 @@ func (x *exch) endPace() { x.leader.endPace() }
 // proceed executes the call: what its results may take was reserved before the call was pulled.
 func (x *exch) proceed() { x.execute() }
 
-func (x *exch) fits(p *Program) bool { return x.chunksFit(p.Binding) }
+func (x *exch) fits(p *rpc.Program) bool { return x.chunksFit(p.Binding) }
 
 // goOn goes on as the leader.
 func (x *exch) goOn() { x.leader.takeOver(x) }
@@ -135,7 +136,7 @@ func (x *exch) goOn() { x.leader.takeOver(x) }
 // chunksFit compares the read chunks of a call with what the binding says: each is an item that may be one, and has as many
 // bytes as its length word says, or as many with padding (RFC 5666 section 3.4). What a security
 // service protects has none (RFC 8166 section 8.2.2).
-func (x *exch) chunksFit(b Binding) bool {
+func (x *exch) chunksFit(b rpc.Binding) bool {
 	reads := x.hdr.Reads
 	for len(reads) > 0 && reads[0].Position == 0 {
 		reads = reads[1:]
@@ -149,7 +150,7 @@ func (x *exch) chunksFit(b Binding) bool {
 	case b == nil:
 		return true
 	}
-	x.ranges, _ = b.Call(Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, x.msg[n:], x.ranges[:0])
+	x.ranges, _ = b.Call(rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, x.msg[n:], x.ranges[:0])
 	for items := x.ranges; len(reads) > 0; {
 		at, sum := int(reads[0].Position), 0
 		for len(reads) > 0 && int(reads[0].Position) == at {

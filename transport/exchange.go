@@ -23,13 +23,13 @@ type exchange struct {
 	wire carrier
 
 	received
-	prog     *Program
+	prog     *rpc.Program
 	detached bool   // a goroutine of its own executes the call, and holds the arena
 	start    func() // serve
 	recalled
-	req    Request
-	res    Response
-	ranges []Range // scratch
+	req    rpc.Request
+	res    rpc.Response
+	ranges []rpc.Range // scratch
 	holdings
 	observed
 }
@@ -60,7 +60,7 @@ type carrier interface {
 	replycache.Waiter
 
 	other() bool                                 // takes a call to a program that is not in the registry, or returns false
-	fits(p *Program) bool                        // the call's chunks are as the program's binding says
+	fits(p *rpc.Program) bool                    // the call's chunks are as the program's binding says
 	endPace()                                    // see pace
 	proceed()                                    // has the exchange execute the call when there is memory for its results
 	results() []byte                             // where the results are built, empty
@@ -167,7 +167,7 @@ func (x *exchange) request() {
 }
 
 // authorized asks the program whether the call may be executed. If not, it is answered.
-func (x *exchange) authorized(p *Program) bool {
+func (x *exchange) authorized(p *rpc.Program) bool {
 	x.request()
 	h, ok := authorize(p, &x.req, func() {
 		x.res = rpc.Answering(x.wire, nil)
@@ -272,10 +272,10 @@ func (x *exchange) arrived() {
 }
 
 // observeCall says that the call, whose message is whole, begins. t is how it has come.
-func (x *exchange) observeCall(t Transfer) {
+func (x *exchange) observeCall(t rpc.Transfer) {
 	call := &x.call
-	x.event = x.core.cfg.observation.begin(CallEvent{
-		Procedure: Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, Conn: &x.core.public, Executed: true,
+	x.event = x.core.cfg.observation.begin(rpc.CallEvent{
+		Procedure: rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, Conn: &x.core.public, Executed: true,
 		Backward: x.core.role == roleClient, XID: call.XID, Began: x.came, Waited: time.Since(x.came), Request: t,
 	})
 }

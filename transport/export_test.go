@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // ArenaSlabs is how many slabs the client's arena has. An ended connection without
@@ -103,7 +104,7 @@ func Random(cfg *Settings, f func() uint64) *Settings {
 }
 
 // XID is the xid that a call was last sent with, 0 if it was not sent.
-func XID(call *Call) uint32 {
+func XID(call *rpc.Call) uint32 {
 	p := pendingOf(call)
 	if !p.sent {
 		return 0
@@ -204,12 +205,12 @@ type Settings struct {
 	RFC5666                             *RFC5666
 	SetupTimeout, StallTimeout          time.Duration
 	Logger                              *slog.Logger
-	Observer                            Observer
-	Middleware                          []Middleware
+	Observer                            rpc.Observer
+	Middleware                          []rpc.Middleware
 	BounceMax                           int
 
 	// A client's.
-	Callbacks              []Program
+	Callbacks              []rpc.Program
 	NoReconnect            bool
 	MaxPause               time.Duration
 	OnReconnect            func(cl *Client)

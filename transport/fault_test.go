@@ -9,6 +9,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -49,7 +50,7 @@ func (b *bed) underFault(t *testing.T, fault fabrictest.Fault) (struck bool) {
 		t.Fatal(err)
 	}
 	svc := &service{}
-	err = s.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: svc,
+	err = s.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: svc,
 		Inline: func(_, proc uint32) bool { return proc == procEcho }})
 	if err != nil {
 		t.Fatal(err)
@@ -84,9 +85,9 @@ func (b *bed) underFault(t *testing.T, fault fabrictest.Fault) (struck bool) {
 		wg.Go(func() {
 			buf := make([]byte, len(data))
 			for _, n := range []int{10, len(data), 100, len(data)} {
-				call := transport.Call{Prog: prog, Vers: 1, Proc: proc, Args: xdr.AppendUint32(nil, uint32(n)), MaxResults: 8,
-					ReadItems:  []transport.ReadItem{{Offset: 4, Data: data[:n]}},
-					WriteItems: []transport.WriteItem{{Buf: buf[:n]}}}
+				call := rpc.Call{Prog: prog, Vers: 1, Proc: proc, Args: xdr.AppendUint32(nil, uint32(n)), MaxResults: 8,
+					ReadItems:  []rpc.ReadItem{{Offset: 4, Data: data[:n]}},
+					WriteItems: []rpc.WriteItem{{Buf: buf[:n]}}}
 				if err := cl.Call(ctx, &call); err != nil && ctx.Err() != nil {
 					t.Errorf("call hangs: %v", err)
 				}

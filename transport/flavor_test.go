@@ -17,6 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -98,7 +99,7 @@ func toyOpen(key []byte, what string, seq uint32, sealed []byte) (body []byte, o
 
 // ---- the server
 
-// A toyServer is the server's half. Its wrap is a transport.Middleware.
+// A toyServer is the server's half. Its wrap is a rpc.Middleware.
 type toyServer struct {
 	secret []byte
 	liar   atomic.Bool // it signs replies wrongly
@@ -122,8 +123,8 @@ func (c *toyContext) take(seq uint32) bool {
 	return true
 }
 
-func (s *toyServer) wrap(next transport.Handler) transport.Handler {
-	return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (s *toyServer) wrap(next rpc.Handler) rpc.Handler {
+	return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		var cred toyCred
 		switch ok := cred.decode(req.Cred); {
 		case !ok:
@@ -139,7 +140,7 @@ func (s *toyServer) wrap(next transport.Handler) transport.Handler {
 }
 
 // set makes a context: RFC 2203 section 5.2.2.
-func (s *toyServer) set(req *transport.Request, res *transport.Response) {
+func (s *toyServer) set(req *rpc.Request, res *rpc.Response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	handle, nonce := uint32(len(s.contexts)+1), make([]byte, 16)
@@ -151,7 +152,7 @@ func (s *toyServer) set(req *transport.Request, res *transport.Response) {
 }
 
 // serve has a call executed that is in order: RFC 2203 section 5.3.3.
-func (s *toyServer) serve(ctx context.Context, cred *toyCred, req *transport.Request, res *transport.Response, next transport.Handler) {
+func (s *toyServer) serve(ctx context.Context, cred *toyCred, req *rpc.Request, res *rpc.Response, next rpc.Handler) {
 	header := oncrpc.AppendCall(nil, &oncrpc.CallHeader{
 		XID: req.XID, RPCVers: oncrpc.Version, Prog: req.Prog, Vers: req.Vers, Proc: req.Proc, Cred: req.Cred,
 	})
@@ -193,24 +194,24 @@ var errToyServer = errors.New("it is not the server that answers")
 
 // A toyCaller is the client's half, around a Caller.
 type toyCaller struct {
-	next   transport.Caller
+	next   rpc.Caller
 	key    []byte
 	handle uint32
 	seq    atomic.Uint32
-	tamper func(call *transport.Call) // with what is sent
+	tamper func(call *rpc.Call) // with what is sent
 }
 
 // newToyCaller sets up a context.
-func newToyCaller(next transport.Caller, secret []byte) (*toyCaller, error) {
+func newToyCaller(next rpc.Caller, secret []byte) (*toyCaller, error) {
 	nonce := make([]byte, 16)
 	rand.Read(nonce)
 	cred := toyCred{proc: toyInit}
-	call := transport.Call{Prog: prog, Vers: 1, Cred: cred.auth(), Args: nonce, MaxResults: 100}
+	call := rpc.Call{Prog: prog, Vers: 1, Cred: cred.auth(), Args: nonce, MaxResults: 100}
 	if err := next.Call(bg, &call); err != nil {
 		return nil, err
 	}
 	d := xdr.NewDecoder(call.Results)
-	c := &toyCaller{next: next, handle: d.Uint32(), tamper: func(*transport.Call) {}}
+	c := &toyCaller{next: next, handle: d.Uint32(), tamper: func(*rpc.Call) {}}
 	c.key = toyMAC(secret, "key", nonce, d.FixedOpaque(16))
 	if d.End() != nil || !hmac.Equal(call.Reply.Verf.Body, toyMAC(c.key, "window")) {
 		return nil, errToyServer
@@ -219,9 +220,9 @@ func newToyCaller(next transport.Caller, secret []byte) (*toyCaller, error) {
 }
 
 // Call makes another call of call, in an envelope, without items.
-func (c *toyCaller) Call(ctx context.Context, call *transport.Call) error {
+func (c *toyCaller) Call(ctx context.Context, call *rpc.Call) error {
 	cred := toyCred{seq: c.seq.Add(1), handle: c.handle}
-	sealed := transport.Call{
+	sealed := rpc.Call{
 		Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: cred.auth(),
 		Sign:       func(header []byte) oncrpc.Auth { return toyVerf(toyMAC(c.key, "header", header)) },
 		Args:       toySeal(c.key, "arguments", cred.seq, call.AppendArgs(nil)),
@@ -255,16 +256,16 @@ func TestFlavor(t *testing.T) {
 	secret := []byte("known to both")
 	toy := &toyServer{secret: secret, contexts: make(map[uint32]*toyContext)}
 	svc := &service{}
-	program := transport.Program{Number: prog, Low: 1, High: 1, Null: true, Handler: transport.Chain(svc, toy.wrap),
+	program := rpc.Program{Number: prog, Low: 1, High: 1, Null: true, Handler: rpc.Chain(svc, toy.wrap),
 		Inline: func(_, proc uint32) bool { return proc == procEcho }}
-	onBoth(t, nil, nil, []transport.Program{program}, func(t *testing.T, cl *transport.Client) {
+	onBoth(t, nil, nil, []rpc.Program{program}, func(t *testing.T, cl *transport.Client) {
 		c, err := newToyCaller(cl, secret)
 		if err != nil {
 			t.Fatal(err)
 		}
 		data, buf := make([]byte, 1<<20), make([]byte, 1<<20)
 		fill(data, 8)
-		var call transport.Call
+		var call rpc.Call
 		for _, n := range []int{0, 1, 64, 3900, 3960, 4000, 4096, 70000, 1<<20 - 1} {
 			for _, proc := range []uint32{procEcho, procSlow} {
 				clear(buf)
@@ -276,11 +277,11 @@ func TestFlavor(t *testing.T) {
 		if st := cl.Stats(); st.ReadChunk+st.WriteChunk > 0 || cl.Info().Provider != "tcp" && (st.LongCall == 0 || st.ReplyChunk == 0) {
 			t.Errorf("protected calls went as %+v", st)
 		}
-		long := transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 5000), MaxResults: 20000}
+		long := rpc.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 5000), MaxResults: 20000}
 		if err := c.Call(bg, &long); err != nil || len(long.Results) != 20000 || long.Results[19999] != 5000%256-1 {
 			t.Errorf("long results: %v, %d bytes", err, len(long.Results))
 		}
-		if err := c.Call(bg, &transport.Call{Prog: prog, Vers: 1}); err == nil {
+		if err := c.Call(bg, &rpc.Call{Prog: prog, Vers: 1}); err == nil {
 			t.Error("procedure 0 has been executed by a handler that has none")
 		}
 		toyParallel(t, c)
@@ -293,7 +294,7 @@ func toyParallel(t *testing.T, c *toyCaller) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			var call transport.Call
+			var call rpc.Call
 			data, buf := []byte("some bytes that are secret"), make([]byte, 100)
 			for range 50 {
 				if err := echo(c, procEcho, data, buf, &call); err != nil {
@@ -311,27 +312,27 @@ func toyRefusals(t *testing.T, c *toyCaller, toy *toyServer) {
 	good := c.tamper
 	for _, tt := range []struct {
 		name   string
-		tamper func(call *transport.Call)
+		tamper func(call *rpc.Call)
 		accept oncrpc.AcceptStat
 		auth   oncrpc.AuthStat
 	}{
-		{"another key for the header", func(call *transport.Call) {
+		{"another key for the header", func(call *rpc.Call) {
 			call.Sign = func(header []byte) oncrpc.Auth { return toyVerf(toyMAC([]byte("guess"), "header", header)) }
 		}, 0, oncrpc.AuthGSSCred},
-		{"no verifier", func(call *transport.Call) { call.Sign = nil }, 0, oncrpc.AuthGSSCred},
-		{"a context that there is not", func(call *transport.Call) {
+		{"no verifier", func(call *rpc.Call) { call.Sign = nil }, 0, oncrpc.AuthGSSCred},
+		{"a context that there is not", func(call *rpc.Call) {
 			call.Cred = (&toyCred{seq: c.seq.Load(), handle: 999}).auth()
 		}, 0, oncrpc.AuthGSSCred},
-		{"a sequence number again", func(call *transport.Call) {
+		{"a sequence number again", func(call *rpc.Call) {
 			call.Cred = (&toyCred{seq: 2, handle: c.handle}).auth()
 		}, 0, oncrpc.AuthGSSCred},
-		{"a credential cut short", func(call *transport.Call) { call.Cred.Body = call.Cred.Body[:20] }, 0, oncrpc.AuthBadCred},
-		{"AUTH_SYS", func(call *transport.Call) { call.Cred = (&oncrpc.AuthSys{}).Auth() }, 0, oncrpc.AuthBadCred},
-		{"other arguments", func(call *transport.Call) { call.Args[9] ^= 4 }, oncrpc.GarbageArgs, 0},
-		{"arguments cut short", func(call *transport.Call) { call.Args = call.Args[:8] }, oncrpc.GarbageArgs, 0},
+		{"a credential cut short", func(call *rpc.Call) { call.Cred.Body = call.Cred.Body[:20] }, 0, oncrpc.AuthBadCred},
+		{"AUTH_SYS", func(call *rpc.Call) { call.Cred = (&oncrpc.AuthSys{}).Auth() }, 0, oncrpc.AuthBadCred},
+		{"other arguments", func(call *rpc.Call) { call.Args[9] ^= 4 }, oncrpc.GarbageArgs, 0},
+		{"arguments cut short", func(call *rpc.Call) { call.Args = call.Args[:8] }, oncrpc.GarbageArgs, 0},
 	} {
 		c.tamper = tt.tamper
-		err := c.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 3), MaxResults: 100})
+		err := c.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 3), MaxResults: 100})
 		var got *oncrpc.RPCError
 		if !errors.As(err, &got) || got.AcceptStat != tt.accept || got.AuthStat != tt.auth {
 			t.Errorf("%s: %v", tt.name, err)
@@ -339,7 +340,7 @@ func toyRefusals(t *testing.T, c *toyCaller, toy *toyServer) {
 	}
 	c.tamper = good
 	toy.liar.Store(true)
-	three := transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 3), MaxResults: 100}
+	three := rpc.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 3), MaxResults: 100}
 	if err := c.Call(bg, &three); err != errToyServer {
 		t.Errorf("a server that does not know the key: %v", err)
 	}
@@ -357,27 +358,27 @@ func TestSignedCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			toy := &toyServer{secret: secret, contexts: make(map[uint32]*toyContext)}
 			var executed atomic.Int32
-			handler := func(_ context.Context, req *transport.Request, res *transport.Response) {
+			handler := func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 				if executed.Add(1) == 3 {
 					req.Conn().Close() // the reply to the third gets lost
 					<-req.Conn().Done()
 				}
 				res.Results = append(res.Results, req.Args...)
 			}
-			addr := serveNew(t, p, nil, []transport.Program{{Number: prog, Low: 1, High: 1, Null: true,
-				Handler: transport.Chain(transport.HandlerFunc(handler), toy.wrap)}})
+			addr := serveNew(t, p, nil, []rpc.Program{{Number: prog, Low: 1, High: 1, Null: true,
+				Handler: rpc.Chain(rpc.HandlerFunc(handler), toy.wrap)}})
 			cl := dialNew(t, p, addr, nil)
 			c, err := newToyCaller(cl, secret)
 			if err != nil {
 				t.Fatal(err)
 			}
 			signed := 0
-			c.tamper = func(call *transport.Call) {
+			c.tamper = func(call *rpc.Call) {
 				sign := call.Sign
 				call.Sign = func(header []byte) oncrpc.Auth { signed++; return sign(header) }
 			}
 			for i := range uint32(5) {
-				call := transport.Call{Prog: prog, Vers: 1, Proc: 1, Args: xdr.AppendUint32(nil, i), MaxResults: 100}
+				call := rpc.Call{Prog: prog, Vers: 1, Proc: 1, Args: xdr.AppendUint32(nil, i), MaxResults: 100}
 				if err := c.Call(bg, &call); err != nil || !bytes.Equal(call.Results, call.Args) {
 					t.Errorf("call %d: %v", i, err)
 				}

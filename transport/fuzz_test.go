@@ -7,6 +7,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // FuzzServer sends a server one message of any bytes. It is answered once, or
@@ -81,9 +82,9 @@ func FuzzClient(f *testing.F) {
 			return
 		}
 		client(t, nil, func(p *peer, cl *Client) {
-			call := Call{Prog: testProg, Vers: 1}
+			call := rpc.Call{Prog: testProg, Vers: 1}
 			if chunks {
-				call.WriteItems, call.MaxResults = []WriteItem{{Buf: make([]byte, 9000)}}, 10_000
+				call.WriteItems, call.MaxResults = []rpc.WriteItem{{Buf: make([]byte, 9000)}}, 10_000
 			}
 			done := async(cl, bg, &call)
 			h, _ := p.message("the call")

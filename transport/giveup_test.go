@@ -8,6 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -21,8 +22,8 @@ func TestIwarpGivenUpCallKeepsConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if err := s.Register(transport.Program{Number: prog, Low: 1, High: 1, Idempotent: transport.Every,
-		Handler: transport.HandlerFunc(func(ctx context.Context, req *transport.Request, _ *transport.Response) {
+	if err := s.Register(rpc.Program{Number: prog, Low: 1, High: 1, Idempotent: rpc.Every,
+		Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, _ *rpc.Response) {
 			if req.Proc != hold {
 				return
 			}
@@ -53,8 +54,8 @@ func TestIwarpGivenUpCallKeepsConnection(t *testing.T) {
 		ctx, cancel := context.WithCancel(bg)
 		done := make(chan error, 1)
 		go func() {
-			done <- cl.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: hold, Args: xdr.AppendUint32(nil, 64<<10),
-				ReadItems: []transport.ReadItem{{Offset: 4, Data: make([]byte, 64<<10)}}})
+			done <- cl.Call(ctx, &rpc.Call{Prog: prog, Vers: 1, Proc: hold, Args: xdr.AppendUint32(nil, 64<<10),
+				ReadItems: []rpc.ReadItem{{Offset: 4, Data: make([]byte, 64<<10)}}})
 		}()
 		select {
 		case <-begun:

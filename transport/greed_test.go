@@ -17,6 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -90,10 +91,10 @@ func (r *raw) withhold(calls, size int) error {
 }
 
 // produce has the server make n bytes.
-func produce(cl *transport.Client, n int, buf []byte, call *transport.Call) error {
+func produce(cl *transport.Client, n int, buf []byte, call *rpc.Call) error {
 	call.Prog, call.Vers, call.Proc = prog, 1, procMake
 	call.Args = xdr.AppendUint32(xdr.AppendUint32(call.Args[:0], uint32(n)), 1)
-	call.WriteItems = append(call.WriteItems[:0], transport.WriteItem{Buf: buf[:n]})
+	call.WriteItems = append(call.WriteItems[:0], rpc.WriteItem{Buf: buf[:n]})
 	call.MaxResults = 8
 	if err := cl.Call(bg, call); err != nil {
 		return err
@@ -126,7 +127,7 @@ func TestIwarpGreed(t *testing.T) {
 			var most atomic.Int64
 			for range 4 {
 				callers.Go(func() {
-					var call transport.Call
+					var call rpc.Call
 					buf := make([]byte, 1<<20)
 					for range 25 {
 						if err := produce(good, 1<<20, buf, &call); err != nil {
@@ -208,10 +209,10 @@ func BenchmarkUnderAttack(b *testing.B) {
 		for _, load := range []struct {
 			name  string
 			depth int
-			call  func(cl *transport.Client, buf []byte, call *transport.Call) error
+			call  func(cl *transport.Client, buf []byte, call *rpc.Call) error
 		}{
-			{"null", 1, func(cl *transport.Client, _ []byte, _ *transport.Call) error { return cl.Null(bg, prog, 1) }},
-			{"read=1Mi", 4, func(cl *transport.Client, buf []byte, call *transport.Call) error {
+			{"null", 1, func(cl *transport.Client, _ []byte, _ *rpc.Call) error { return cl.Null(bg, prog, 1) }},
+			{"read=1Mi", 4, func(cl *transport.Client, buf []byte, call *rpc.Call) error {
 				return produce(cl, 1<<20, buf, call)
 			}},
 		} {
@@ -224,7 +225,7 @@ func BenchmarkUnderAttack(b *testing.B) {
 					start := time.Now()
 					for range load.depth {
 						wg.Go(func() {
-							var call transport.Call
+							var call rpc.Call
 							buf := make([]byte, 1<<20)
 							for time.Since(start) < d {
 								if err := load.call(cl, buf, &call); err != nil {

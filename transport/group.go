@@ -10,6 +10,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
@@ -190,8 +191,8 @@ func (g *Group) pick(bulk int64) *member {
 }
 
 // Call makes one call, as [Client.Call] does, on one of the connections.
-func (g *Group) Call(ctx context.Context, call *Call) error {
-	if IsInline(ctx) {
+func (g *Group) Call(ctx context.Context, call *rpc.Call) error {
+	if rpc.IsInline(ctx) {
 		return errInline
 	}
 	var bulk int64
@@ -226,7 +227,7 @@ func (g *Group) Call(ctx context.Context, call *Call) error {
 
 // stillSent is the error of a call that may have been sent before it was made for the last time.
 func stillSent(err error, before bool) error {
-	if lost, ok := err.(*LostError); ok && before {
+	if lost, ok := err.(*rpc.LostError); ok && before {
 		lost.Sent = true
 	}
 	return err
@@ -276,7 +277,7 @@ func (g *Group) await(ctx context.Context, sent bool) error {
 		}
 		g.mu.Lock()
 		if err != nil {
-			return &LostError{Addr: g.addr(), Sent: sent, Err: err, Reason: g.trouble()}
+			return &rpc.LostError{Addr: g.addr(), Sent: sent, Err: err, Reason: g.trouble()}
 		}
 	}
 }
@@ -347,7 +348,7 @@ func (g *Group) First() *Client { return g.list()[0].cl }
 
 // Null calls procedure 0 of a program, which every program answers.
 func (g *Group) Null(ctx context.Context, prog, vers uint32) error {
-	return g.Call(ctx, &Call{Prog: prog, Vers: vers})
+	return g.Call(ctx, &rpc.Call{Prog: prog, Vers: vers})
 }
 
 // RegisterMemory is [Client.RegisterMemory] for all connections: mem is registered with those that
@@ -362,7 +363,7 @@ func (g *Group) RegisterMemory(mem []byte) (*Memory, error) {
 
 // Info says what the set-up of a connection agreed on: of the first one that takes calls, or else
 // of the first. Credits are those of all connections together.
-func (g *Group) Info() ConnInfo {
+func (g *Group) Info() rpc.ConnInfo {
 	all := g.list()
 	of, credits := -1, 0
 	for i, m := range all {
@@ -383,8 +384,8 @@ func (g *Group) Info() ConnInfo {
 
 // Stats returns the counters, of all connections together, those that have ended included. Resent
 // counts calls that were made on another connection as well.
-func (g *Group) Stats() Stats {
-	var sum Stats
+func (g *Group) Stats() rpc.Stats {
+	var sum rpc.Stats
 	for _, m := range g.list() {
 		s := m.cl.Stats()
 		sum.Add(&s)
@@ -408,7 +409,7 @@ func (g *Group) Err() error {
 func (g *Group) stop() []*member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.end(&ClosedError{Addr: g.addr()})
+	g.end(&rpc.ClosedError{Addr: g.addr()})
 	return g.list()
 }
 

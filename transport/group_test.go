@@ -14,6 +14,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // spots is a provider of scripted peers at several addresses.
@@ -135,7 +136,7 @@ func (g *Group) close(t *testing.T) {
 }
 
 // grant gives p's client so many credits, with the reply to a call.
-func (p *peer) grant(credits uint32, of Caller) {
+func (p *peer) grant(credits uint32, of rpc.Caller) {
 	p.t.Helper()
 	done := async(of, bg, testCall())
 	h, _ := p.message("a call")
@@ -209,8 +210,8 @@ func TestGroupSpreads(t *testing.T) {
 
 	t.Run("bulk data goes over all connections", func(t *testing.T) {
 		two(t, nil, func(s *spots, p, q *peer, g *Group) {
-			read := func() (*Call, <-chan error) {
-				call := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, fullBulk)}}}
+			read := func() (*rpc.Call, <-chan error) {
+				call := &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, fullBulk)}}}
 				done := async(g, bg, call)
 				synctest.Wait()
 				return call, done
@@ -231,7 +232,7 @@ func TestGroupSpreads(t *testing.T) {
 		two(t, nil, func(s *spots, p, q *peer, g *Group) {
 			async(g, bg, numbered(7))
 			p.message("a call: the second connection has fewer")
-			async(g, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, fullBulk+1)}}})
+			async(g, bg, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, fullBulk+1)}}})
 			p.message("the call with the item")
 		})
 	})
@@ -434,7 +435,7 @@ func TestGroupFailover(t *testing.T) {
 			done := async(g, bg, call)
 			p.message("the call")
 			p.hangUp()
-			var lost *LostError
+			var lost *rpc.LostError
 			if err := outcome(t, done); !errors.As(err, &lost) || !lost.Sent {
 				t.Errorf("%v", err)
 			}
@@ -450,7 +451,7 @@ func TestGroupFailover(t *testing.T) {
 			p.message("the call")
 			p.hangUp()
 			time.Sleep(time.Minute)
-			var lost *LostError
+			var lost *rpc.LostError
 			if err := outcome(t, done); !errors.As(err, &lost) || !lost.Sent || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v", err)
 			}
@@ -476,13 +477,13 @@ func TestGroupFailover(t *testing.T) {
 
 	t.Run("a server that breaks the protocol does not get its call again; others go on elsewhere", func(t *testing.T) {
 		two(t, reads, func(s *spots, p, q *peer, g *Group) {
-			item := &Call{Prog: testProg, Vers: 1, Proc: 7, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			item := &rpc.Call{Prog: testProg, Vers: 1, Proc: 7, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
 			victim := async(g, bg, item)
 			h, _ := p.message("a call with a write chunk")
 			other := async(g, bg, numbered(1))
 			h2, _ := p.numberedCall("another")
 			p.send(p.replyBytes(rpcrdma.Header{XID: h2.XID, Credit: 2}, nil), h.Writes[0][0].Handle)
-			var broke *PeerError
+			var broke *rpc.PeerError
 			if err := outcome(t, victim); !errors.As(err, &broke) {
 				t.Errorf("%v", err)
 			}
@@ -577,7 +578,7 @@ func TestGroupAllLost(t *testing.T) {
 			done := async(g, ctx, testCall())
 			time.Sleep(time.Minute)
 			err := outcome(t, done)
-			var lost *LostError
+			var lost *rpc.LostError
 			if !errors.As(err, &lost) || lost.Sent || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, net.ErrClosed) ||
 				!strings.Contains(err.Error(), "nobody is at a") || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%v", err)
@@ -597,7 +598,7 @@ func TestGroupAllLost(t *testing.T) {
 			q.hangUp()
 			p.hangUp()
 			time.Sleep(time.Minute)
-			var lost *LostError
+			var lost *rpc.LostError
 			if err := outcome(t, done); !errors.As(err, &lost) || !lost.Sent {
 				t.Errorf("%v", err)
 			}
@@ -711,7 +712,7 @@ func TestGroupEnds(t *testing.T) {
 				}
 			}
 			done = append(done, async(g, bg, testCall()))
-			var closed *ClosedError
+			var closed *rpc.ClosedError
 			for n := range done {
 				if err := outcome(t, done[n]); !errors.As(err, &closed) || closed.Reason != nil {
 					t.Errorf("call %d: %v", n, err)
@@ -840,7 +841,7 @@ func TestGroupVersion(t *testing.T) {
 		done := async(g, bg, testCall())
 		time.Sleep(time.Second)
 		q.speaks(3, 4)
-		var none *VersionError
+		var none *rpc.VersionError
 		if err := outcome(t, done); !errors.As(err, &none) || !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%v", err)
 		}
@@ -857,7 +858,7 @@ func TestGroupVersion(t *testing.T) {
 
 // TestStatsSum: every counter is in the sum.
 func TestStatsSum(t *testing.T) {
-	var one, sum Stats
+	var one, sum rpc.Stats
 	v := reflect.ValueOf(&one).Elem()
 	for i := range v.NumField() {
 		v.Field(i).SetUint(uint64(i + 1))

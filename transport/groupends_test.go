@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -41,7 +42,7 @@ func grown(t *testing.T, w *world, g *transport.Group, conns int) {
 	end := time.Now().Add(30 * time.Second)
 	for range 8 * conns {
 		wg.Go(func() {
-			var call transport.Call
+			var call rpc.Call
 			data, buf := make([]byte, 1<<19), make([]byte, 1<<19)
 			for !full.Load() && time.Now().Before(end) {
 				if err := echo(g, procSlow, data, buf, &call); err != nil {
@@ -70,7 +71,7 @@ func testGroupMemory(t *testing.T, b *bed) {
 		t.Fatal(err)
 	}
 	grown(t, w, g, b.conns)
-	var call transport.Call
+	var call rpc.Call
 	if err := echo(g, procEcho, mem.Bytes()[:1<<19], mem.Bytes()[1<<19:], &call); err != nil {
 		t.Error(err)
 	}
@@ -88,7 +89,7 @@ type onceLog struct {
 	cuts  int
 }
 
-func (l *onceLog) ServeRPC(_ context.Context, req *transport.Request, res *transport.Response) {
+func (l *onceLog) ServeRPC(_ context.Context, req *rpc.Request, res *rpc.Response) {
 	id, n := xdr.ConsumeUint32(req.Args)
 	if n <= 0 || req.Proc != procOnce {
 		res.Fail(oncrpc.ProcUnavail)
@@ -118,7 +119,7 @@ func TestGroupOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := server.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: l}); err != nil {
+			if err := server.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: l}); err != nil {
 				t.Fatal(err)
 			}
 			at, err := server.Listen(bg, provider, "127.0.0.1:0")
@@ -144,7 +145,7 @@ func TestGroupOnce(t *testing.T) {
 			for c := range uint32(callers) {
 				wg.Go(func() {
 					for i := range uint32(each) {
-						call := transport.Call{Prog: prog, Vers: 1, Proc: procOnce, Args: xdr.AppendUint32(nil, c*each+i)}
+						call := rpc.Call{Prog: prog, Vers: 1, Proc: procOnce, Args: xdr.AppendUint32(nil, c*each+i)}
 						if err := g.Call(bg, &call); err != nil {
 							t.Errorf("call %d: %v", c*each+i, err)
 							return
@@ -180,7 +181,7 @@ func TestGroupRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: &service{}, Idempotent: transport.Every}); err != nil {
+		if err := s.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: &service{}, Idempotent: rpc.Every}); err != nil {
 			t.Fatal(err)
 		}
 		l, err := s.Listen(bg, p, addr)
@@ -203,7 +204,7 @@ func TestGroupRestart(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 12 {
 		wg.Go(func() {
-			var call transport.Call
+			var call rpc.Call
 			data, buf := make([]byte, 300_000), make([]byte, 300_000)
 			fill(data, 5)
 			for !stop.Load() {
@@ -256,7 +257,7 @@ func TestGroupCloseUnderLoad(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				var call transport.Call
+				var call rpc.Call
 				data, buf := make([]byte, 200_000), make([]byte, 200_000)
 				for {
 					if err := echo(g, procEcho, data, buf, &call); err != nil {
@@ -293,7 +294,7 @@ func TestGroupAllocs(t *testing.T) {
 	w := b.start(t, nil)
 	g := w.requester(t, nil).(*transport.Group)
 	grown(t, w, g, 2)
-	call := transport.Call{Prog: prog, Vers: 1, Proc: procEcho, Args: xdr.AppendOpaque(nil, make([]byte, 100)), MaxResults: 104}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: procEcho, Args: xdr.AppendOpaque(nil, make([]byte, 100)), MaxResults: 104}
 	one := func() {
 		if err := g.Call(bg, &call); err != nil {
 			t.Fatal(err)
@@ -322,7 +323,7 @@ func ExampleDialGroup() {
 	var callers sync.WaitGroup
 	for block := range uint32(16) {
 		callers.Go(func() {
-			call := transport.Call{Prog: 0x20000001, Vers: 1, Proc: 1, Args: xdr.AppendUint32(nil, block)}
+			call := rpc.Call{Prog: 0x20000001, Vers: 1, Proc: 1, Args: xdr.AppendUint32(nil, block)}
 			call.Receive(make([]byte, 1<<20))
 			if err := group.Call(ctx, &call); err != nil {
 				log.Print(err)

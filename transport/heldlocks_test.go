@@ -10,6 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -145,7 +146,7 @@ func manyCalls(t *testing.T, cl *transport.Client) {
 		wg.Go(func() {
 			data := make([]byte, 64<<(i%12))
 			buf := make([]byte, len(data))
-			var call transport.Call
+			var call rpc.Call
 			for n := range 20 {
 				proc := uint32(procEcho)
 				if n%2 > 0 {

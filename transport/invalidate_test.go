@@ -10,6 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -126,7 +127,7 @@ func testInvalidated(t *testing.T, b *bed) {
 		t.Fatal("remote invalidation was not agreed on")
 	}
 	buf := make([]byte, size)
-	call := transport.Call{Prog: prog, Vers: 1, WriteItems: []transport.WriteItem{{Buf: buf}}, MaxResults: 8}
+	call := rpc.Call{Prog: prog, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: buf}}, MaxResults: 8}
 	if err := cl.Call(ctx, &call); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -71,7 +72,7 @@ func TestIwarpBeyondGrant(t *testing.T) {
 		start := time.Now()
 		for range callers {
 			wg.Go(func() {
-				var call transport.Call
+				var call rpc.Call
 				data, buf := make([]byte, 64), make([]byte, 64)
 				for range calls / callers {
 					if err := echo(cl, procEcho, data, buf, &call); err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Calls without a goroutine each, on one connection: see Pipeline.
@@ -229,12 +230,12 @@ func unfinished(err error, addr string, sent bool) error {
 	if !errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled) {
 		return err
 	}
-	if lost, ok := err.(*LostError); ok { // of Client.Call, which knows more
+	if lost, ok := err.(*rpc.LostError); ok { // of Client.Call, which knows more
 		lost := *lost
 		lost.Err = context.Canceled
 		return &lost
 	}
-	return &LostError{Addr: addr, Sent: sent, Err: context.Canceled, Reason: err}
+	return &rpc.LostError{Addr: addr, Sent: sent, Err: context.Canceled, Reason: err}
 }
 
 // A callLane has a goroutine for each call, where calls cannot be made otherwise.

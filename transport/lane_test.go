@@ -12,6 +12,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // waits has a Pipeline wait for a call, on another goroutine.
@@ -25,7 +26,7 @@ func waits(p *Pipeline, ctx context.Context) <-chan waited {
 }
 
 type waited struct {
-	call *Call
+	call *rpc.Call
 	err  error
 }
 
@@ -83,7 +84,7 @@ func TestPipeline(t *testing.T) {
 			p.opens(cl, 2)
 			pl := NewPipeline(cl)
 			defer pl.Close()
-			calls := []*Call{numbered(0), numbered(1), numbered(2)}
+			calls := []*rpc.Call{numbered(0), numbered(1), numbered(2)}
 			calls[1].NoResend = true
 			for _, call := range calls {
 				pl.Start(call)
@@ -93,7 +94,7 @@ func TestPipeline(t *testing.T) {
 			p.numberedCall("a call that must not be sent again")
 			q := ps.next()
 			p.hangUp()
-			var lost *LostError
+			var lost *rpc.LostError
 			if got := <-w; got.call != calls[1] || !errors.As(got.err, &lost) || !lost.Sent || !errors.Is(got.err, net.ErrClosed) {
 				t.Fatalf("Wait returns %v, %v", got.call, got.err)
 			}
@@ -120,7 +121,7 @@ func TestPipeline(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 2)
 			pl := NewPipeline(cl)
-			item := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			item := &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
 			var ended []error
 			pl.StartFunc(item, func(err error) { ended = append(ended, err) })
 			pl.StartFunc(numbered(1), func(err error) { ended = append(ended, err) })
@@ -163,7 +164,7 @@ func TestPipeline(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 3)
 			pl := NewPipeline(cl)
-			bad := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{}}}
+			bad := &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{}}}
 			good := numbered(1)
 			pl.Start(bad)
 			pl.Start(good)
@@ -232,7 +233,7 @@ func TestPipelineGone(t *testing.T) {
 		p.opens(cl, 3)
 		pl := NewPipeline(cl)
 		defer pl.Close()
-		item := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+		item := &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
 		other := numbered(1)
 		gone = true
 		pl.Start(item)
@@ -501,7 +502,7 @@ func TestPipelineBound(t *testing.T) {
 func TestPipelineContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
-		hang := CallerFunc(func(ctx context.Context, call *Call) error {
+		hang := rpc.CallerFunc(func(ctx context.Context, call *rpc.Call) error {
 			call.Results, _ = ctx.Value(key{}).([]byte)
 			derived, cancel := context.WithTimeout(ctx, time.Hour)
 			defer cancel()
@@ -510,7 +511,7 @@ func TestPipelineContext(t *testing.T) {
 		})
 		pl := NewPipeline(hang)
 		var ended []error
-		var calls []*Call
+		var calls []*rpc.Call
 		for i := range 3 {
 			call := testCall()
 			calls = append(calls, call)
@@ -541,10 +542,10 @@ func TestPipelineContext(t *testing.T) {
 // TestPipelineTakesConnection: where giving up a call costs the connection, the others that are given
 // up say so, too.
 func TestPipelineTakesConnection(t *testing.T) {
-	calls := func() []*Call {
-		list := make([]*Call, 3)
+	calls := func() []*rpc.Call {
+		list := make([]*rpc.Call, 3)
 		for i := range list {
-			list[i] = &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			list[i] = &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
 		}
 		list[2].NoResend = true
 		return list
@@ -560,15 +561,15 @@ func TestPipelineTakesConnection(t *testing.T) {
 			}
 		})
 	}
-	for _, of := range []func(*Client) Caller{
-		func(cl *Client) Caller { return cl },
-		func(cl *Client) Caller { return cl.Conn() },
-		func(cl *Client) Caller { return CallerFunc(cl.Call) },
-		func(cl *Client) Caller { // the connection is lost first
-			return CallerFunc(func(ctx context.Context, call *Call) error {
+	for _, of := range []func(*Client) rpc.Caller{
+		func(cl *Client) rpc.Caller { return cl },
+		func(cl *Client) rpc.Caller { return cl.Conn() },
+		func(cl *Client) rpc.Caller { return rpc.CallerFunc(cl.Call) },
+		func(cl *Client) rpc.Caller { // the connection is lost first
+			return rpc.CallerFunc(func(ctx context.Context, call *rpc.Call) error {
 				err := cl.Call(ctx, call)
 				if errors.Is(err, context.Canceled) {
-					err = &LostError{Addr: "script", Sent: true, Reason: &ClosedError{}}
+					err = &rpc.LostError{Addr: "script", Sent: true, Reason: &rpc.ClosedError{}}
 				}
 				return err
 			})
@@ -588,7 +589,7 @@ func TestPipelineTakesConnection(t *testing.T) {
 			}
 			pl.Close()
 			for _, err := range ended {
-				lost := (*LostError)(nil)
+				lost := (*rpc.LostError)(nil)
 				if !errors.Is(err, context.Canceled) || errors.As(err, &lost) && (!lost.Sent || strings.Count(err.Error(), "executed") != 1) {
 					t.Errorf("a call ends with %v", err)
 				}

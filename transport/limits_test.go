@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
@@ -178,11 +179,11 @@ func TestMemoryIsReserved(t *testing.T) {
 	t.Run("memory that was not offered is given as long as there is some", func(t *testing.T) {
 		var got chan int
 		var gate chan struct{}
-		grab := Program{Number: testProg, Low: 1, High: 1, Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
+		grab := rpc.Program{Number: testProg, Low: 1, High: 1, Handler: rpc.HandlerFunc(func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 			got <- len(res.Alloc(size))
 			<-gate
 		})}
-		serverOf(t, newPeer(t), cfg, []Program{grab}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), cfg, []rpc.Program{grab}, func(p *peer, s *Server) {
 			got, gate = make(chan int, 10), make(chan struct{})
 			for xid := uint32(1); xid <= 6; xid++ {
 				p.send(callBytes(rpcrdma.Header{XID: xid}, 1), 0)
@@ -488,7 +489,7 @@ func TestIdleMemory(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			before := mapped(cl.conn())
 			for range 3 {
-				call := Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: 1 << 20}
+				call := rpc.Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: 1 << 20}
 				done := async(cl, context.Background(), &call)
 				h, _ := p.message("a call")
 				reply := rpcrdma.Header{XID: h.XID, Vers: 1, Credit: 8, HasReply: true, Reply: h.Reply}
@@ -566,7 +567,7 @@ func TestStall(t *testing.T) {
 			t.Fatalf("the connection has ended: %v", c.endErr())
 		}
 		time.Sleep(3 * sweepTime)
-		var e *StallError
+		var e *rpc.StallError
 		if !p.over() || !errors.As(c.endErr(), &e) || !errors.Is(c.endErr(), net.ErrClosed) {
 			t.Fatalf("the connection's end is %v", c.endErr())
 		}
@@ -617,12 +618,12 @@ func TestStall(t *testing.T) {
 		cfg := &Settings{RFC5666: &RFC5666{}}
 		client(t, cfg, func(p *peer, cl *Client) {
 			p.noReads = true
-			done := async(cl, context.Background(), &Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: 100})
+			done := async(cl, context.Background(), &rpc.Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: 100})
 			h, _ := p.message("a call")
 			p.send(callBytes(rpcrdma.Header{XID: h.XID, Proc: rpcrdma.ProcNomsg, Reads: []rpcrdma.ReadSegment{{Segment: p.offer(1, make([]byte, 100))}}}, 0), 0)
 			synctest.Wait()
 			stalled(t, p, cl.conn(), 30*time.Second, 0, 1)
-			var e *StallError
+			var e *rpc.StallError
 			if err := <-done; !errors.As(err, &e) {
 				t.Errorf("the call has failed with %v", err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Calls that outlive their connection (RFC 5666 section 8, RFC 8167 section 5.4).
@@ -134,7 +135,7 @@ func (l *link) addr() string {
 // nothing can be hoped for any more. An Inline handler must not wait for it on any connection:
 // it may be the handler's own, or the next one may be.
 func (l *link) call(ctx context.Context, call *pendingCall) error {
-	if IsInline(ctx) {
+	if rpc.IsInline(ctx) {
 		return errInline
 	}
 	if cn := l.cur.Load(); cn != nil && cn.cfg.observation != nil && call.op == nil {
@@ -174,10 +175,10 @@ func (l *link) again(c connection, call *pendingCall, failed error) (again bool,
 	case !l.lost(c, call, failed):
 		return false, failed
 	case call.NoResend && call.sent:
-		if _, told := failed.(*LostError); told {
+		if _, told := failed.(*rpc.LostError); told {
 			return false, failed
 		}
-		return false, &LostError{Addr: c.addr(), Sent: true, Reason: failed}
+		return false, &rpc.LostError{Addr: c.addr(), Sent: true, Reason: failed}
 	case l.moves != nil && l.moves(call):
 		return false, errMoves
 	}
@@ -197,7 +198,7 @@ func (l *link) lost(c connection, call *pendingCall, err error) bool {
 
 // broke reports whether the peer has broken the protocol.
 func broke(err error) bool {
-	var e *PeerError
+	var e *rpc.PeerError
 	return errors.As(err, &e)
 }
 
@@ -234,7 +235,7 @@ func (l *link) await(ctx context.Context, old connection, call *pendingCall) (co
 			if why == nil && old != nil {
 				why = old.endErr()
 			}
-			return nil, &LostError{Addr: l.addr(), Sent: call.sent, Err: err, Reason: why}
+			return nil, &rpc.LostError{Addr: l.addr(), Sent: call.sent, Err: err, Reason: why}
 		}
 	}
 }
@@ -248,7 +249,7 @@ func (l *link) judge(old connection, call *pendingCall) {
 	if old.proven() || l.latest().proven() {
 		l.doubt = false
 	} else if dropped(old) {
-		l.end(&NotReadyError{Addr: old.addr(), Dropped: true})
+		l.end(&rpc.NotReadyError{Addr: old.addr(), Dropped: true})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -92,9 +93,9 @@ func (b *bed) version(t *testing.T, cfg transport.Settings, client, server trans
 	t.Cleanup(func() { live.check(t) })
 	conns := make(chan *transport.Conn, 1)
 	cfg.Version = server
-	s := b.serve(t, real, cfg, &errander{ready: func(req *transport.Request) { conns <- req.Conn().(*transport.Conn) }})
+	s := b.serve(t, real, cfg, &errander{ready: func(req *rpc.Request) { conns <- req.Conn().(*transport.Conn) }})
 	p := &tally{Provider: real}
-	cfg.Version, cfg.Callbacks = client, []transport.Program{(&errander{}).program()}
+	cfg.Version, cfg.Callbacks = client, []rpc.Program{(&errander{}).program()}
 	ctx, cancel := context.WithTimeout(bg, b.patience())
 	defer cancel()
 	cl, err := s.dial(ctx, t, p, transport.Once(&cfg).Client())
@@ -105,10 +106,10 @@ func (b *bed) version(t *testing.T, cfg transport.Settings, client, server trans
 	if n := p.conns.Load(); n != 1 {
 		t.Errorf("%d connections have been made", n)
 	}
-	hello := &transport.Call{Prog: errands, Vers: 1, Proc: procReady}
+	hello := &rpc.Call{Prog: errands, Vers: 1, Proc: procReady}
 	switch {
 	case client == transport.Version2 && server == transport.Version1:
-		var none *transport.VersionError
+		var none *rpc.VersionError
 		if !errors.As(err, &none) || none.Low != 1 || none.High != 1 || dialed != 1 {
 			t.Errorf("Dial returned %v after %d messages", err, dialed)
 		}
@@ -117,7 +118,7 @@ func (b *bed) version(t *testing.T, cfg transport.Settings, client, server trans
 		t.Fatal(err)
 	case client == transport.Version1 && server == transport.Version2:
 		for range 3 { // whatever is called, and the connection stays
-			var refused *transport.RDMAError
+			var refused *rpc.RDMAError
 			if err := cl.Call(ctx, hello); !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.VersLow != 2 || refused.VersHigh != 2 {
 				t.Errorf("a call returned %v", err)
 			}
@@ -165,7 +166,7 @@ func (b *bed) version(t *testing.T, cfg transport.Settings, client, server trans
 	case cfg.NoPrivateData:
 		size = 16384
 	}
-	for _, i := range []transport.ConnInfo{own, peers} {
+	for _, i := range []rpc.ConnInfo{own, peers} {
 		if i.InlineSend != size || i.InlineRecv != size || i.Properties != offers {
 			t.Errorf("thresholds are %d and %d, properties %v; want %d, %v", i.InlineSend, i.InlineRecv, i.Properties, size, offers)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
@@ -97,7 +98,7 @@ func TestMemoryOfResults(t *testing.T) {
 		{"many small items, and a large one", 150 << 10, nil, 40_000, append(slices.Repeat([]int{40}, 60), 33_000), 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			prog := Program{Number: testProg, Low: 1, High: 1, Handler: HandlerFunc(func(_ context.Context, req *Request, res *Response) {
+			prog := rpc.Program{Number: testProg, Low: 1, High: 1, Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 				if req.Proc == 1 {
 					res.AddItem(res.Alloc(60_000), nil)
 					return
@@ -109,7 +110,7 @@ func TestMemoryOfResults(t *testing.T) {
 			})}
 			p := newPeer(t)
 			p.caps.LocalDMA = false
-			serverOf(t, p, &Settings{MaxMessage: 128 << 10, MaxMemory: tt.memory}, []Program{prog}, func(p *peer, _ *Server) {
+			serverOf(t, p, &Settings{MaxMessage: 128 << 10, MaxMemory: tt.memory}, []rpc.Program{prog}, func(p *peer, _ *Server) {
 				p.holdSends = true
 				p.send(callBytes(rpcrdma.Header{XID: 1, Writes: []rpcrdma.WriteChunk{{p.offer(1, make([]byte, 60_000))}}}, 1), 0)
 				p.message("the first reply, which is not taken yet")
@@ -136,8 +137,8 @@ func TestMemoryOfOthers(t *testing.T) {
 	t.Run("of a connection that has ended", func(t *testing.T) {
 		const size, bufs = arena.SlabSize, 4 // a slab each
 		var dirty []byte
-		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every,
-			Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Inline: rpc.Every,
+			Handler: rpc.HandlerFunc(func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 				for range bufs {
 					b := res.Alloc(size)
 					for _, v := range b {
@@ -152,7 +153,7 @@ func TestMemoryOfOthers(t *testing.T) {
 				}
 			})}
 		for range 3 {
-			serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, _ *Server) {
+			serverOf(t, newPeer(t), nil, []rpc.Program{prog}, func(p *peer, _ *Server) {
 				p.send(callBytes(rpcrdma.Header{XID: 5}, 1), 0)
 				_, payload := p.message("the reply")
 				accepted(t, payload, 5)

@@ -23,7 +23,7 @@ import (
 )
 
 // onBoth runs a test over RDMA and over TCP, with a server of programs.
-func onBoth(t *testing.T, scfg *transport.ServerConfig, ccfg *transport.ClientConfig, programs []transport.Program, f func(t *testing.T, cl *transport.Client)) {
+func onBoth(t *testing.T, scfg *transport.ServerConfig, ccfg *transport.ClientConfig, programs []rpc.Program, f func(t *testing.T, cl *transport.Client)) {
 	t.Helper()
 	for _, b := range []struct {
 		name     string
@@ -41,7 +41,7 @@ func onBoth(t *testing.T, scfg *transport.ServerConfig, ccfg *transport.ClientCo
 }
 
 // serveNew serves programs until the test ends, and returns the address.
-func serveNew(t *testing.T, p fabric.Provider, cfg *transport.ServerConfig, programs []transport.Program) string {
+func serveNew(t *testing.T, p fabric.Provider, cfg *transport.ServerConfig, programs []rpc.Program) string {
 	t.Helper()
 	server, err := transport.NewServer(cfg)
 	if err != nil {
@@ -73,8 +73,8 @@ func dialNew(t *testing.T, p fabric.Provider, addr string, cfg *transport.Client
 }
 
 // handler is a program with the number prog that f executes.
-func handler(f transport.HandlerFunc) transport.Program {
-	return transport.Program{Number: prog, Low: 1, High: 1, Handler: f, Idempotent: transport.Every}
+func handler(f rpc.HandlerFunc) rpc.Program {
+	return rpc.Program{Number: prog, Low: 1, High: 1, Handler: f, Idempotent: rpc.Every}
 }
 
 // A lockedBuffer is a buffer for many goroutines.
@@ -108,37 +108,37 @@ func TestRejections(t *testing.T) {
 	}
 	mismatch := &oncrpc.RPCError{AcceptStat: oncrpc.ProgMismatch, Low: 3, High: 9}
 	rpcMismatch := &oncrpc.RPCError{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: 2, High: 4}
-	type response = transport.Response
+	type response = rpc.Response
 	type tt struct {
 		name string
-		do   func(req *transport.Request, res *response)
+		do   func(req *rpc.Request, res *response)
 		want *oncrpc.RPCError // nil: a success, with results
 	}
 	all := []tt{
-		{"nothing", func(*transport.Request, *response) {}, nil},
-		{"PROG_MISMATCH", func(_ *transport.Request, res *response) { res.Reject(mismatch) }, mismatch},
-		{"RPC_MISMATCH", func(_ *transport.Request, res *response) { res.Reject(rpcMismatch) }, rpcMismatch},
-		{"an unknown reply_stat", func(_ *transport.Request, res *response) { res.Reject(&oncrpc.RPCError{Stat: 7}) }, accepted(oncrpc.SystemErr)},
-		{"an unknown accept_stat", func(_ *transport.Request, res *response) { res.Reject(accepted(77)) }, accepted(oncrpc.SystemErr)},
-		{"an unknown reject_stat", func(_ *transport.Request, res *response) {
+		{"nothing", func(*rpc.Request, *response) {}, nil},
+		{"PROG_MISMATCH", func(_ *rpc.Request, res *response) { res.Reject(mismatch) }, mismatch},
+		{"RPC_MISMATCH", func(_ *rpc.Request, res *response) { res.Reject(rpcMismatch) }, rpcMismatch},
+		{"an unknown reply_stat", func(_ *rpc.Request, res *response) { res.Reject(&oncrpc.RPCError{Stat: 7}) }, accepted(oncrpc.SystemErr)},
+		{"an unknown accept_stat", func(_ *rpc.Request, res *response) { res.Reject(accepted(77)) }, accepted(oncrpc.SystemErr)},
+		{"an unknown reject_stat", func(_ *rpc.Request, res *response) {
 			res.Reject(&oncrpc.RPCError{Stat: oncrpc.MsgDenied, RejectStat: 9})
 		}, accepted(oncrpc.SystemErr)},
-		{"a denial that says AUTH_OK", func(_ *transport.Request, res *response) { res.Reject(denied(oncrpc.AuthOK)) }, accepted(oncrpc.SystemErr)},
-		{"the last counts: Fail", func(_ *transport.Request, res *response) {
+		{"a denial that says AUTH_OK", func(_ *rpc.Request, res *response) { res.Reject(denied(oncrpc.AuthOK)) }, accepted(oncrpc.SystemErr)},
+		{"the last counts: Fail", func(_ *rpc.Request, res *response) {
 			res.Deny(oncrpc.AuthTooWeak)
 			res.Fail(oncrpc.ProcUnavail)
 		}, accepted(oncrpc.ProcUnavail)},
-		{"the last counts: Deny", func(_ *transport.Request, res *response) {
+		{"the last counts: Deny", func(_ *rpc.Request, res *response) {
 			res.Reject(mismatch)
 			res.Deny(oncrpc.AuthTooWeak)
 		}, denied(oncrpc.AuthTooWeak)},
-		{"taken back with Success", func(_ *transport.Request, res *response) { res.Deny(oncrpc.AuthTooWeak); res.Fail(oncrpc.Success) }, nil},
-		{"taken back with AUTH_OK", func(_ *transport.Request, res *response) { res.Fail(oncrpc.SystemErr); res.Deny(oncrpc.AuthOK) }, nil},
-		{"taken back with nil", func(_ *transport.Request, res *response) { res.Reject(mismatch); res.Reject(nil) }, nil},
-		{"an error that is an AuthStat", func(req *transport.Request, res *response) {
+		{"taken back with Success", func(_ *rpc.Request, res *response) { res.Deny(oncrpc.AuthTooWeak); res.Fail(oncrpc.Success) }, nil},
+		{"taken back with AUTH_OK", func(_ *rpc.Request, res *response) { res.Fail(oncrpc.SystemErr); res.Deny(oncrpc.AuthOK) }, nil},
+		{"taken back with nil", func(_ *rpc.Request, res *response) { res.Reject(mismatch); res.Reject(nil) }, nil},
+		{"an error that is an AuthStat", func(req *rpc.Request, res *response) {
 			res.FailWith(req, fmt.Errorf("who are you: %w", oncrpc.AuthRejectedCred))
 		}, denied(oncrpc.AuthRejectedCred)},
-		{"an error that is another server's", func(req *transport.Request, res *response) {
+		{"an error that is another server's", func(req *rpc.Request, res *response) {
 			res.FailWith(req, fmt.Errorf("asking another: %w", denied(oncrpc.AuthTooWeak)))
 		}, accepted(oncrpc.SystemErr)},
 	}
@@ -147,18 +147,18 @@ func TestRejections(t *testing.T) {
 			continue
 		}
 		all = append(all,
-			tt{"Fail " + s.String(), func(_ *transport.Request, res *response) { res.Fail(s) }, accepted(s)},
-			tt{"Reject " + s.String(), func(_ *transport.Request, res *response) { res.Reject(accepted(s)) }, accepted(s)})
+			tt{"Fail " + s.String(), func(_ *rpc.Request, res *response) { res.Fail(s) }, accepted(s)},
+			tt{"Reject " + s.String(), func(_ *rpc.Request, res *response) { res.Reject(accepted(s)) }, accepted(s)})
 	}
 	for s := oncrpc.AuthBadCred; s <= oncrpc.AuthGSSCtx+1; s++ {
 		all = append(all,
-			tt{"Deny " + s.String(), func(_ *transport.Request, res *response) { res.Deny(s) }, denied(s)},
-			tt{"Reject " + s.String(), func(_ *transport.Request, res *response) { res.Reject(denied(s)) }, denied(s)})
+			tt{"Deny " + s.String(), func(_ *rpc.Request, res *response) { res.Deny(s) }, denied(s)},
+			tt{"Reject " + s.String(), func(_ *rpc.Request, res *response) { res.Reject(denied(s)) }, denied(s)})
 	}
 	verf := oncrpc.Auth{Flavor: oncrpc.FlavorShort, Body: []byte("proof")}
 	var mu sync.Mutex // what goes through a socket orders nothing for the race detector
 	var status oncrpc.ReplyHeader
-	program := handler(func(_ context.Context, req *transport.Request, res *response) {
+	program := handler(func(_ context.Context, req *rpc.Request, res *response) {
 		res.Verf = verf
 		res.AddItem([]byte("results"), nil)
 		all[req.Proc-1].do(req, res)
@@ -166,10 +166,10 @@ func TestRejections(t *testing.T) {
 		defer mu.Unlock()
 		status = res.Status()
 	})
-	program.Inline = transport.Every
-	onBoth(t, &transport.ServerConfig{Config: transport.Config{Logger: quietLog}}, nil, []transport.Program{program}, func(t *testing.T, cl *transport.Client) {
+	program.Inline = rpc.Every
+	onBoth(t, &transport.ServerConfig{Config: transport.Config{Logger: quietLog}}, nil, []rpc.Program{program}, func(t *testing.T, cl *transport.Client) {
 		for i, tt := range all {
-			call := transport.Call{Prog: prog, Vers: 1, Proc: uint32(i + 1)}
+			call := rpc.Call{Prog: prog, Vers: 1, Proc: uint32(i + 1)}
 			err := cl.Call(bg, &call)
 			if tt.want == nil {
 				if err != nil || !bytes.Equal(call.Results, xdr.AppendOpaque(nil, []byte("results"))) {
@@ -203,9 +203,9 @@ func TestRejections(t *testing.T) {
 // but the answer.
 func TestProgramAuth(t *testing.T) {
 	var executed atomic.Int32
-	program := handler(func(context.Context, *transport.Request, *transport.Response) { executed.Add(1) })
+	program := handler(func(context.Context, *rpc.Request, *rpc.Response) { executed.Add(1) })
 	program.Idempotent = nil
-	program.Auth = func(req *transport.Request) oncrpc.AuthStat {
+	program.Auth = func(req *rpc.Request) oncrpc.AuthStat {
 		if req.Proc == 66 {
 			panic("a defect of the check")
 		}
@@ -217,7 +217,7 @@ func TestProgramAuth(t *testing.T) {
 	friend, stranger := oncrpc.AuthSys{Machine: "m", UID: 7}, oncrpc.AuthSys{Machine: "m", UID: 8}
 	trailing := friend.Auth()
 	trailing.Body = append(trailing.Body, 0, 0, 0, 0)
-	onBoth(t, &transport.ServerConfig{Config: transport.Config{Logger: quietLog}}, nil, []transport.Program{program}, func(t *testing.T, cl *transport.Client) {
+	onBoth(t, &transport.ServerConfig{Config: transport.Config{Logger: quietLog}}, nil, []rpc.Program{program}, func(t *testing.T, cl *transport.Client) {
 		executed.Store(0)
 		for _, tt := range []struct {
 			name string
@@ -233,7 +233,7 @@ func TestProgramAuth(t *testing.T) {
 			{"the friend again", friend.Auth(), true},
 		} {
 			for proc := range uint32(2) {
-				err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: proc, Cred: tt.cred})
+				err := cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: proc, Cred: tt.cred})
 				var got *oncrpc.RPCError
 				if tt.ok != (err == nil) || !tt.ok && (!errors.As(err, &got) || got.Stat != oncrpc.MsgDenied || got.AuthStat != oncrpc.AuthTooWeak) {
 					t.Errorf("%s, procedure %d: %v", tt.name, proc, err)
@@ -241,7 +241,7 @@ func TestProgramAuth(t *testing.T) {
 			}
 		}
 		var got *oncrpc.RPCError
-		if err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: 66}); !errors.As(err, &got) || got.Stat != oncrpc.MsgAccepted || got.AcceptStat != oncrpc.SystemErr {
+		if err := cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: 66}); !errors.As(err, &got) || got.Stat != oncrpc.MsgAccepted || got.AcceptStat != oncrpc.SystemErr {
 			t.Errorf("a check that panics: %v", err)
 		}
 		if n := executed.Load(); n != 2 {
@@ -252,26 +252,26 @@ func TestProgramAuth(t *testing.T) {
 
 // TestNullProcedure: a program can have its handler execute procedure 0.
 func TestNullProcedure(t *testing.T) {
-	program := func(number, vers uint32, null bool) transport.Program {
-		return transport.Program{Number: number, Low: vers, High: vers, Null: null, Handler: transport.HandlerFunc(
-			func(_ context.Context, _ *transport.Request, res *transport.Response) {
+	program := func(number, vers uint32, null bool) rpc.Program {
+		return rpc.Program{Number: number, Low: vers, High: vers, Null: null, Handler: rpc.HandlerFunc(
+			func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 				res.Results = append(res.Results, "done"...)
 			})}
 	}
 	weak := program(prog+2, 2, false)
-	weak.Auth = func(*transport.Request) oncrpc.AuthStat { return oncrpc.AuthTooWeak }
-	both, err := transport.Versions(program(prog+2, 1, true), weak, program(prog+2, 3, false))
+	weak.Auth = func(*rpc.Request) oncrpc.AuthStat { return oncrpc.AuthTooWeak }
+	both, err := rpc.Versions(program(prog+2, 1, true), weak, program(prog+2, 3, false))
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs := []transport.Program{program(prog, 1, true), program(prog+1, 1, false), both}
+	programs := []rpc.Program{program(prog, 1, true), program(prog+1, 1, false), both}
 	onBoth(t, nil, nil, programs, func(t *testing.T, cl *transport.Client) {
 		for _, tt := range []struct {
 			prog, vers uint32
 			want       string
 			denied     bool
 		}{{prog, 1, "done", false}, {prog + 1, 1, "", false}, {prog + 2, 1, "done", false}, {prog + 2, 2, "", true}, {prog + 2, 3, "", false}} {
-			call := transport.Call{Prog: tt.prog, Vers: tt.vers}
+			call := rpc.Call{Prog: tt.prog, Vers: tt.vers}
 			if err := cl.Call(bg, &call); (err != nil) != tt.denied || string(call.Results) != tt.want {
 				t.Errorf("program %d version %d: %v, %q", tt.prog, tt.vers, err, call.Results)
 			}
@@ -290,9 +290,9 @@ func TestMiddleware(t *testing.T) {
 		defer mu.Unlock()
 		trace = append(trace, fmt.Sprintf(format, args...))
 	}
-	wrapper := func(name string) transport.Middleware {
-		return func(next transport.Handler) transport.Handler {
-			return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+	wrapper := func(name string) rpc.Middleware {
+		return func(next rpc.Handler) rpc.Handler {
+			return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				note("%s begins", name)
 				defer func() {
 					h := res.Status()
@@ -309,7 +309,7 @@ func TestMiddleware(t *testing.T) {
 			})
 		}
 	}
-	program := handler(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+	program := handler(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		note("executed")
 		res.Results = append(res.Results, 1, 2, 3, 4)
 		res.AddItem([]byte("hello"), nil)
@@ -320,12 +320,12 @@ func TestMiddleware(t *testing.T) {
 			panic("a defect of the handler")
 		}
 	})
-	program.Handler = transport.Chain(program.Handler, wrapper("c"))
+	program.Handler = rpc.Chain(program.Handler, wrapper("c"))
 	var log lockedBuffer
 	cfg := &transport.ServerConfig{Config: transport.Config{
-		Logger: slog.New(slog.NewTextHandler(&log, nil)), Middleware: []transport.Middleware{wrapper("a"), wrapper("b")},
+		Logger: slog.New(slog.NewTextHandler(&log, nil)), Middleware: []rpc.Middleware{wrapper("a"), wrapper("b")},
 	}}
-	onBoth(t, cfg, nil, []transport.Program{program}, func(t *testing.T, cl *transport.Client) {
+	onBoth(t, cfg, nil, []rpc.Program{program}, func(t *testing.T, cl *transport.Client) {
 		const begin, success = "a begins,b begins,c begins,executed,", "MSG_ACCEPTED SUCCESS 8+5"
 		const fails = "MSG_ACCEPTED PROC_UNAVAIL 8+5"
 		for _, tt := range []struct {
@@ -345,7 +345,7 @@ func TestMiddleware(t *testing.T) {
 			trace = nil
 			mu.Unlock()
 			log.take()
-			err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: tt.proc})
+			err := cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: tt.proc})
 			var got *oncrpc.RPCError
 			if errors.As(err, &got); (err == nil) != (tt.want == oncrpc.Success) || err != nil && got.AcceptStat != tt.want {
 				t.Errorf("procedure %d: %v", tt.proc, err)
@@ -362,7 +362,7 @@ func TestMiddleware(t *testing.T) {
 	})
 
 	s, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{
-		Middleware: []transport.Middleware{func(transport.Handler) transport.Handler { return nil }}}})
+		Middleware: []rpc.Middleware{func(rpc.Handler) rpc.Handler { return nil }}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,11 +376,11 @@ func TestMiddleware(t *testing.T) {
 // executes the call, and whether its reply is remembered or not.
 func TestHandlerContext(t *testing.T) {
 	type key struct{}
-	program := handler(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+	program := handler(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		derived, cancel := context.WithCancel(context.WithValue(ctx, key{}, 1))
 		defer cancel()
-		ok := transport.ConnFromContext(ctx) == req.Conn() && transport.ConnFromContext(derived) == req.Conn() &&
-			transport.IsInline(ctx) == (req.Proc&1 > 0) && transport.IsInline(derived) == (req.Proc&1 > 0) &&
+		ok := rpc.ConnFromContext(ctx) == req.Conn() && rpc.ConnFromContext(derived) == req.Conn() &&
+			rpc.IsInline(ctx) == (req.Proc&1 > 0) && rpc.IsInline(derived) == (req.Proc&1 > 0) &&
 			ctx.Err() == nil && ctx.Value(key{}) == nil && derived.Value(key{}) == 1
 		if _, has := ctx.Deadline(); has || !ok {
 			res.Fail(oncrpc.SystemErr)
@@ -388,14 +388,14 @@ func TestHandlerContext(t *testing.T) {
 	})
 	program.Inline = func(_, proc uint32) bool { return proc&1 > 0 }
 	program.Idempotent = func(_, proc uint32) bool { return proc&2 > 0 }
-	onBoth(t, nil, nil, []transport.Program{program}, func(t *testing.T, cl *transport.Client) {
+	onBoth(t, nil, nil, []rpc.Program{program}, func(t *testing.T, cl *transport.Client) {
 		for proc := range uint32(4) {
-			if err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: 4 + proc}); err != nil {
+			if err := cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: 4 + proc}); err != nil {
 				t.Errorf("procedure %d: %v", 4+proc, err)
 			}
 		}
 	})
-	if cn := transport.ConnFromContext(bg); cn != nil || transport.IsInline(bg) {
+	if cn := rpc.ConnFromContext(bg); cn != nil || rpc.IsInline(bg) {
 		t.Errorf("without a handler: %v", cn)
 	}
 }
@@ -406,9 +406,9 @@ func TestMiddlewareAllocs(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	var conns []rpc.Conn
-	pass := func(next transport.Handler) transport.Handler {
-		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
-			if sys, ok := req.AuthSys(); !ok || sys.UID != 5 || !slices.Contains(conns, transport.ConnFromContext(ctx)) {
+	pass := func(next rpc.Handler) rpc.Handler {
+		return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
+			if sys, ok := req.AuthSys(); !ok || sys.UID != 5 || !slices.Contains(conns, rpc.ConnFromContext(ctx)) {
 				res.Deny(oncrpc.AuthTooWeak)
 				return
 			}
@@ -419,27 +419,27 @@ func TestMiddlewareAllocs(t *testing.T) {
 			}
 		})
 	}
-	program := transport.Program{
-		Number: prog, Low: 1, High: 1, Handler: &service{}, Idempotent: transport.Every,
+	program := rpc.Program{
+		Number: prog, Low: 1, High: 1, Handler: &service{}, Idempotent: rpc.Every,
 		Inline: func(_, proc uint32) bool { return proc == procEcho },
-		Auth: func(req *transport.Request) oncrpc.AuthStat {
+		Auth: func(req *rpc.Request) oncrpc.AuthStat {
 			if cn := req.Conn(); cn.RemoteAddrPort().IsValid() && !slices.Contains(conns, cn) {
 				conns = append(conns, cn)
 			}
 			return oncrpc.AuthOK
 		},
 	}
-	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []transport.Middleware{pass, pass}}}
+	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []rpc.Middleware{pass, pass}}}
 	sys := oncrpc.AuthSys{Machine: "machine", UID: 5, GIDs: []uint32{1, 2, 3}}
 	cred := sys.Auth()
-	onBoth(t, cfg, nil, []transport.Program{program}, func(t *testing.T, cl *transport.Client) {
+	onBoth(t, cfg, nil, []rpc.Program{program}, func(t *testing.T, cl *transport.Client) {
 		data, buf := make([]byte, 64), make([]byte, 64)
 		for _, proc := range []uint32{procEcho, procSlow} {
 			want := 0.0
 			if cl.Info().Provider != "tcp" && proc == procSlow {
 				want = 1 // the goroutine's, as without wrappers
 			}
-			call := transport.Call{Cred: cred}
+			call := rpc.Call{Cred: cred}
 			f := func() {
 				if err := echo(cl, proc, data, buf, &call); err != nil {
 					t.Fatal(err)

@@ -44,9 +44,9 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 	defer cancel()
 	own := c.properties(rpcrdma.PropOffer)
 	tells := own.RemoteInvalidation || own.SendSize > rpcrdma.DefaultInline2 || own.RecvSize > rpcrdma.DefaultInline2
-	call := &Call{Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion} // any will do
+	call := &rpc.Call{Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion} // any will do
 	if tells {
-		call = &Call{
+		call = &rpc.Call{
 			Prog: rpcrdma.PropProgram, Vers: rpcrdma.PropVersion, Proc: rpcrdma.ProcPropExchange,
 			Args: rpcrdma.AppendProperties(nil, own), MaxResults: rpcrdma.PropertiesSize,
 		}
@@ -54,8 +54,8 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 	asked := pendingOf(call)
 	err := c.call(short, asked)
 	var denied *oncrpc.RPCError
-	var refused *RDMAError
-	var senseless *BadReplyError
+	var refused *rpc.RDMAError
+	var senseless *rpc.BadReplyError
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -99,7 +99,7 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 // version1 continues with version 1, if both ends speak it.
 func (cl *Client) version1(c *conn, low, high uint32) error {
 	if low > rpcrdma.Version1 || high < rpcrdma.Version1 || cl.cfg.Version == Version2 {
-		return &VersionError{Addr: cl.addr, Low: low, High: high}
+		return &rpc.VersionError{Addr: cl.addr, Low: low, High: high}
 	}
 	cl.versions.note(cl.versionKey())
 	c.agreed.version.Store(rpcrdma.Version1)
@@ -111,7 +111,7 @@ func (cl *Client) version1(c *conn, low, high uint32) error {
 // version 2, as with any server that has spoken it: versionTrust more connections may be lost
 // after the first message before version 1 is tried again. The call has not been executed.
 func (cl *Client) outdated(old connection, err error) bool {
-	var refused *RDMAError
+	var refused *rpc.RDMAError
 	if !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.Vers != rpcrdma.Version1 ||
 		refused.VersLow > rpcrdma.Version2 || refused.VersHigh < rpcrdma.Version2 ||
 		cl.cfg.Version != VersionAuto || cl.cfg.RFC5666 != nil || cl.cfg.NoReconnect {
@@ -135,7 +135,7 @@ func (cl *Client) outdated(old connection, err error) bool {
 func (c *conn) offerProperties(ctx context.Context, own rpcrdma.Properties) error {
 	op := operation{Optional: Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)}, answers: isPropertiesAnswer}
 	err := c.call(ctx, &pendingCall{Call: new(rpc.Call), op: &op})
-	var refused *RDMAError
+	var refused *rpc.RDMAError
 	if errors.As(err, &refused) {
 		return nil // nor does it know the operation
 	}

@@ -7,23 +7,24 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // How the connections tell their Observer.
 
 // A callEvent is an event of a call.
 type callEvent struct {
-	CallEvent
+	rpc.CallEvent
 	sent time.Time // the last time
 }
 
 // observation is an Observer at work. Nil: nothing is measured.
 type observation struct {
-	Observer
+	rpc.Observer
 	events sync.Pool // of *callEvent
 }
 
-func observe(o Observer) *observation {
+func observe(o rpc.Observer) *observation {
 	if o == nil {
 		return nil
 	}
@@ -31,7 +32,7 @@ func observe(o Observer) *observation {
 }
 
 // begin says that a call begins, as it is in init, and returns its event.
-func (o *observation) begin(init CallEvent) *callEvent {
+func (o *observation) begin(init rpc.CallEvent) *callEvent {
 	e := o.events.Get().(*callEvent)
 	e.CallEvent = init
 	o.CallBegan(&e.CallEvent)
@@ -56,8 +57,8 @@ func (o *observation) made(call *pendingCall, backward bool, f func() error) err
 
 // beginOf says that a call begins, which gets its event.
 func (o *observation) beginOf(call *pendingCall, backward bool) {
-	call.event = o.begin(CallEvent{
-		Procedure: Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, Backward: backward, Began: time.Now(),
+	call.event = o.begin(rpc.CallEvent{
+		Procedure: rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, Backward: backward, Began: time.Now(),
 	})
 }
 
@@ -73,7 +74,7 @@ func (o *observation) endOf(call *pendingCall, err error) {
 }
 
 // left notes that the call has been sent on c, with its request being so.
-func (e *callEvent) left(c *Conn, xid uint32, again bool, request Transfer) {
+func (e *callEvent) left(c *Conn, xid uint32, again bool, request rpc.Transfer) {
 	e.sent = time.Now()
 	e.Conn, e.XID, e.Request = c, xid, request
 	e.Waited = e.sent.Sub(e.Began)
@@ -87,7 +88,7 @@ func (e *callEvent) left(c *Conn, xid uint32, again bool, request Transfer) {
 func (e *callEvent) met() { e.Wire = time.Since(e.sent) }
 
 // notice reports n, if there is an Observer.
-func (cn *Conn) notice(n Notice) {
+func (cn *Conn) notice(n rpc.Notice) {
 	if o := cn.cfg.observation; o != nil {
 		n.Conn, n.Peer = cn, cn.c.addr()
 		o.Noticed(n)
@@ -97,12 +98,12 @@ func (cn *Conn) notice(n Notice) {
 // refused says that a message was malformed.
 func (cn *Conn) refused(xid uint32, err error) {
 	if cn.cfg.observation != nil {
-		cn.notice(Notice{Kind: NoticeRefused, XID: xid, Err: err})
+		cn.notice(rpc.Notice{Kind: rpc.NoticeRefused, XID: xid, Err: err})
 	}
 }
 
 // registered reports that n bytes have been registered with the adapter.
-func (cn *Conn) registered(n int) { cn.notice(Notice{Kind: NoticeRegistered, Bytes: n}) }
+func (cn *Conn) registered(n int) { cn.notice(rpc.Notice{Kind: rpc.NoticeRegistered, Bytes: n}) }
 
 // ---- connections
 
@@ -122,7 +123,7 @@ func (cn *Conn) begun() {
 		return
 	}
 	cn.life.began = time.Now()
-	o.ConnBegan(ConnEvent{Conn: cn, Server: cn.server, Began: cn.life.began})
+	o.ConnBegan(rpc.ConnEvent{Conn: cn, Server: cn.server, Began: cn.life.began})
 	cn.life.mu.Lock()
 	cn.life.known = true
 	over := cn.life.over
@@ -149,25 +150,25 @@ func (cn *Conn) over() {
 }
 
 func (cn *Conn) tellEnd(o *observation) {
-	o.ConnEnded(ConnEvent{Conn: cn, Server: cn.server, Began: cn.life.began, Err: unorderly(cn.Err())})
+	o.ConnEnded(rpc.ConnEvent{Conn: cn, Server: cn.server, Began: cn.life.began, Err: unorderly(cn.Err())})
 }
 
 // ---- calls over RDMA
 
 // wayOf says how a call with the header h travelled.
-func wayOf(h *rpcrdma.Header) Ways {
+func wayOf(h *rpcrdma.Header) rpc.Ways {
 	switch {
 	case h.Proc == rpcrdma.ProcNomsg:
-		return ByLongCall
+		return rpc.ByLongCall
 	case len(h.Reads) > 0:
-		return ByMessage | ByReadChunk
+		return rpc.ByMessage | rpc.ByReadChunk
 	}
-	return ByMessage
+	return rpc.ByMessage
 }
 
 // request is how the call of s travels.
-func (s *slot) request() Transfer {
-	t := Transfer{By: wayOf(&s.hdr)}
+func (s *slot) request() rpc.Transfer {
+	t := rpc.Transfer{By: wayOf(&s.hdr)}
 	for i := range s.hdr.Reads {
 		t.Chunks += int(s.hdr.Reads[i].Length)
 	}
@@ -176,34 +177,34 @@ func (s *slot) request() Transfer {
 }
 
 // replyTransfer is how a reply with the header h and n bytes after it has come.
-func replyTransfer(h *rpcrdma.Header, n int) Transfer {
-	t := Transfer{Bytes: n}
+func replyTransfer(h *rpcrdma.Header, n int) rpc.Transfer {
+	t := rpc.Transfer{Bytes: n}
 	for i := range h.Writes {
 		if k := int(h.Writes[i].Length()); k > 0 {
 			t.Chunks += k
-			t.By |= ByWriteChunk
+			t.By |= rpc.ByWriteChunk
 		}
 	}
 	if h.HasReply {
 		if k := int(h.Reply.Length()); k > 0 {
 			t.Chunks += k
-			t.By |= ByReplyChunk
+			t.By |= rpc.ByReplyChunk
 		}
 	}
 	for i := range h.Reads {
 		t.Chunks += int(h.Reads[i].Length)
-		t.By |= ByReadChunk
+		t.By |= rpc.ByReadChunk
 	}
 	if n > 0 {
-		t.By |= ByMessage
+		t.By |= rpc.ByMessage
 	}
 	t.Bytes += t.Chunks
 	return t
 }
 
 // transfer is how the call of x has come.
-func (x *exch) transfer() Transfer {
-	t := Transfer{Bytes: len(x.Msg), By: wayOf(&x.hdr)}
+func (x *exch) transfer() rpc.Transfer {
+	t := rpc.Transfer{Bytes: len(x.Msg), By: wayOf(&x.hdr)}
 	for i := range x.hdr.Reads {
 		t.Chunks += int(x.hdr.Reads[i].Length)
 	}

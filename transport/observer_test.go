@@ -25,9 +25,9 @@ import (
 
 // pairs is an Observer that holds the transport to what Observer says: what has begun ends, once.
 type pairs struct {
-	transport.NoObserver
+	rpc.NoObserver
 	mu    sync.Mutex
-	calls map[*transport.CallEvent]transport.CallEvent
+	calls map[*rpc.CallEvent]rpc.CallEvent
 	conns map[rpc.Conn]bool
 	bad   []string
 	ended int
@@ -37,7 +37,7 @@ type pairs struct {
 var outcomes = strings.Fields(`success prog_unavail prog_mismatch proc_unavail garbage_args system_err rpc_mismatch auth_error
 	rdma_error bad_reply too_long lost closed timeout canceled failed`)
 
-func (p *pairs) ConnBegan(e transport.ConnEvent) {
+func (p *pairs) ConnBegan(e rpc.ConnEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conns == nil {
@@ -49,7 +49,7 @@ func (p *pairs) ConnBegan(e transport.ConnEvent) {
 	p.conns[e.Conn] = true
 }
 
-func (p *pairs) ConnEnded(e transport.ConnEvent) {
+func (p *pairs) ConnEnded(e rpc.ConnEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.conns[e.Conn] {
@@ -58,11 +58,11 @@ func (p *pairs) ConnEnded(e transport.ConnEvent) {
 	p.conns[e.Conn] = false
 }
 
-func (p *pairs) CallBegan(e *transport.CallEvent) {
+func (p *pairs) CallBegan(e *rpc.CallEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.calls == nil {
-		p.calls = make(map[*transport.CallEvent]transport.CallEvent)
+		p.calls = make(map[*rpc.CallEvent]rpc.CallEvent)
 	}
 	if _, there := p.calls[e]; there || e.Began.IsZero() || e.Executed && e.Conn == nil {
 		p.bad = append(p.bad, fmt.Sprintf("a call begins twice, or without a time or connection: %+v", *e))
@@ -70,7 +70,7 @@ func (p *pairs) CallBegan(e *transport.CallEvent) {
 	p.calls[e] = *e
 }
 
-func (p *pairs) CallEnded(e *transport.CallEvent) {
+func (p *pairs) CallEnded(e *rpc.CallEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	began, there := p.calls[e]
@@ -110,33 +110,33 @@ func (p *pairs) wrong() []string {
 type seen struct {
 	pairs
 	mu      sync.Mutex
-	calls   []transport.CallEvent
-	conns   []transport.ConnEvent
-	notices []transport.Notice
+	calls   []rpc.CallEvent
+	conns   []rpc.ConnEvent
+	notices []rpc.Notice
 }
 
-func (s *seen) CallEnded(e *transport.CallEvent) {
+func (s *seen) CallEnded(e *rpc.CallEvent) {
 	s.pairs.CallEnded(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, *e)
 }
 
-func (s *seen) ConnEnded(e transport.ConnEvent) {
+func (s *seen) ConnEnded(e rpc.ConnEvent) {
 	s.pairs.ConnEnded(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns = append(s.conns, e)
 }
 
-func (s *seen) Noticed(n transport.Notice) {
+func (s *seen) Noticed(n rpc.Notice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notices = append(s.notices, n)
 }
 
 // last returns the latest call of proc, which may have to end first.
-func (s *seen) last(t *testing.T, proc uint32) transport.CallEvent {
+func (s *seen) last(t *testing.T, proc uint32) rpc.CallEvent {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		s.mu.Lock()
@@ -161,38 +161,38 @@ func TestObserver(t *testing.T) {
 	w := b.start(t, &transport.Settings{Observer: &server})
 	cl := w.dial(t, &transport.Settings{Observer: &client})
 	data, buf := make([]byte, 1<<16), make([]byte, 1<<16)
-	var call transport.Call
+	var call rpc.Call
 	const small, large = 100, 1 << 16
 	header := 24 + 8 + 8 + 8 // xid, type, four words; empty credential and verifier; the length word and its padding
 	for _, tt := range []struct {
 		name           string
 		proc           uint32
 		do             func() error
-		request, reply transport.Transfer
+		request, reply rpc.Transfer
 		outcome        string
 		fails          bool
 	}{
 		{"inline", procEcho, func() error { return echo(cl, procEcho, data[:small], buf, &call) },
-			transport.Transfer{Bytes: header - 4 + small, By: transport.ByMessage},
-			transport.Transfer{Bytes: 28 + small, By: transport.ByMessage}, "success", false},
+			rpc.Transfer{Bytes: header - 4 + small, By: rpc.ByMessage},
+			rpc.Transfer{Bytes: 28 + small, By: rpc.ByMessage}, "success", false},
 		{"chunks", procSlow, func() error { return echo(cl, procSlow, data[:large], buf, &call) },
-			transport.Transfer{Bytes: header - 4 + large, Chunks: large, By: transport.ByMessage | transport.ByReadChunk},
-			transport.Transfer{Bytes: 28 + large, Chunks: large, By: transport.ByMessage | transport.ByWriteChunk}, "success", false},
+			rpc.Transfer{Bytes: header - 4 + large, Chunks: large, By: rpc.ByMessage | rpc.ByReadChunk},
+			rpc.Transfer{Bytes: 28 + large, Chunks: large, By: rpc.ByMessage | rpc.ByWriteChunk}, "success", false},
 		{"reply chunk", procLong, func() error {
-			call = transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: []byte{0, 0, 16, 0}, MaxResults: 4 << 12}
+			call = rpc.Call{Prog: prog, Vers: 1, Proc: procLong, Args: []byte{0, 0, 16, 0}, MaxResults: 4 << 12}
 			return cl.Call(bg, &call)
-		}, transport.Transfer{Bytes: 44, By: transport.ByMessage},
-			transport.Transfer{Bytes: 24 + 4<<12, Chunks: 24 + 4<<12, By: transport.ByReplyChunk}, "success", false},
-		{"refused", 99, func() error { return cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: 99}) },
-			transport.Transfer{Bytes: 40, By: transport.ByMessage},
-			transport.Transfer{Bytes: 24, By: transport.ByMessage}, "proc_unavail", true},
+		}, rpc.Transfer{Bytes: 44, By: rpc.ByMessage},
+			rpc.Transfer{Bytes: 24 + 4<<12, Chunks: 24 + 4<<12, By: rpc.ByReplyChunk}, "success", false},
+		{"refused", 99, func() error { return cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: 99}) },
+			rpc.Transfer{Bytes: 40, By: rpc.ByMessage},
+			rpc.Transfer{Bytes: 24, By: rpc.ByMessage}, "proc_unavail", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if err := tt.do(); err != nil != tt.fails {
 				t.Fatal(err)
 			}
 			c, s := client.last(t, tt.proc), server.last(t, tt.proc)
-			for end, e := range map[string]transport.CallEvent{"client": c, "server": s} {
+			for end, e := range map[string]rpc.CallEvent{"client": c, "server": s} {
 				if e.Request != tt.request || e.Reply != tt.reply || e.Outcome() != tt.outcome {
 					t.Errorf("%s: %+v, %+v, %s; want %+v, %+v, %s", end, e.Request, e.Reply, e.Outcome(), tt.request, tt.reply, tt.outcome)
 				}
@@ -209,7 +209,7 @@ func TestObserver(t *testing.T) {
 	t.Run("given up", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
 		defer cancel()
-		if err := cl.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: procHang}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := cl.Call(ctx, &rpc.Call{Prog: prog, Vers: 1, Proc: procHang}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
 		if e := client.last(t, procHang); e.Outcome() != "timeout" || e.Total < 20*time.Millisecond || e.Wire != 0 {
@@ -224,7 +224,7 @@ func TestObserver(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(bg)
 		done := make(chan error, 1)
-		hang := transport.Call{Prog: prog, Vers: 1, Proc: procHang, WriteItems: []transport.WriteItem{{Buf: make([]byte, 1<<20)}}}
+		hang := rpc.Call{Prog: prog, Vers: 1, Proc: procHang, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 1<<20)}}}
 		go func() { done <- cl.Call(ctx, &hang) }()
 		for cl.Conn().Stats().ExposedBytes != 1<<20 {
 			time.Sleep(time.Millisecond)
@@ -282,12 +282,12 @@ func TestObserverTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer srv.Close()
-	back := transport.Program{Number: prog + 1, Low: 1, High: 1, Inline: transport.Every,
-		Handler: transport.Procedures{1: func(context.Context, *transport.Request, *transport.Response) {}}}
-	if err := srv.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: transport.HandlerFunc(
-		func(ctx context.Context, req *transport.Request, res *transport.Response) {
+	back := rpc.Program{Number: prog + 1, Low: 1, High: 1, Inline: rpc.Every,
+		Handler: rpc.Procedures{1: func(context.Context, *rpc.Request, *rpc.Response) {}}}
+	if err := srv.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: rpc.HandlerFunc(
+		func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			req.Conn().AllowBackward(1)
-			if err := req.Conn().Call(ctx, &transport.Call{Prog: prog + 1, Vers: 1, Proc: 1}); err != nil {
+			if err := req.Conn().Call(ctx, &rpc.Call{Prog: prog + 1, Vers: 1, Proc: 1}); err != nil {
 				res.Fail(oncrpc.SystemErr)
 			}
 			res.AddItem(req.Args, nil)
@@ -300,26 +300,26 @@ func TestObserverTCP(t *testing.T) {
 	}
 	go srv.ServeTCP(l)
 	cl, err := transport.DialTCP(bg, l.Addr().String(), &transport.ClientConfig{
-		Config: transport.Config{Observer: &client}, Callbacks: []transport.Program{back}})
+		Config: transport.Config{Observer: &client}, Callbacks: []rpc.Program{back}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cl.Close()
 	args := bytes.Repeat([]byte("ab"), 10_000)
-	if err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: 2, Args: args, MaxResults: len(args) + 4}); err != nil {
+	if err := cl.Call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: 2, Args: args, MaxResults: len(args) + 4}); err != nil {
 		t.Fatal(err)
 	}
-	want := [2]transport.Transfer{{Bytes: 40 + len(args), By: transport.ByMessage}, {Bytes: 28 + len(args), By: transport.ByMessage}}
+	want := [2]rpc.Transfer{{Bytes: 40 + len(args), By: rpc.ByMessage}, {Bytes: 28 + len(args), By: rpc.ByMessage}}
 	for name, s := range map[string]*seen{"client": &client, "server": &server} {
 		s.mu.Lock()
 		both := slices.Clone(s.calls)
 		s.mu.Unlock()
-		i := slices.IndexFunc(both, func(e transport.CallEvent) bool { return e.Prog == prog })
-		j := slices.IndexFunc(both, func(e transport.CallEvent) bool { return e.Prog == prog+1 })
+		i := slices.IndexFunc(both, func(e rpc.CallEvent) bool { return e.Prog == prog })
+		j := slices.IndexFunc(both, func(e rpc.CallEvent) bool { return e.Prog == prog+1 })
 		if i < 0 || j < 0 {
 			t.Fatalf("%s: %+v", name, both)
 		}
-		if e := both[i]; [2]transport.Transfer{e.Request, e.Reply} != want || e.Backward || e.Executed != (name == "server") || e.Outcome() != "success" {
+		if e := both[i]; [2]rpc.Transfer{e.Request, e.Reply} != want || e.Backward || e.Executed != (name == "server") || e.Outcome() != "success" {
 			t.Errorf("%s: %+v", name, e)
 		}
 		if e := both[j]; !e.Backward || e.Executed != (name == "client") || e.Outcome() != "success" || e.Total > both[i].Total {
@@ -337,7 +337,7 @@ func TestObserverTCP(t *testing.T) {
 // be used.
 func TestObserverConns(t *testing.T) {
 	p := iwarp.New(iwarp.Config{})
-	s, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: transport.NoObserver{}}})
+	s, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: rpc.NoObserver{}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,21 +392,21 @@ func TestObserverNotices(t *testing.T) {
 	if _, err := transport.Dial(bg, w.provider, w.addr, nil); err == nil {
 		t.Fatal("there was room for a second connection")
 	}
-	kinds := func(s *seen) map[transport.NoticeKind]int {
+	kinds := func(s *seen) map[rpc.NoticeKind]int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		m := make(map[transport.NoticeKind]int)
+		m := make(map[rpc.NoticeKind]int)
 		for _, n := range s.notices {
-			if m[n.Kind]++; n.Peer == "" || n.Kind == transport.NoticeRejected && n.Err == nil {
+			if m[n.Kind]++; n.Peer == "" || n.Kind == rpc.NoticeRejected && n.Err == nil {
 				t.Errorf("%v: %+v", n.Kind, n)
 			}
 		}
 		return m
 	}
-	if m := kinds(&client); m[transport.NoticeCreditStall] == 0 {
+	if m := kinds(&client); m[rpc.NoticeCreditStall] == 0 {
 		t.Errorf("the client noticed %v", slices.Collect(maps.Keys(m)))
 	}
-	if m := kinds(&server); m[transport.NoticeRejected] == 0 {
+	if m := kinds(&server); m[rpc.NoticeRejected] == 0 {
 		t.Errorf("the server noticed %v", slices.Collect(maps.Keys(m)))
 	}
 }
@@ -438,14 +438,14 @@ type asking struct {
 }
 
 // ask asks c. Another goroutine does that, so that a lock that is held fails the test alone.
-func (a *asking) ask(event string, c rpc.Conn) (st transport.ConnStats) {
+func (a *asking) ask(event string, c rpc.Conn) (st rpc.ConnStats) {
 	if held := lockorder.Held(); len(held) > 0 {
 		a.t.Errorf("%s is called with locks of the ranks %v", event, held)
 	}
 	if c == nil { // it does not exist yet
 		return st
 	}
-	answer := make(chan transport.ConnStats, 1)
+	answer := make(chan rpc.ConnStats, 1)
 	go func() {
 		c.Info()
 		c.RemoteAddr()
@@ -459,14 +459,14 @@ func (a *asking) ask(event string, c rpc.Conn) (st transport.ConnStats) {
 	return st
 }
 
-func (a *asking) ConnBegan(e transport.ConnEvent)  { a.told[0].Add(1); a.ask("ConnBegan", e.Conn) }
-func (a *asking) ConnEnded(e transport.ConnEvent)  { a.told[1].Add(1); a.ask("ConnEnded", e.Conn) }
-func (a *asking) CallBegan(e *transport.CallEvent) { a.told[2].Add(1); a.ask("CallBegan", e.Conn) }
-func (a *asking) CallEnded(e *transport.CallEvent) { a.told[3].Add(1); a.ask("CallEnded", e.Conn) }
+func (a *asking) ConnBegan(e rpc.ConnEvent)  { a.told[0].Add(1); a.ask("ConnBegan", e.Conn) }
+func (a *asking) ConnEnded(e rpc.ConnEvent)  { a.told[1].Add(1); a.ask("ConnEnded", e.Conn) }
+func (a *asking) CallBegan(e *rpc.CallEvent) { a.told[2].Add(1); a.ask("CallBegan", e.Conn) }
+func (a *asking) CallEnded(e *rpc.CallEvent) { a.told[3].Add(1); a.ask("CallEnded", e.Conn) }
 
-func (a *asking) Noticed(n transport.Notice) {
+func (a *asking) Noticed(n rpc.Notice) {
 	a.told[4].Add(1)
-	if n.Kind == transport.NoticeRegistered && n.Bytes >= 1<<16 {
+	if n.Kind == rpc.NoticeRegistered && n.Bytes >= 1<<16 {
 		select {
 		case f := <-a.registered:
 			f(n.Conn)
@@ -481,14 +481,14 @@ func (a *asking) Noticed(n transport.Notice) {
 func TestObserverAsks(t *testing.T) {
 	client := &asking{t: t, registered: make(chan func(rpc.Conn), 1)}
 	entered, late := make(chan struct{}), make(chan struct{})
-	w := onIwarp(iwarp.Config{}).startWith(t, &transport.Settings{Observer: &asking{t: t}}, transport.Program{
-		Number: prog + 1, Low: 1, High: 1, Idempotent: transport.Every,
-		Handler: transport.Procedures{
-			1: func(context.Context, *transport.Request, *transport.Response) {
+	w := onIwarp(iwarp.Config{}).startWith(t, &transport.Settings{Observer: &asking{t: t}}, rpc.Program{
+		Number: prog + 1, Low: 1, High: 1, Idempotent: rpc.Every,
+		Handler: rpc.Procedures{
+			1: func(context.Context, *rpc.Request, *rpc.Response) {
 				close(entered)
 				<-late
 			},
-			2: func(context.Context, *transport.Request, *transport.Response) {},
+			2: func(context.Context, *rpc.Request, *rpc.Response) {},
 		},
 	})
 	w.provider = registersProvider{w.provider}
@@ -498,9 +498,9 @@ func TestObserverAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put := func(proc uint32, n int) *transport.Call {
-		return &transport.Call{Prog: prog + 1, Vers: 1, Proc: proc, Args: xdr.AppendUint32(nil, uint32(n)),
-			ReadItems: []transport.ReadItem{{Offset: 4, Data: make([]byte, n)}}}
+	put := func(proc uint32, n int) *rpc.Call {
+		return &rpc.Call{Prog: prog + 1, Vers: 1, Proc: proc, Args: xdr.AppendUint32(nil, uint32(n)),
+			ReadItems: []rpc.ReadItem{{Offset: 4, Data: make([]byte, n)}}}
 	}
 
 	// The bounce buffer of a call that is given up is kept until its reply. That comes while memory
@@ -541,16 +541,16 @@ func TestObserverAsks(t *testing.T) {
 // counting is an Observer with memory of its own.
 type counting struct{ calls, conns, notices, bytes atomic.Int64 }
 
-func (c *counting) ConnBegan(transport.ConnEvent)  { c.conns.Add(1) }
-func (c *counting) ConnEnded(transport.ConnEvent)  {}
-func (c *counting) CallBegan(*transport.CallEvent) { c.notices.Add(1) }
-func (c *counting) CallEnded(e *transport.CallEvent) {
+func (c *counting) ConnBegan(rpc.ConnEvent)  { c.conns.Add(1) }
+func (c *counting) ConnEnded(rpc.ConnEvent)  {}
+func (c *counting) CallBegan(*rpc.CallEvent) { c.notices.Add(1) }
+func (c *counting) CallEnded(e *rpc.CallEvent) {
 	if e.Prog == prog { // beside it the client asks what the server is
 		c.calls.Add(1)
 		c.bytes.Add(int64(e.Request.Bytes + e.Reply.Bytes))
 	}
 }
-func (c *counting) Noticed(transport.Notice) { c.notices.Add(1) }
+func (c *counting) Noticed(rpc.Notice) { c.notices.Add(1) }
 
 // TestObserverAllocs: an Observer with memory of its own costs no allocation.
 func TestObserverAllocs(t *testing.T) {
@@ -559,9 +559,9 @@ func TestObserverAllocs(t *testing.T) {
 	}
 	var client, server counting
 	b := onIwarp(iwarp.Config{})
-	w := b.start(t, &transport.Settings{Observer: transport.Observers(nil, &server, transport.NoObserver{})})
-	cl := w.dial(t, &transport.Settings{Observer: transport.Observers(&client, nil)})
-	var call transport.Call
+	w := b.start(t, &transport.Settings{Observer: rpc.Observers(nil, &server, rpc.NoObserver{})})
+	cl := w.dial(t, &transport.Settings{Observer: rpc.Observers(&client, nil)})
+	var call rpc.Call
 	data, buf := make([]byte, 1<<16), make([]byte, 1<<16)
 	for _, size := range []int{64, 1 << 16} {
 		f := func() {

@@ -119,7 +119,7 @@ func (s *slot) formOperation(op *operation) ([]byte, error) {
 	}
 	h.Proc, h.OptType, h.OptInfo = rpcrdma.ProcOptional, op.Type, op.Info
 	if n, most := h.Size()+len(op.Payload), s.c.sendMax(); n > most {
-		return nil, &SizeError{What: "the optional operation", Size: n, Limit: most}
+		return nil, &rpc.SizeError{What: "the optional operation", Size: n, Limit: most}
 	}
 	return append(rpcrdma.AppendHeader(s.send.Bytes[:0], h), op.Payload...), nil
 }
@@ -145,7 +145,7 @@ func (l *leader) answerReceived(h *rpcrdma.Header, payload []byte) bool {
 		n := len(h.OptInfo)
 		op.answer = Optional{Type: h.OptType, Info: mem[:n:n], Payload: mem[n:]}
 	} else {
-		s.err = &BadReplyError{XID: h.XID, Reason: "its payload breaks the rule of the operation"}
+		s.err = &rpc.BadReplyError{XID: h.XID, Reason: "its payload breaks the rule of the operation"}
 	}
 	l.fence(s)
 	return true

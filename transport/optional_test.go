@@ -17,6 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Optional operations of version 2 (version two section 3.1), and the properties operation
@@ -348,7 +349,7 @@ func TestOptionalRequestedLimits(t *testing.T) {
 				{Type: testOp, Info: make([]byte, 1<<20), Payload: make([]byte, 1<<20)},
 			} {
 				_, err := cl.Operate(bg, m)
-				var size *SizeError
+				var size *rpc.SizeError
 				if !errors.As(err, &size) || size.Limit != 4096 || size.Size != 24+xdr.Padded(len(m.Info))+len(m.Payload) {
 					t.Errorf("%d and %d bytes: %v", len(m.Info), len(m.Payload), err)
 				}
@@ -420,31 +421,34 @@ func TestOptionalRequestedAnswers(t *testing.T) {
 		}{
 			{"RDMA_ERR_INVAL_OPTION", testOp, func(xid uint32) []byte { return invalOption(xid, 100) },
 				func(err error) bool {
-					e := new(*RDMAError)
+					e := new(*rpc.RDMAError)
 					return errors.As(err, e) && (*e).Code == rpcrdma.ErrInvalOption
 				}},
 			{"RDMA_ERR_BAD_HEADER", testOp, func(xid uint32) []byte { return append(invalOption(xid, 100)[:19], 2) },
 				func(err error) bool {
-					e := new(*RDMAError)
+					e := new(*rpc.RDMAError)
 					return errors.As(err, e) && (*e).Code == rpcrdma.ErrBadHeader
 				}},
 			{"ERR_VERS", testOp, func(xid uint32) []byte { return errVers(xid, 1, 1) },
-				func(err error) bool { e := new(*RDMAError); return errors.As(err, e) && (*e).Code == rpcrdma.ErrVers }},
+				func(err error) bool {
+					e := new(*rpc.RDMAError)
+					return errors.As(err, e) && (*e).Code == rpcrdma.ErrVers
+				}},
 			{"a reply", testOp, func(xid uint32) []byte {
 				return (&peer{}).replyBytes(rpcrdma.Header{XID: xid, Vers: 2, Credit: 1}, nil)
 			},
-				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*rpc.BadReplyError)) }},
 			{"RDMA_NOMSG", testOp, func(xid uint32) []byte {
 				return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 2, Credit: 1, Proc: rpcrdma.ProcNomsg})
-			}, func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
+			}, func(err error) bool { return errors.As(err, new(*rpc.BadReplyError)) }},
 			{"no RPC message where one must be", testOpMust, func(xid uint32) []byte { return optBytes(xid, testOpMust, "!") },
-				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*rpc.BadReplyError)) }},
 			{"an RPC message where none may be", testOpNever, func(xid uint32) []byte { return optBytes(xid, testOpNever, "!", 1, 2, 3, 4) },
-				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*rpc.BadReplyError)) }},
 			{"more data than the limit", testOp, func(xid uint32) []byte { return optBytes(xid, testOp, "!"+string(make([]byte, 1024))) },
-				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*rpc.BadReplyError)) }},
 			{"an answer cut short", testOp, func(xid uint32) []byte { return optBytes(xid, testOp, "!answer")[:28] },
-				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*rpc.BadReplyError)) }},
 		} {
 			client2(t, ops, func(p *peer, cl *Client) {
 				call := async(cl, bg, testCall())
@@ -768,7 +772,7 @@ func TestOptionalExecutedLimits(t *testing.T) {
 			for ; n < 5000 && !p.over(); n++ {
 				p.send(optBytes(uint32(n), 0xdeadbeef, "?"), 0)
 			}
-			var broke *PeerError
+			var broke *rpc.PeerError
 			if err := c.endErr(); !errors.As(err, &broke) || n > 200 {
 				t.Errorf("after %d requests the connection's end is %v", n, err)
 			}
@@ -835,7 +839,7 @@ func TestOptionalExecutedLimits(t *testing.T) {
 			p.quiet("version 1 has no such message")
 		})
 		caller2(t, &Settings{Operations: testOps()}, func(p *peer, s *Server, cn *Conn) {
-			var size *SizeError
+			var size *rpc.SizeError
 			if _, err := cn.Operate(bg, Optional{Type: testOp, Info: make([]byte, 4096)}); !errors.As(err, &size) {
 				t.Errorf("a request that is too long: %v", err)
 			}
@@ -879,8 +883,8 @@ func TestOptionalExecutedHandlers(t *testing.T) {
 	t.Run("from a handler, to the end that has called", func(t *testing.T) {
 		results := make(chan operated, 1)
 		first := true
-		prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every, Inline: func(_, proc uint32) bool { return proc == procFail },
-			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every, Inline: func(_, proc uint32) bool { return proc == procFail },
+			Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				cn := req.Conn().(*Conn)
 				if req.Proc == procHold && !first {
 					cn.AllowBackward(1)
@@ -906,7 +910,7 @@ func TestOptionalExecutedHandlers(t *testing.T) {
 			go s.Serve(l)
 			defer s.Close()
 			synctest.Wait()
-			var not *NotReadyError
+			var not *rpc.NotReadyError
 			p.send(callBytes(rpcrdma.Header{XID: 1, Vers: 2}, procHold), 0)
 			p.replies(1, "the reply")
 			if _, err := result(t, results); !errors.As(err, &not) {
@@ -1201,7 +1205,7 @@ func TestPropertiesOfferedWhen(t *testing.T) {
 			q.speaks2()
 			q.offered(8192, 4096, true)
 			q.hangUp()
-			if err := d.fails(); !errors.Is(err, net.ErrClosed) || errors.As(err, new(*VersionError)) || d.attempts() != 2 {
+			if err := d.fails(); !errors.Is(err, net.ErrClosed) || errors.As(err, new(*rpc.VersionError)) || d.attempts() != 2 {
 				t.Errorf("Dial returned %v after %d connections", err, d.attempts())
 			}
 		})
@@ -1236,7 +1240,7 @@ func TestPropertiesOfferedWhen(t *testing.T) {
 // invalidates makes a call with a reply that invalidates its memory.
 func (p *peer) invalidates(cl *Client) {
 	p.t.Helper()
-	done := async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 300_000)}}})
+	done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 300_000)}}})
 	h, _ := p.message("a call with a chunk")
 	p.send(p.replyBytes(rpcrdma.Header{XID: h.XID, Vers: 2, Writes: []rpcrdma.WriteChunk{{}}}, nil), h.Writes[0][0].Handle)
 	if err := outcome(p.t, done); err != nil || p.openWindows() != 0 {
@@ -1374,7 +1378,7 @@ func TestPropertiesAccepted(t *testing.T) {
 
 	t.Run("replies to calls in the other direction are never sent with invalidation", func(t *testing.T) {
 		svc := &testService{}
-		dials(t, &Settings{Callbacks: []Program{svc.program()}, PeerChunks: AllChunks, KeepAlive: -1}, func(d *dialing, p *peer) {
+		dials(t, &Settings{Callbacks: []rpc.Program{svc.program()}, PeerChunks: AllChunks, KeepAlive: -1}, func(d *dialing, p *peer) {
 			p.speaks2()
 			p.send(propBytes(p.offered(4096, 4096, true), accept(4096, 4096, true)), 0)
 			if i := d.client().Info(); !i.RemoteInvalidation {

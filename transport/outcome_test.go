@@ -9,12 +9,13 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // The words of Outcome are the RPC's own, and cost no memory.
 func TestOutcomeOfStatus(t *testing.T) {
 	for stat := oncrpc.Success; stat <= oncrpc.SystemErr; stat++ {
-		e := CallEvent{Status: oncrpc.ReplyHeader{AcceptStat: stat}}
+		e := rpc.CallEvent{Status: oncrpc.ReplyHeader{AcceptStat: stat}}
 		if got, want := e.Outcome(), strings.ToLower(stat.String()); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
@@ -23,13 +24,13 @@ func TestOutcomeOfStatus(t *testing.T) {
 		}
 	}
 	for stat := oncrpc.RPCMismatch; stat <= oncrpc.AuthError; stat++ {
-		e := CallEvent{Status: oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: stat}}
+		e := rpc.CallEvent{Status: oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: stat}}
 		if got, want := e.Outcome(), strings.ToLower(stat.String()); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
 	for _, h := range []oncrpc.ReplyHeader{{AcceptStat: 6}, {Stat: oncrpc.MsgDenied, RejectStat: 2}} {
-		if e := (CallEvent{Status: h}); e.Outcome() != "failed" {
+		if e := (rpc.CallEvent{Status: h}); e.Outcome() != "failed" {
 			t.Errorf("%+v: %q", h, e.Outcome())
 		}
 	}
@@ -41,17 +42,17 @@ func TestOutcomeOfConn(t *testing.T) {
 		want string
 	}{
 		{nil, "closed"},
-		{&StallError{}, "stalled"},
-		{fmt.Errorf("with more: %w", &PeerError{Reason: "credits"}), "protocol"},
-		{&BadReplyError{}, "protocol"},
-		{&RDMAError{}, "protocol"},
-		{&VersionError{}, "protocol"},
+		{&rpc.StallError{}, "stalled"},
+		{fmt.Errorf("with more: %w", &rpc.PeerError{Reason: "credits"}), "protocol"},
+		{&rpc.BadReplyError{}, "protocol"},
+		{&rpc.RDMAError{}, "protocol"},
+		{&rpc.VersionError{}, "protocol"},
 		{errSilent, "silent"},
 		{&fabric.ConnError{Remote: true, Cause: io.ErrUnexpectedEOF}, "reset"},
 		{&fabric.ConnError{Cause: io.ErrUnexpectedEOF}, "failed"},
 		{errors.New("something else"), "failed"},
 	} {
-		if got := (ConnEvent{Err: tt.err}).Outcome(); got != tt.want {
+		if got := (rpc.ConnEvent{Err: tt.err}).Outcome(); got != tt.want {
 			t.Errorf("%v: %q, want %q", tt.err, got, tt.want)
 		}
 	}

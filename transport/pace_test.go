@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
@@ -22,9 +23,9 @@ const busyProg = 0x20000078
 // that has the server to itself may not, however busy the processors are.
 func TestPace(t *testing.T) {
 	spin := time.Duration(runtime.GOMAXPROCS(0)) * 50 * time.Microsecond // with 64 calls, 3 ms for all
-	busy := transport.Program{
-		Number: busyProg, Low: 1, High: 1, Idempotent: transport.Every, Independent: true,
-		Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {
+	busy := rpc.Program{
+		Number: busyProg, Low: 1, High: 1, Idempotent: rpc.Every, Independent: true,
+		Handler: rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {
 			for start := time.Now(); time.Since(start) < spin; {
 			}
 		}),
@@ -50,7 +51,7 @@ func testPace(t *testing.T, s *transport.Server, dial func() *transport.Client) 
 		var wg sync.WaitGroup
 		for range callers {
 			wg.Go(func() {
-				for call := (transport.Call{Prog: busyProg, Vers: 1, Proc: 1}); ctx.Err() == nil; {
+				for call := (rpc.Call{Prog: busyProg, Vers: 1, Proc: 1}); ctx.Err() == nil; {
 					if err := cl.Call(bg, &call); err != nil {
 						t.Error(err)
 						return
@@ -109,7 +110,7 @@ func testPace(t *testing.T, s *transport.Server, dial func() *transport.Client) 
 	others = []func(){load(), load()}
 	until("V1-3.3-5 three of them again", func(n int) bool { return n == plan.LeastPaced })
 	for _, cl := range clients {
-		if err := echo(cl, procEcho, nil, nil, new(transport.Call)); err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := echo(cl, procEcho, nil, nil, new(rpc.Call)); err != nil && !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -37,17 +38,17 @@ func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func
 	leak.Check(t)
 	const inline, alone, late, denied, well = 1, 2, 3, 4, 5
 	var released atomic.Int32
-	program := func(stray func(*transport.Request)) transport.Program {
-		return transport.Program{
+	program := func(stray func(*rpc.Request)) rpc.Program {
+		return rpc.Program{
 			Number: prog, Low: 1, High: 1,
 			Inline: func(_, proc uint32) bool { return proc == inline },
-			Auth: func(req *transport.Request) oncrpc.AuthStat {
+			Auth: func(req *rpc.Request) oncrpc.AuthStat {
 				if req.Proc == denied {
 					fail()
 				}
 				return oncrpc.AuthOK
 			},
-			Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+			Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 				switch req.Proc {
 				case late:
 					res.AddItem(res.Alloc(9000), func() { released.Add(1) })
@@ -64,7 +65,7 @@ func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func
 	conns := make(chan *transport.Conn, 1)
 	server, err := transport.NewServer((&transport.Settings{Logger: slog.New(slog.NewTextHandler(&log, nil))}).Server())
 	if err == nil {
-		err = server.Register(program(func(req *transport.Request) {
+		err = server.Register(program(func(req *rpc.Request) {
 			select {
 			case conns <- req.Conn().(*transport.Conn):
 			default:
@@ -83,17 +84,17 @@ func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func
 	t.Cleanup(func() { server.Close(); <-served })
 	cl, err := transport.Dial(bg, p, l.Addr().String(), transport.Once(&transport.Settings{
 		Logger:    slog.New(slog.NewTextHandler(&clientLog, nil)),
-		Callbacks: []transport.Program{program(func(*transport.Request) {})},
+		Callbacks: []rpc.Program{program(func(*rpc.Request) {})},
 	}).Client())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cl.Close() })
 
-	try := func(call func(context.Context, *transport.Call) error, log *lockedBuffer) {
+	try := func(call func(context.Context, *rpc.Call) error, log *lockedBuffer) {
 		t.Helper()
 		for _, proc := range []uint32{inline, alone, late, denied, inline} {
-			c := transport.Call{Prog: prog, Vers: 1, Proc: proc}
+			c := rpc.Call{Prog: prog, Vers: 1, Proc: proc}
 			var refused *oncrpc.RPCError
 			ctx, cancel := context.WithTimeout(bg, 5*time.Second)
 			defer cancel()
@@ -107,7 +108,7 @@ func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func
 				}
 			}
 		}
-		if err := call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: well}); err != nil {
+		if err := call(bg, &rpc.Call{Prog: prog, Vers: 1, Proc: well}); err != nil {
 			t.Errorf("a call after them: %v", err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A scripted peer: the other end of a connection is the test itself. It sees
@@ -694,7 +695,7 @@ func checkArena(t *testing.T, c *conn) {
 }
 
 // serverOf runs a conversation with a server under test, which serves programs.
-func serverOf(t *testing.T, p *peer, cfg *Settings, progs []Program, script func(p *peer, s *Server)) {
+func serverOf(t *testing.T, p *peer, cfg *Settings, progs []rpc.Program, script func(p *peer, s *Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p.t = t
@@ -759,7 +760,7 @@ func appendCall(b []byte, xid, proc uint32, args ...byte) []byte {
 func word(b []byte, i int) uint32 { return binary.BigEndian.Uint32(b[4*i:]) }
 
 // async starts a call and returns where its outcome will be.
-func async(cl Caller, ctx context.Context, call *Call) <-chan error {
+func async(cl rpc.Caller, ctx context.Context, call *rpc.Call) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- cl.Call(ctx, call) }()
 	return done
@@ -893,7 +894,7 @@ func settle() {
 }
 
 // serverTo runs a conversation with a server under test, while clients come and go.
-func serverTo(t *testing.T, cfg *Settings, progs []Program, script func(ps *peers, s *Server)) {
+func serverTo(t *testing.T, cfg *Settings, progs []rpc.Program, script func(ps *peers, s *Server)) {
 	t.Helper()
 	serverFor(t, cfg, func(s *Server) {
 		for _, pr := range progs {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"sync"
+
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A Pipeline has many calls under way from one goroutine. Start hands it calls, and Wait returns them
@@ -34,15 +36,15 @@ import (
 // makes calls on goroutines of its own, up to 256: there they leave in any order. Their contexts
 // have the values of that of the Wait or Flush which begins them, and do not end with it.
 type Pipeline struct {
-	conns   *link          // of a Client or Backchannel; or nil
-	conn    *Conn          // of a Conn; or nil
-	note    func(*Call)    // is called with each call that is started; or nil
-	refuse  func() error   // why none may be started any more; or nil
-	lane    lane           // which takes calls; nil: the next connection has to be waited for
-	at      connection     // of the lane, or of the one before; nil: any is as good
-	old     []*oldLane     // of calls that are under way on earlier connections
-	queue   []*pendingCall // started, not sent; first those that have been on an earlier connection
-	ended   []endedCall    // from next on: to be returned by Wait
+	conns   *link           // of a Client or Backchannel; or nil
+	conn    *Conn           // of a Conn; or nil
+	note    func(*rpc.Call) // is called with each call that is started; or nil
+	refuse  func() error    // why none may be started any more; or nil
+	lane    lane            // which takes calls; nil: the next connection has to be waited for
+	at      connection      // of the lane, or of the one before; nil: any is as good
+	old     []*oldLane      // of calls that are under way on earlier connections
+	queue   []*pendingCall  // started, not sent; first those that have been on an earlier connection
+	ended   []endedCall     // from next on: to be returned by Wait
 	next    int
 	n       int
 	scratch []endedCall
@@ -57,7 +59,7 @@ type oldLane struct {
 }
 
 // NewPipeline returns a Pipeline of calls to the peer of c. Close it.
-func NewPipeline(c Caller) *Pipeline {
+func NewPipeline(c rpc.Caller) *Pipeline {
 	switch c := c.(type) {
 	case *Client:
 		return &Pipeline{conns: &c.link, note: c.note}
@@ -71,12 +73,12 @@ func NewPipeline(c Caller) *Pipeline {
 
 // Start begins a call. It does not wait and sends nothing: Wait does, or Flush. The Call, and all
 // that it points to, belong to the Pipeline until Wait returns it or Close has returned.
-func (p *Pipeline) Start(call *Call) { p.start(pendingOf(call), nil) }
+func (p *Pipeline) Start(call *rpc.Call) { p.start(pendingOf(call), nil) }
 
 // StartFunc is Start for a call that Wait does not return: when it has ended, Wait calls ended, on
 // its own goroutine. By then the Call is the caller's again, and ended may start it, or others.
 // Generated clients use it.
-func (p *Pipeline) StartFunc(call *Call, ended func(err error)) { p.start(pendingOf(call), ended) }
+func (p *Pipeline) StartFunc(call *rpc.Call, ended func(err error)) { p.start(pendingOf(call), ended) }
 
 func (p *Pipeline) start(call *pendingCall, ended func(error)) {
 	call.sent, call.asked, call.ended = false, 0, ended
@@ -113,8 +115,8 @@ func (p *Pipeline) Len() int { return p.n }
 // the calls under way go on: wait again, or Close. The error is ctx's, or a *LostError when calls
 // wait for a connection; its Sent reports whether any of them was sent on an earlier one. It returns
 // nil, nil when no call is left that Wait could return.
-func (p *Pipeline) Wait(ctx context.Context) (*Call, error) {
-	if IsInline(ctx) {
+func (p *Pipeline) Wait(ctx context.Context) (*rpc.Call, error) {
+	if rpc.IsInline(ctx) {
 		return nil, errInline
 	}
 	for {
@@ -196,7 +198,7 @@ func (p *Pipeline) leave() {
 // under way on the latest connection it waits for a credit, or for a connection, until ctx or a call
 // has ended. Where calls are made on goroutines, some may not have been sent yet when it returns.
 func (p *Pipeline) Flush(ctx context.Context) error {
-	if IsInline(ctx) {
+	if rpc.IsInline(ctx) {
 		return errInline
 	}
 	if err := ctx.Err(); err != nil {
@@ -222,7 +224,7 @@ func (p *Pipeline) Close() {
 	for _, call := range p.takeQueue() {
 		err := context.Canceled
 		if call.sent {
-			err = &LostError{Addr: p.conns.addr(), Sent: true, Err: err, Reason: p.conns.trouble()}
+			err = &rpc.LostError{Addr: p.conns.addr(), Sent: true, Err: err, Reason: p.conns.trouble()}
 		}
 		p.end(call, err)
 	}
@@ -232,7 +234,7 @@ func (p *Pipeline) Close() {
 }
 
 // pop takes a call that has ended and has no function. It calls those of others.
-func (p *Pipeline) pop() (*Call, error) {
+func (p *Pipeline) pop() (*rpc.Call, error) {
 	for p.next < len(p.ended) {
 		o := p.ended[p.next]
 		p.ended[p.next] = endedCall{}
@@ -313,7 +315,7 @@ func (p *Pipeline) connect(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	if lost := (*LostError)(nil); ctx.Err() != nil && errors.As(err, &lost) {
+	if lost := (*rpc.LostError)(nil); ctx.Err() != nil && errors.As(err, &lost) {
 		lost.Sent = p.queue[0].sent // if any was, it is the first
 		return lost
 	}
@@ -370,7 +372,7 @@ func (p *Pipeline) end(call *pendingCall, err error) {
 // CallAll makes calls at once, from this goroutine, and waits until all have ended. It returns
 // how, in their order, or nil if all ended well. When ctx ends first the calls that have not ended
 // are given up, with its error. See [Pipeline] for what calls have in common then.
-func CallAll(ctx context.Context, c Caller, calls ...*Call) []error {
+func CallAll(ctx context.Context, c rpc.Caller, calls ...*rpc.Call) []error {
 	p := NewPipeline(c)
 	errs := make([]error, len(calls))
 	failed := false

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -28,7 +29,7 @@ func testPipeline(t *testing.T, b *bed) {
 
 // A piece is a call of an echo, with the memory that belongs to it.
 type piece struct {
-	transport.Call
+	rpc.Call
 	data, buf []byte
 }
 
@@ -37,7 +38,7 @@ func newPiece(n int, seed uint32) *piece {
 	fill(p.data, seed)
 	p.Prog, p.Vers, p.Proc, p.MaxResults = prog, 1, procEcho, 8
 	p.Args = xdr.AppendUint32(nil, uint32(n))
-	p.ReadItems = []transport.ReadItem{{Offset: 4, Data: p.data}}
+	p.ReadItems = []rpc.ReadItem{{Offset: 4, Data: p.data}}
 	p.Receive(p.buf)
 	return p
 }
@@ -61,7 +62,7 @@ func testPipelineSizes(t *testing.T, b *bed) {
 	p := transport.NewPipeline(cl)
 	defer p.Close()
 	const outstanding = 40 // more than there are credits
-	pieces := make(map[*transport.Call]*piece)
+	pieces := make(map[*rpc.Call]*piece)
 	sizes := []int{0, 1, 64, 1000, 4000, 5000, 70_000}
 	for i := range outstanding {
 		pc := newPiece(sizes[i%len(sizes)], uint32(i))
@@ -85,16 +86,16 @@ func testPipelineSizes(t *testing.T, b *bed) {
 	}
 
 	// A call fails alone.
-	bad := []*transport.Call{
+	bad := []*rpc.Call{
 		{Prog: prog, Vers: 1, Proc: 99}, {Prog: prog, Vers: 1}, {Prog: prog + 1000, Vers: 1},
-		{Prog: prog, Vers: 1, Args: []byte{0, 0, 0, 9}, ReadItems: []transport.ReadItem{{Offset: 5, Data: []byte{1}}}},
+		{Prog: prog, Vers: 1, Args: []byte{0, 0, 0, 9}, ReadItems: []rpc.ReadItem{{Offset: 5, Data: []byte{1}}}},
 	}
 	errs := transport.CallAll(bg, cl, bad...)
 	var denied *oncrpc.RPCError
 	if len(errs) != len(bad) || !errors.As(errs[0], &denied) || errs[1] != nil || !errors.As(errs[2], &denied) || errs[3] == nil {
 		t.Errorf("the calls ended with %v", errs)
 	}
-	if errs := transport.CallAll(bg, cl, bad[1], &transport.Call{Prog: prog, Vers: 1}); errs != nil {
+	if errs := transport.CallAll(bg, cl, bad[1], &rpc.Call{Prog: prog, Vers: 1}); errs != nil {
 		t.Errorf("the calls ended with %v", errs)
 	}
 }
@@ -107,7 +108,7 @@ func testPipelineAllocs(t *testing.T, b *bed) {
 	cl := w.dial(t, nil)
 	p := transport.NewPipeline(cl)
 	defer p.Close()
-	var calls [16]transport.Call
+	var calls [16]rpc.Call
 	round := func() {
 		for i := range calls {
 			c := &calls[i]
@@ -188,7 +189,7 @@ func testPipelineEnds(t *testing.T, b *bed) {
 	p := transport.NewPipeline(cl)
 	defer p.Close()
 	for range 5 {
-		p.Start(&transport.Call{Prog: prog, Vers: 1, Proc: procHang})
+		p.Start(&rpc.Call{Prog: prog, Vers: 1, Proc: procHang})
 	}
 	if err := p.Flush(bg); err != nil {
 		t.Fatal(err)
@@ -202,7 +203,7 @@ func testPipelineEnds(t *testing.T, b *bed) {
 			t.Fatalf("a call ends with %v, %v", call, err)
 		}
 	}
-	p.Start(&transport.Call{Prog: prog, Vers: 1})
+	p.Start(&rpc.Call{Prog: prog, Vers: 1})
 	if call, err := p.Wait(bg); call == nil || !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a call after the end ends with %v, %v", call, err)
 	}
@@ -220,9 +221,9 @@ func testPipelineBeside(t *testing.T, b *bed) {
 	go func() {
 		p := transport.NewPipeline(cl)
 		defer p.Close()
-		calls := make([]transport.Call, 20)
+		calls := make([]rpc.Call, 20)
 		for i := range calls {
-			calls[i] = transport.Call{Prog: prog, Vers: 1}
+			calls[i] = rpc.Call{Prog: prog, Vers: 1}
 			p.Start(&calls[i])
 		}
 		ended := 0
@@ -263,10 +264,10 @@ func testPipelineBeside(t *testing.T, b *bed) {
 func TestPipelineElsewhere(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		of   func(*transport.Client) transport.Caller
+		of   func(*transport.Client) rpc.Caller
 	}{
-		{"TCP", func(cl *transport.Client) transport.Caller { return cl }},
-		{"function", func(cl *transport.Client) transport.Caller { return transport.CallerFunc(cl.Call) }},
+		{"TCP", func(cl *transport.Client) rpc.Caller { return cl }},
+		{"function", func(cl *transport.Client) rpc.Caller { return rpc.CallerFunc(cl.Call) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := startTCP(t, nil)
@@ -293,7 +294,7 @@ func TestPipelineElsewhere(t *testing.T) {
 			if len(slices.Compact(got)) != 300 {
 				t.Errorf("%d calls ended", len(got))
 			}
-			hang := &transport.Call{Prog: prog, Vers: 1, Proc: procHang}
+			hang := &rpc.Call{Prog: prog, Vers: 1, Proc: procHang}
 			p.Start(hang)
 			ctx, cancel := context.WithTimeout(bg, 50*time.Millisecond)
 			defer cancel()

@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // The rules of RFC 8797 for connections. The format is tested in proto/rpcrdma.
@@ -147,7 +148,7 @@ func TestThresholdsClient(t *testing.T) {
 					t.Errorf("thresholds %d and %d", i.InlineSend, i.InlineRecv)
 				}
 				for _, over := range []int{0, 4} {
-					call := &Call{Prog: testProg, Vers: 1, Args: bytes.Repeat([]byte{1}, th.send-68+over)}
+					call := &rpc.Call{Prog: testProg, Vers: 1, Args: bytes.Repeat([]byte{1}, th.send-68+over)}
 					done := async(cl, bg, call)
 					s := p.next("a call at the threshold, or over it")
 					if inline := word(s.msg, 3) == uint32(rpcrdma.ProcMsg); inline != (over == 0) || len(s.msg) > th.send {
@@ -193,7 +194,7 @@ func TestPrivateDataNone(t *testing.T) {
 				if i := cl.Info(); i.InlineSend != 1024 || i.InlineRecv != 1024 || i.RemoteInvalidation || i.PrivateData {
 					t.Errorf("the client has %+v", i)
 				}
-				async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: make([]byte, 1024-68+4)})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: make([]byte, 1024-68+4)})
 				if h, _ := p.message("a call over 1024 bytes"); h.Proc != rpcrdma.ProcNomsg {
 					t.Errorf("the call is %v", h.Proc)
 				}
@@ -267,7 +268,7 @@ func TestPrivateDataOptional(t *testing.T) {
 		for _, cfg := range []*Settings{nil, {NoPrivateData: true}} {
 			for _, b := range [][]byte{nil, hello(true, 4096, 4096)} {
 				clientOf(t, greeting(t, b), cfg, func(p *peer, cl *Client) {
-					call := &Call{Prog: testProg, Vers: 1, Args: []byte("args")}
+					call := &rpc.Call{Prog: testProg, Vers: 1, Args: []byte("args")}
 					done := async(cl, bg, call)
 					s := p.next("a call")
 					p.reply(rpcrdma.Header{XID: word(s.msg, 0)}, 1, 2, 3, 4)
@@ -319,7 +320,7 @@ func TestPrivateDataFixed(t *testing.T) {
 			before := cl.Info()
 			p.hello = hello(false, 8192, 8192) // as if it spoke again
 			for range 3 {
-				done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: make([]byte, 2048-68)})
+				done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: make([]byte, 2048-68)})
 				s := p.next("a call at the threshold")
 				if len(s.msg) != 2048 {
 					t.Errorf("a Send of %d bytes", len(s.msg))
@@ -347,7 +348,7 @@ func TestPrivateDataFixed(t *testing.T) {
 			{hello(true, 1024, 8192), 8192, 1024, true},
 		}
 		cfg := &Settings{InlineSend: 8192, InlineRecv: 8192}
-		same := func(what string, i ConnInfo, k int) {
+		same := func(what string, i rpc.ConnInfo, k int) {
 			t.Helper()
 			if h := hellos[k]; i.InlineSend != h.send || i.InlineRecv != h.recv || i.RemoteInvalidation != h.inv {
 				t.Errorf("%s %d has %+v", what, k, i)
@@ -366,7 +367,7 @@ func TestPrivateDataFixed(t *testing.T) {
 				time.Sleep(steady) // so that the next one follows at once
 				p.hangUp()
 				settle()
-				done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: make([]byte, h.send-68)})
+				done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: make([]byte, h.send-68)})
 				s := q.next("a call on the next connection")
 				if len(s.msg) != h.send || word(s.msg, 3) != uint32(rpcrdma.ProcMsg) {
 					t.Errorf("connection %d: a call at the threshold of %d is a Send of %d, RPC-over-RDMA message %d", k+1, h.send, len(s.msg), word(s.msg, 3))
@@ -449,7 +450,7 @@ func TestInvalidation(t *testing.T) {
 
 	t.Run("PVT-3.2-1 PVT-3.2-4 a reply closes the one handle that it names, and the call closes the rest", func(t *testing.T) {
 		clientOf(t, greeting(t, hello(true, 4096, 4096)), nil, func(p *peer, cl *Client) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{
 				{Buf: make([]byte, 5000)}, {Buf: make([]byte, 5000)}}})
 			h, _ := p.message("a call with two chunks")
 			p.holdInv = true
@@ -481,7 +482,7 @@ func TestInvalidation(t *testing.T) {
 
 	t.Run("PVT-4.1-4 calls invalidate nothing", func(t *testing.T) {
 		clientOf(t, greeting(t, hello(true, 4096, 4096)), nil, func(p *peer, cl *Client) {
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 5000)}}})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 5000)}}})
 			if s := p.next("a call with a chunk"); s.inv != 0 {
 				t.Errorf("it invalidates %d", s.inv)
 			}

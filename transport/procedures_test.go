@@ -11,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 func TestProceduresServed(t *testing.T) {
@@ -25,10 +26,14 @@ func testProceduresServed(t *testing.T, p fabric.Provider) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	err = s.Register(Program{Number: testProg, Low: 1, High: 1, Handler: Procedures{
-		1: func(_ context.Context, _ *Request, res *Response) { res.Results = append(res.Results, 0, 0, 0, 1) },
-		3: func(_ context.Context, _ *Request, res *Response) { res.Results = append(res.Results, 0, 0, 0, 3) },
-		4: func(_ context.Context, _ *Request, res *Response) {
+	err = s.Register(rpc.Program{Number: testProg, Low: 1, High: 1, Handler: rpc.Procedures{
+		1: func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
+			res.Results = append(res.Results, 0, 0, 0, 1)
+		},
+		3: func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
+			res.Results = append(res.Results, 0, 0, 0, 3)
+		},
+		4: func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 			res.AddItem(make([]byte, 100), nil)
 			res.Deny(oncrpc.AuthTooWeak)
 		},
@@ -53,12 +58,12 @@ func testProceduresServed(t *testing.T, p fabric.Provider) {
 	}
 	defer cl.Close()
 	var denied *oncrpc.RPCError
-	err = cl.Call(ctx, &Call{Prog: testProg, Vers: 1, Proc: 4, WriteItems: []WriteItem{{Buf: make([]byte, 200)}}})
+	err = cl.Call(ctx, &rpc.Call{Prog: testProg, Vers: 1, Proc: 4, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 200)}}})
 	if !errors.As(err, &denied) || denied.Stat != oncrpc.MsgDenied || denied.AuthStat != oncrpc.AuthTooWeak {
 		t.Errorf("a call whose credential is refused: %v", err)
 	}
 	for proc, want := range map[uint32]oncrpc.AcceptStat{1: oncrpc.Success, 2: oncrpc.ProcUnavail, 3: oncrpc.Success} {
-		call := Call{Prog: testProg, Vers: 1, Proc: proc}
+		call := rpc.Call{Prog: testProg, Vers: 1, Proc: proc}
 		err := cl.Call(ctx, &call)
 		var refused *oncrpc.RPCError
 		if errors.As(err, &refused) != (want != oncrpc.Success) || call.Reply.AcceptStat != want || err == nil && call.Results[3] != byte(proc) {
@@ -143,10 +148,10 @@ func TestNoProvider(t *testing.T) {
 // A connection has one Conn, whatever calls come by it.
 func TestConnIdentity(t *testing.T) {
 	seen := make(map[*Conn]int)
-	prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every,
+	prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every,
 		Inline:  func(_, proc uint32) bool { return proc == 1 },
-		Handler: HandlerFunc(func(_ context.Context, req *Request, _ *Response) { seen[req.Conn().(*Conn)]++ })}
-	serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, _ *Server) {
+		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, _ *rpc.Response) { seen[req.Conn().(*Conn)]++ })}
+	serverOf(t, newPeer(t), nil, []rpc.Program{prog}, func(p *peer, _ *Server) {
 		clear(seen)
 		for xid := uint32(1); xid <= 4; xid++ {
 			p.send(callBytes(rpcrdma.Header{XID: xid}, 1+xid%2), 0)

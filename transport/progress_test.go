@@ -10,6 +10,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // The keeper of a server's connection stands aside while calls go backward only.
@@ -193,11 +194,11 @@ func TestLastPass(t *testing.T) {
 	p := newPeer(t)
 	clientOver(t, p, nil, wrap, func(_ *peers, cl *Client) {
 		p.opens(cl, 4)
-		first := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+		first := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 		h, _ := p.message("the first call")
 		posting := make(chan struct{})
 		conn.posting, conn.refuse = posting, make(chan struct{})
-		second := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+		second := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 		<-posting
 		p.reply(rpcrdma.Header{XID: h.XID, Credit: 4})
 		if err := outcome(t, first); err != nil {

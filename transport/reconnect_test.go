@@ -17,6 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Connections that come back (RFC 5666 section 8, RFC 8167 section 5.4).
@@ -40,8 +41,8 @@ func proven(p *peer, cl *Client) {
 }
 
 // numbered is a call that is known by a number in its arguments.
-func numbered(n uint32) *Call {
-	return &Call{Prog: testProg, Vers: 1, Proc: 7, Args: xdr.AppendUint32(nil, n)}
+func numbered(n uint32) *rpc.Call {
+	return &rpc.Call{Prog: testProg, Vers: 1, Proc: 7, Args: xdr.AppendUint32(nil, n)}
 }
 
 // numberedCall waits for a call that numbered has made.
@@ -55,9 +56,9 @@ func (p *peer) numberedCall(what string) (h rpcrdma.Header, n uint32) {
 }
 
 // callback is a program that a client executes.
-func callback() []Program {
-	return []Program{{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
-		Handler: HandlerFunc(func(context.Context, *Request, *Response) {})}}
+func callback() []rpc.Program {
+	return []rpc.Program{{Number: testProg, Low: 1, High: 1, Inline: rpc.Every, Idempotent: rpc.Every,
+		Handler: rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {})}}
 }
 
 // TestReconnectResends: a call without a reply is sent again on the next connection.
@@ -139,9 +140,9 @@ func TestReconnectResends(t *testing.T) {
 	t.Run("BIDI-5.4-1 a call with chunks exposes its memory anew", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 			data := bytes.Repeat([]byte("again "), 1000)
-			call := &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 6000), MaxResults: 8,
-				ReadItems:  []ReadItem{{Offset: 4, Data: data}},
-				WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			call := &rpc.Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 6000), MaxResults: 8,
+				ReadItems:  []rpc.ReadItem{{Offset: 4, Data: data}},
+				WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
 			done := async(cl, bg, call)
 			h, _ := p.message("the call")
 			first := h.Writes[0][0]
@@ -184,7 +185,7 @@ func TestNotResent(t *testing.T) {
 			synctest.Wait()
 			p.hangUp()
 			err := outcome(t, sent)
-			var lost *LostError
+			var lost *rpc.LostError
 			if !errors.As(err, &lost) || !lost.Sent || lost.Err != nil || !errors.Is(err, net.ErrClosed) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -218,7 +219,7 @@ func TestNotResent(t *testing.T) {
 	t.Run("a server that breaks the protocol does not get a call again; calls that it has not got go on", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 2)
-			item := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			item := &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
 			victim := async(cl, bg, item)
 			h, _ := p.message("a call with a write chunk")
 			other := async(cl, bg, testCall())
@@ -228,7 +229,7 @@ func TestNotResent(t *testing.T) {
 			synctest.Wait()
 			// One credit, so that the end of the other call frees none.
 			p.send(p.replyBytes(rpcrdma.Header{XID: h2.XID, Credit: 1}, nil), h.Writes[0][0].Handle)
-			var broke *PeerError
+			var broke *rpc.PeerError
 			if err := outcome(t, victim); !errors.As(err, &broke) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -462,7 +463,7 @@ func givesUp(t *testing.T, weak bool, end func(p *peer, h rpcrdma.Header), least
 		for i := range 8 {
 			lost := time.Now()
 			ctx, cancel := context.WithCancel(bg)
-			done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			done := async(cl, ctx, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}})
 			if i > 0 {
 				for len(ps.tried()) == i {
 					time.Sleep(time.Millisecond)
@@ -545,7 +546,7 @@ func TestReconnectWaits(t *testing.T) {
 			time.Sleep(time.Nanosecond)
 			for want, done := range map[bool]<-chan error{true: sent, false: unsent} {
 				err := outcome(t, done)
-				var lost *LostError
+				var lost *rpc.LostError
 				if !errors.As(err, &lost) || lost.Sent != want {
 					t.Fatalf("the call returned %#v", err)
 				}
@@ -583,7 +584,7 @@ func TestReconnectWaits(t *testing.T) {
 			synctest.Wait()
 			cancel()
 			err := outcome(t, done)
-			var lost *LostError
+			var lost *rpc.LostError
 			if !errors.As(err, &lost) || !lost.Sent || !errors.Is(err, context.Canceled) {
 				t.Fatalf("the call returned %v", err)
 			}
@@ -616,7 +617,7 @@ func TestReconnectWaits(t *testing.T) {
 						t.Error(err)
 					}
 					for _, d := range done {
-						var closed *ClosedError
+						var closed *rpc.ClosedError
 						if err := outcome(t, d); !errors.As(err, &closed) || !errors.Is(err, net.ErrClosed) {
 							t.Errorf("%s: the call returned %v", state, err)
 						}
@@ -671,7 +672,7 @@ func TestReconnectCallbacks(t *testing.T) {
 	})
 
 	t.Run("BIDI-5.4-4 a client with Callbacks comes back though it is idle, one without them when it is called", func(t *testing.T) {
-		for _, progs := range [][]Program{callback(), nil} {
+		for _, progs := range [][]rpc.Program{callback(), nil} {
 			told := 0
 			cfg := &Settings{Callbacks: progs, KeepAlive: -1, OnReconnect: func(cl *Client) { told++ }}
 			clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
@@ -744,8 +745,8 @@ func (c unregistering) RegMR(buf []byte, access fabric.Access) (fabric.MR, error
 // TestEndSeenLate: what the end of the connection does to a call, before the leading goroutine has
 // seen it, is the connection's end to the call as well.
 func TestEndSeenLate(t *testing.T) {
-	item := func() *Call {
-		return &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+	item := func() *rpc.Call {
+		return &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
 	}
 	t.Run("an invalidation that the end has flushed leaves a window that is bound", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
@@ -897,7 +898,7 @@ func TestKeepAlive(t *testing.T) {
 	})
 
 	t.Run("one that does not answer has lost the connection", func(t *testing.T) {
-		for _, progs := range [][]Program{nil, callback()} {
+		for _, progs := range [][]rpc.Program{nil, callback()} {
 			clientTo(t, &Settings{KeepAlive: alive, Callbacks: progs}, func(ps *peers, p *peer, cl *Client) {
 				p.opens(cl, 8)
 				pending := async(cl, bg, numbered(5))
@@ -1031,11 +1032,11 @@ func TestNoReconnect(t *testing.T) {
 		// callers know of that already.
 		released := make(chan struct{})
 		data := make([]byte, 16)
-		callback := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
-			Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
+		callback := rpc.Program{Number: testProg, Low: 1, High: 1, Inline: rpc.Every, Idempotent: rpc.Every,
+			Handler: rpc.HandlerFunc(func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 				res.AddItem(data, func() { <-released })
 			})}
-		clientTo(t, &Settings{NoReconnect: true, KeepAlive: -1, Callbacks: []Program{callback}}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{NoReconnect: true, KeepAlive: -1, Callbacks: []rpc.Program{callback}}, func(ps *peers, p *peer, cl *Client) {
 			released = make(chan struct{})
 			proven(p, cl)
 			settle()
@@ -1050,7 +1051,7 @@ func TestNoReconnect(t *testing.T) {
 			p.hangUp()
 			synctest.Wait()
 			close(released)
-			var closed *ClosedError
+			var closed *rpc.ClosedError
 			for _, done := range []<-chan error{leader, follower} {
 				if err := outcome(t, done); !errors.As(err, &closed) {
 					t.Errorf("a call returned %v", err)
@@ -1075,14 +1076,14 @@ func readyServer(t *testing.T, cfg *Settings, script func(ps *peers, s *Server, 
 	svc := &callerService{}
 	prog := svc.program()
 	prog.Handler = svc
-	serverTo(t, cfg, []Program{prog}, func(ps *peers, s *Server) {
+	serverTo(t, cfg, []rpc.Program{prog}, func(ps *peers, s *Server) {
 		svc.gate, svc.conns = make(chan struct{}), make(chan *Conn, 1)
 		script(ps, s, func(p *peer) *Conn { return svc.ready(p, 0x5ead) })
 	})
 }
 
 // over starts a call on a Backchannel.
-func over(b *Backchannel, ctx context.Context, call *Call) <-chan error {
+func over(b *Backchannel, ctx context.Context, call *rpc.Call) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- b.Call(ctx, call) }()
 	return done
@@ -1205,7 +1206,7 @@ func TestBackchannelResends(t *testing.T) {
 			cn := ready(q)
 			time.Sleep(time.Minute)
 			q.quiet("the upper layer has not said who it is")
-			var not *NotReadyError
+			var not *rpc.NotReadyError
 			if err := cn.Call(bg, testCall()); !errors.As(err, &not) {
 				t.Errorf("a call on the new connection returned %v", err)
 			}
@@ -1266,7 +1267,7 @@ func TestBackchannelReady(t *testing.T) {
 			done, line := over(b, bg, testCall()), over(b, bg, testCall())
 			p.message("the call")
 			p.hangUp()
-			var not *NotReadyError
+			var not *rpc.NotReadyError
 			for _, d := range []<-chan error{done, line} {
 				if err := outcome(t, d); !errors.As(err, &not) || !not.Dropped {
 					t.Errorf("the call returned %v", err)
@@ -1302,7 +1303,7 @@ func TestBackchannelReady(t *testing.T) {
 				if late {
 					bind(t, b, cq, 0)
 				}
-				var not *NotReadyError
+				var not *rpc.NotReadyError
 				for range 2 {
 					ctx, cancel := context.WithTimeout(bg, time.Minute)
 					if call, err := pl.Wait(ctx); call == nil || !errors.As(err, &not) || !not.Dropped {
@@ -1336,7 +1337,7 @@ func TestBackchannelReady(t *testing.T) {
 				bind(t, b, cq, 0)
 			}
 			p.hangUp()
-			var not *NotReadyError
+			var not *rpc.NotReadyError
 			if got := <-soon(pl); got.call == nil || !errors.As(got.err, &not) || !not.Dropped {
 				t.Errorf("Wait returns %v, %v", got.call, got.err)
 			}
@@ -1408,7 +1409,7 @@ func TestBackchannelEnds(t *testing.T) {
 			defer cancel()
 			unbound := over(b, ctx, numbered(1))
 			time.Sleep(time.Minute)
-			var lost *LostError
+			var lost *rpc.LostError
 			err := outcome(t, unbound)
 			if !errors.As(err, &lost) || lost.Sent || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, net.ErrClosed) {
 				t.Fatalf("the call returned %v", err)
@@ -1457,7 +1458,7 @@ func TestBackchannelEnds(t *testing.T) {
 			synctest.Wait()
 			b.Close()
 			b.Close()
-			var closed *ClosedError
+			var closed *rpc.ClosedError
 			if err := outcome(t, waits); !errors.As(err, &closed) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -1546,7 +1547,7 @@ func (p *peer) wild(calls int) {
 
 // wildCalls makes calls of all kinds and checks what comes of each. closed is set once
 // they may fail.
-func wildCalls(t *testing.T, call func(context.Context, *Call) error, closed *atomic.Bool) {
+func wildCalls(t *testing.T, call func(context.Context, *rpc.Call) error, closed *atomic.Bool) {
 	var all sync.WaitGroup
 	for g := range uint32(8) {
 		all.Go(func() {
@@ -1562,7 +1563,7 @@ func wildCalls(t *testing.T, call func(context.Context, *Call) error, closed *at
 				}
 				err := call(ctx, c)
 				cancel()
-				var lost *LostError
+				var lost *rpc.LostError
 				switch {
 				case err == nil:
 					if !bytes.Equal(c.Results, c.Args) {
@@ -1584,14 +1585,14 @@ func wildCalls(t *testing.T, call func(context.Context, *Call) error, closed *at
 // TestWildPeers: whatever a peer does that ends its connections again and again, every call gets its
 // own reply, and nothing leaks.
 func TestWildPeers(t *testing.T) {
-	prog := func() Program {
+	prog := func() rpc.Program {
 		p := (&testService{}).program()
 		p.Idempotent = nil
 		return p
 	}
 	t.Run("a client's servers", func(t *testing.T) {
 		for range 5 {
-			clientTo(t, &Settings{Callbacks: []Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
+			clientTo(t, &Settings{Callbacks: []rpc.Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
 				var wild sync.WaitGroup
 				ps.mu.Lock()
 				ps.more = func() *peer {
@@ -1618,7 +1619,7 @@ func TestWildPeers(t *testing.T) {
 
 	t.Run("a client's servers, and its end", func(t *testing.T) {
 		for i := range 20 {
-			clientTo(t, &Settings{Callbacks: []Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
+			clientTo(t, &Settings{Callbacks: []rpc.Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
 				var wild sync.WaitGroup
 				ps.mu.Lock()
 				ps.more = func() *peer {
@@ -1663,7 +1664,7 @@ func TestWildPeers(t *testing.T) {
 			svc := &callerService{}
 			pr := prog()
 			pr.Handler = svc
-			serverTo(t, nil, []Program{pr}, func(ps *peers, s *Server) {
+			serverTo(t, nil, []rpc.Program{pr}, func(ps *peers, s *Server) {
 				svc.gate, svc.conns = make(chan struct{}), make(chan *Conn, 1)
 				b := NewBackchannel()
 				done := make(chan struct{})

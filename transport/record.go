@@ -17,6 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // The record-marking bridge presents a connection as a net.Conn with the record marking of RFC 5531
@@ -47,7 +48,7 @@ func (p *recordParser) write(b []byte, done func([]byte) error) error {
 			length, last, _ := oncrpc.ConsumeRecordMark(p.mark)
 			p.mark = p.mark[:0]
 			if int64(length)+int64(len(p.record)) > int64(p.max) {
-				return &SizeError{What: "the record", Size: int(length) + len(p.record), Limit: p.max}
+				return &rpc.SizeError{What: "the record", Size: int(length) + len(p.record), Limit: p.max}
 			}
 			p.left, p.last = int(length), last
 			p.record = slices.Grow(p.record, p.left)
@@ -250,7 +251,7 @@ func marked(n int) []byte {
 }
 
 // inOrder reports whether ranges ascend without overlap within n bytes.
-func inOrder(items []Range, n int) bool {
+func inOrder(items []rpc.Range, n int) bool {
 	from := 0
 	for _, it := range items {
 		if it.Offset < from || it.Length < 0 || it.Length > n || it.Offset > n-xdr.Padded(it.Length) {
@@ -266,7 +267,7 @@ func inOrder(items []Range, n int) bool {
 // may travel in chunks; with nil, nothing is placed directly, and replies may have up
 // to maxReply bytes. The net.Conn ends with the connection that cl has now, and closing
 // it closes cl.
-func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
+func NewRecordConn(cl *Client, b rpc.Binding, maxReply int) net.Conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	rc := &clientRecords{
 		stream: newStream(), cl: cl, c: cl.latest(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
@@ -284,7 +285,7 @@ type clientRecords struct {
 	*stream
 	cl       *Client
 	c        connection // that there was: a net.Conn ends with it
-	binding  Binding
+	binding  rpc.Binding
 	maxReply int
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -346,8 +347,8 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("transport: a record written is not an RPC call: %w", err)
 	}
-	proc := Procedure{Prog: h.Prog, Vers: h.Vers, Proc: h.Proc}
-	call := pendingOf(&Call{Cred: h.Cred, MaxResults: rc.maxReply})
+	proc := rpc.Procedure{Prog: h.Prog, Vers: h.Vers, Proc: h.Proc}
+	call := pendingOf(&rpc.Call{Cred: h.Cred, MaxResults: rc.maxReply})
 	call.raw = record
 	if rc.binding != nil {
 		items, bounds := rc.binding.Call(proc, record[n:], nil)
@@ -366,14 +367,14 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 			for _, it := range items {
 				at := n + it.Offset
 				call.raw = append(call.raw, record[from:at]...)
-				call.ReadItems = append(call.ReadItems, ReadItem{Offset: len(call.raw), Data: record[at : at+it.Length]})
+				call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(call.raw), Data: record[at : at+it.Length]})
 				from = n + it.End()
 			}
 			call.raw = append(call.raw, record[from:]...)
 		}
 		for _, size := range bounds.Items[:bounds.NumItems] {
 			if size > 0 {
-				call.WriteItems = append(call.WriteItems, WriteItem{Buf: make([]byte, size)})
+				call.WriteItems = append(call.WriteItems, rpc.WriteItem{Buf: make([]byte, size)})
 			}
 		}
 	}
@@ -392,7 +393,7 @@ const gssOverhead = 1024
 
 // restore puts the items that came through write chunks back into the reply, each
 // after its length word.
-func (rc *clientRecords) restore(p Procedure, msg []byte, items []WriteItem) ([]byte, error) {
+func (rc *clientRecords) restore(p rpc.Procedure, msg []byte, items []rpc.WriteItem) ([]byte, error) {
 	size := len(msg)
 	placed := false
 	for i := range items {
@@ -411,12 +412,12 @@ func (rc *clientRecords) restore(p Procedure, msg []byte, items []WriteItem) ([]
 	}
 	places := rc.binding.Reply(p, msg[n:], true, nil)
 	if len(places) > len(items) {
-		return nil, &BadReplyError{XID: h.XID, Reason: "it has more items than chunks"}
+		return nil, &rpc.BadReplyError{XID: h.XID, Reason: "it has more items than chunks"}
 	}
 	for i, pl := range places {
 		got, buf := items[i].N, items[i].Buf
 		if got != pl.Length && got != min(xdr.Padded(pl.Length), len(buf)) || pl.Length > len(buf) || pl.Offset > len(msg)-n {
-			return nil, &BadReplyError{XID: h.XID, Reason: "its results do not fit its chunks"}
+			return nil, &rpc.BadReplyError{XID: h.XID, Reason: "its results do not fit its chunks"}
 		}
 	}
 	out := make([]byte, 0, size+oncrpc.RecordMarkSize)

@@ -17,24 +17,25 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // opaqueBinding makes every stream that starts with an opaque<> eligible in both
 // directions: the item is that opaque, and what follows is a tail.
 type opaqueBinding struct{ max int }
 
-func (b opaqueBinding) Call(_ Procedure, args []byte, items []Range) ([]Range, ReplyBounds) {
-	bounds := ReplyBounds{MaxResults: 64, NumItems: 1}
+func (b opaqueBinding) Call(_ rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	bounds := rpc.ReplyBounds{MaxResults: 64, NumItems: 1}
 	bounds.Items[0] = b.max
-	return b.Reply(Procedure{}, args, false, items), bounds
+	return b.Reply(rpc.Procedure{}, args, false, items), bounds
 }
 
-func (b opaqueBinding) Reply(_ Procedure, results []byte, reduced bool, items []Range) []Range {
+func (b opaqueBinding) Reply(_ rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	n, size := xdr.ConsumeUint32(results)
 	if size < 0 || !reduced && int(n) > len(results)-4 {
 		return items[:0]
 	}
-	return append(items[:0], Range{Offset: 4, Length: int(n)})
+	return append(items[:0], rpc.Range{Offset: 4, Length: int(n)})
 }
 
 func record(msg []byte) []byte { return append(oncrpc.AppendRecordMark(nil, len(msg), true), msg...) }
@@ -57,9 +58,9 @@ func readRecord(t *testing.T, c net.Conn) []byte {
 }
 
 // bridged runs a conversation with a server that has a bridge, without middleware and with some.
-func bridged(t *testing.T, b Binding, script func(p *peer, s *Server, l net.Listener)) {
+func bridged(t *testing.T, b rpc.Binding, script func(p *peer, s *Server, l net.Listener)) {
 	t.Helper()
-	for _, cfg := range []*ServerConfig{nil, {Config: Config{Middleware: []Middleware{wrapper}}}} {
+	for _, cfg := range []*ServerConfig{nil, {Config: Config{Middleware: []rpc.Middleware{wrapper}}}} {
 		p := newPeer(t)
 		synctest.Test(t, func(t *testing.T) {
 			p.t = t
@@ -82,8 +83,8 @@ func bridged(t *testing.T, b Binding, script func(p *peer, s *Server, l net.List
 }
 
 // wrapper is a Middleware that does nothing.
-func wrapper(next Handler) Handler {
-	return HandlerFunc(func(ctx context.Context, req *Request, res *Response) { next.ServeRPC(ctx, req, res) })
+func wrapper(next rpc.Handler) rpc.Handler {
+	return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) { next.ServeRPC(ctx, req, res) })
 }
 
 func replyMsg(xid uint32, results []byte) []byte {
@@ -401,7 +402,7 @@ func TestRecordConn(t *testing.T) {
 			h.Writes[0][0].Length = 3
 			p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, xdr.AppendUint32(nil, 500)...)
 			synctest.Wait()
-			var re *BadReplyError
+			var re *rpc.BadReplyError
 			if _, err := c.Read(make([]byte, 4)); !errors.As(err, &re) {
 				t.Errorf("Read returned %v", err)
 			}

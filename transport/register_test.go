@@ -11,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // registering is a peer with an adapter that wants memory registered.
@@ -29,9 +30,9 @@ type span struct{ from, to int }
 func (s span) of(mem []byte) []byte { return mem[s.from:s.to] }
 
 // moves is a call that has its argument and its result in mem.
-func moves(mem []byte, arg, res span) *Call {
-	return &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, uint32(arg.to-arg.from)), MaxResults: 8,
-		ReadItems: []ReadItem{{Offset: 4, Data: arg.of(mem)}}, WriteItems: []WriteItem{{Buf: res.of(mem)}}}
+func moves(mem []byte, arg, res span) *rpc.Call {
+	return &rpc.Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, uint32(arg.to-arg.from)), MaxResults: 8,
+		ReadItems: []rpc.ReadItem{{Offset: 4, Data: arg.of(mem)}}, WriteItems: []rpc.WriteItem{{Buf: res.of(mem)}}}
 }
 
 // answersMove replies to the next call and returns the segments that it exposed.

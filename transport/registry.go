@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
@@ -13,20 +14,20 @@ import (
 // programs do not change once there are connections.
 type registry struct {
 	cfg      *config
-	programs map[uint32]*Program
+	programs map[uint32]*rpc.Program
 	others   func(x *exch) bool // takes calls to other programs; nil: every other program is unavailable
 	cache    *replycache.Cache
-	around   []Middleware // of all handlers
+	around   []rpc.Middleware // of all handlers
 }
 
 func newRegistry(cfg *config) *registry {
 	return &registry{
-		cfg: cfg, programs: make(map[uint32]*Program), cache: replycache.New(replycache.Limits(cfg.ReplyCache)),
+		cfg: cfg, programs: make(map[uint32]*rpc.Program), cache: replycache.New(replycache.Limits(cfg.ReplyCache)),
 		around: cfg.Middleware,
 	}
 }
 
-func (r *registry) register(p Program) error {
+func (r *registry) register(p rpc.Program) error {
 	if p.Handler == nil || p.Low > p.High {
 		return fmt.Errorf("transport: program %d has no handler or no versions", p.Number)
 	}
@@ -38,7 +39,7 @@ func (r *registry) register(p Program) error {
 			return fmt.Errorf("transport: %w", err)
 		}
 	}
-	if p.Handler = Chain(p.Handler, r.around...); p.Handler == nil {
+	if p.Handler = rpc.Chain(p.Handler, r.around...); p.Handler == nil {
 		return fmt.Errorf("transport: middleware leaves program %d without a handler", p.Number)
 	}
 	r.programs[p.Number] = &p
@@ -50,7 +51,7 @@ func (r *registry) stop() { r.cache.Close() }
 
 // authorize asks p whether a call may be executed, and returns the reply if not. A panic and
 // runtime.Goexit are as in serve.
-func authorize(p *Program, req *Request, ended func()) (h oncrpc.ReplyHeader, ok bool) {
+func authorize(p *rpc.Program, req *rpc.Request, ended func()) (h oncrpc.ReplyHeader, ok bool) {
 	returned := false
 	defer func() {
 		v := recover()
@@ -72,7 +73,7 @@ func authorize(p *Program, req *Request, ended func()) (h oncrpc.ReplyHeader, ok
 // the connection and all others go on. So does runtime.Goexit, but then serve does not return:
 // ended is called instead, while the goroutine ends. e, which may be nil, gets how long the handler
 // took.
-func serve(ctx context.Context, h Handler, req *Request, res *Response, e *callEvent, ended func()) {
+func serve(ctx context.Context, h rpc.Handler, req *rpc.Request, res *rpc.Response, e *callEvent, ended func()) {
 	var start time.Time
 	if e != nil {
 		start = time.Now()
@@ -107,6 +108,6 @@ func serve(ctx context.Context, h Handler, req *Request, res *Response, e *callE
 }
 
 // failed logs a panic of a handler with the value v, or runtime.Goexit if v is nil.
-func failed(req *Request, v any) {
+func failed(req *rpc.Request, v any) {
 	req.Conn().(*Conn).logPanic("handler", v, "prog", req.Prog, "vers", req.Vers, "proc", req.Proc)
 }

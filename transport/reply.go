@@ -11,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
@@ -430,7 +431,7 @@ func (x *exch) sendError(code rpcrdma.ErrCode, vers uint32) {
 	x.settle(false)
 	x.rh.Proc = rpcrdma.ProcError
 	if e := x.event; e != nil && e.Err == nil {
-		e.Err = &RDMAError{XID: h.XID, Vers: h.Vers, Code: h.Err, VersLow: h.VersLow, VersHigh: h.VersHigh}
+		e.Err = &rpc.RDMAError{XID: h.XID, Vers: h.Vers, Code: h.Err, VersLow: h.VersLow, VersHigh: h.VersHigh}
 	}
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.finishList(rpcrdma.AppendHeader(x.out.Bytes[:0], &h))

@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A client that has lost a reply sends the call again, on another connection: it is
@@ -32,7 +33,7 @@ type onceService struct {
 	ended atomic.Int32 // executions with a context that has ended
 }
 
-func (s *onceService) ServeRPC(ctx context.Context, req *Request, res *Response) {
+func (s *onceService) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	s.runs.Add(1)
 	if req.Proc != procHold {
 		s.testService.ServeRPC(ctx, req, res)
@@ -49,7 +50,7 @@ func (s *onceService) ServeRPC(ctx context.Context, req *Request, res *Response)
 	res.AddItem(b, nil)
 }
 
-func (s *onceService) program() Program {
+func (s *onceService) program() rpc.Program {
 	p := s.testService.program()
 	p.Handler = s
 	p.Idempotent = func(_, proc uint32) bool { return proc == procArgs }
@@ -60,7 +61,7 @@ func (s *onceService) program() Program {
 func remembers(t *testing.T, cfg *Settings, script func(ps *peers, s *Server, svc *onceService)) {
 	t.Helper()
 	svc := &onceService{}
-	serverTo(t, cfg, []Program{svc.program()}, func(ps *peers, s *Server) {
+	serverTo(t, cfg, []rpc.Program{svc.program()}, func(ps *peers, s *Server) {
 		svc.gate = make(chan struct{})
 		script(ps, s, svc)
 	})
@@ -334,7 +335,7 @@ func TestReplyCacheOutlives(t *testing.T) {
 	t.Run("a reply that meets a dead connection is remembered, with memory that outlives it", func(t *testing.T) {
 		for _, size := range []int{4, 100_000} { // there is no registered memory for the second
 			svc := &onceService{}
-			serverTo(t, nil, []Program{svc.program()}, func(ps *peers, s *Server) {
+			serverTo(t, nil, []rpc.Program{svc.program()}, func(ps *peers, s *Server) {
 				svc.gate = make(chan struct{})
 				ps.wrap = func(c peerConn) fabric.Conn { return deadMemory{c} }
 				data := bytes.Repeat([]byte("data"), size/4)
@@ -367,12 +368,12 @@ func TestReplyCacheOutlives(t *testing.T) {
 
 	t.Run("what is idempotent is executed again, and its context ends with the connection", func(t *testing.T) {
 		var ended atomic.Int32
-		prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every,
-			Handler: HandlerFunc(func(ctx context.Context, _ *Request, _ *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every,
+			Handler: rpc.HandlerFunc(func(ctx context.Context, _ *rpc.Request, _ *rpc.Response) {
 				<-ctx.Done()
 				ended.Add(1)
 			})}
-		serverTo(t, nil, []Program{prog}, func(ps *peers, s *Server) {
+		serverTo(t, nil, []rpc.Program{prog}, func(ps *peers, s *Server) {
 			for i := range int32(3) {
 				p := ps.arrive(s, "client")
 				p.send(callBytes(rpcrdma.Header{XID: 7}, procHold), 0)
@@ -388,12 +389,12 @@ func TestReplyCacheOutlives(t *testing.T) {
 
 	t.Run("the context of what is remembered ends with the server", func(t *testing.T) {
 		var ended atomic.Int32
-		prog := Program{Number: testProg, Low: 1, High: 1,
-			Handler: HandlerFunc(func(ctx context.Context, _ *Request, _ *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1,
+			Handler: rpc.HandlerFunc(func(ctx context.Context, _ *rpc.Request, _ *rpc.Response) {
 				<-ctx.Done()
 				ended.Add(1)
 			})}
-		serverTo(t, nil, []Program{prog}, func(ps *peers, s *Server) {
+		serverTo(t, nil, []rpc.Program{prog}, func(ps *peers, s *Server) {
 			p := ps.arrive(s, "client")
 			p.send(callBytes(rpcrdma.Header{XID: 7}, procHold), 0)
 			synctest.Wait()
@@ -412,7 +413,7 @@ func TestReplyCacheOutlives(t *testing.T) {
 
 	t.Run("a client remembers, too, what it has executed for its server", func(t *testing.T) {
 		svc := &onceService{}
-		cfg := &Settings{Callbacks: []Program{svc.program()}, KeepAlive: -1}
+		cfg := &Settings{Callbacks: []rpc.Program{svc.program()}, KeepAlive: -1}
 		clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
 			svc.gate = make(chan struct{})
 			call := callBytes(rpcrdma.Header{XID: 7}, procHold, opaque("once")...)
@@ -551,18 +552,20 @@ func (s *recordServer) serve(l net.Listener) {
 }
 
 // An echoBinding says that all of a result is an item.
-type echoBinding struct{ Binding }
+type echoBinding struct{ rpc.Binding }
 
-func (echoBinding) Call(Procedure, []byte, []Range) ([]Range, ReplyBounds) { return nil, ReplyBounds{} }
-func (echoBinding) Reply(_ Procedure, results []byte, _ bool, items []Range) []Range {
-	return append(items, Range{Offset: 4, Length: int(binary.BigEndian.Uint32(results))})
+func (echoBinding) Call(rpc.Procedure, []byte, []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	return nil, rpc.ReplyBounds{}
 }
-func (echoBinding) Idempotent(p Procedure) bool { return p.Proc == procArgs }
+func (echoBinding) Reply(_ rpc.Procedure, results []byte, _ bool, items []rpc.Range) []rpc.Range {
+	return append(items, rpc.Range{Offset: 4, Length: int(binary.BigEndian.Uint32(results))})
+}
+func (echoBinding) Idempotent(p rpc.Procedure) bool { return p.Proc == procArgs }
 
 func TestReplyCacheBridge(t *testing.T) {
 	bridged := func(t *testing.T, script func(ps *peers, s *Server, rs *recordServer)) {
 		t.Helper()
-		for _, cfg := range []*Settings{nil, {Middleware: []Middleware{wrapper}}} {
+		for _, cfg := range []*Settings{nil, {Middleware: []rpc.Middleware{wrapper}}} {
 			rs := &recordServer{}
 			serverFor(t, cfg, func(s *Server) {
 				rs.gate = make(chan struct{})

@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
@@ -136,12 +137,12 @@ func TestReplyCacheShares(t *testing.T) {
 
 	t.Run("calls under way are bounded: those beyond are executed, end with their connection, and are not remembered", func(t *testing.T) {
 		var ended atomic.Int32
-		prog := Program{Number: testProg, Low: 1, High: 1, Handler: HandlerFunc(func(ctx context.Context, _ *Request, _ *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Handler: rpc.HandlerFunc(func(ctx context.Context, _ *rpc.Request, _ *rpc.Response) {
 			<-ctx.Done()
 			ended.Add(1)
 		})}
 		const entries, calls = 32, 100
-		serverTo(t, &Settings{ReplyCache: ReplyCache{Entries: entries}}, []Program{prog}, func(ps *peers, s *Server) {
+		serverTo(t, &Settings{ReplyCache: ReplyCache{Entries: entries}}, []rpc.Program{prog}, func(ps *peers, s *Server) {
 			for host := range 8 {
 				for i := range uint32(calls / 4) {
 					p := ps.arrive(s, fmt.Sprint("host", host))

@@ -9,6 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
@@ -87,7 +88,7 @@ func (c *conn) unbuilt(ctx context.Context, call *pendingCall, err error) error 
 		}
 		return c.endErr()
 	case call.sent: // on an earlier connection
-		return &LostError{Addr: c.addr(), Sent: true, Reason: err}
+		return &rpc.LostError{Addr: c.addr(), Sent: true, Reason: err}
 	}
 	return err
 }
@@ -152,10 +153,10 @@ func (s *slot) results() error {
 func (call *pendingCall) takeReply(xid uint32) error {
 	n, err := oncrpc.ConsumeReply(call.store, &call.Reply)
 	if err != nil {
-		return &BadReplyError{XID: xid, Reason: err.Error()}
+		return &rpc.BadReplyError{XID: xid, Reason: err.Error()}
 	}
 	if call.Reply.XID != xid {
-		return &BadReplyError{XID: xid, Reason: "its RPC message has another xid"}
+		return &rpc.BadReplyError{XID: xid, Reason: "its RPC message has another xid"}
 	}
 	if call.raw != nil {
 		call.Results = call.store
@@ -392,7 +393,7 @@ func (l *leader) setGrant(credit uint32) {
 // acceptReply checks a reply against what its call offered and takes the inline part out of
 // the receive buffer.
 func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
-	bad := func(reason string) error { return &BadReplyError{XID: h.XID, Reason: reason} }
+	bad := func(reason string) error { return &rpc.BadReplyError{XID: h.XID, Reason: reason} }
 	call, c := s.call, l.c
 	if call.op != nil {
 		return bad("the call was an optional operation")
@@ -458,7 +459,7 @@ func (l *leader) errorReceived(h *rpcrdma.Header) {
 	}
 	if s := l.answered(h.XID); s != nil {
 		s.call.replied = h.Vers
-		e := &RDMAError{XID: h.XID, Vers: s.hdr.Vers, Code: h.Err, VersLow: h.VersLow, VersHigh: h.VersHigh}
+		e := &rpc.RDMAError{XID: h.XID, Vers: s.hdr.Vers, Code: h.Err, VersLow: h.VersLow, VersHigh: h.VersHigh}
 		if h.Err != rpcrdma.ErrVers {
 			e.MaxResults = s.call.MaxResults
 			for i := range s.call.WriteItems {
@@ -473,9 +474,9 @@ func (l *leader) errorReceived(h *rpcrdma.Header) {
 // malformed handles a message that names a call of ours but cannot be its
 // reply: the call fails, the connection lives.
 func (l *leader) malformed(xid uint32, reason string) {
-	l.c.public.refused(xid, &BadReplyError{XID: xid, Reason: reason})
+	l.c.public.refused(xid, &rpc.BadReplyError{XID: xid, Reason: reason})
 	if s := l.answered(xid); s != nil {
-		s.err = &BadReplyError{XID: xid, Reason: reason}
+		s.err = &rpc.BadReplyError{XID: xid, Reason: reason}
 		l.fence(s)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
@@ -178,7 +179,7 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 		x.Msg = payload // in the receive buffer, which is held
 		l.memq = append(l.memq, x)
 		l.updateGrant()
-		c.public.notice(Notice{Kind: NoticeMemoryStall, XID: x.hdr.XID, Bytes: x.offered()})
+		c.public.notice(rpc.Notice{Kind: rpc.NoticeMemoryStall, XID: x.hdr.XID, Bytes: x.offered()})
 		return
 	}
 	l.proceed(x, result)

@@ -8,6 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
@@ -71,7 +72,7 @@ func (c *conn) readReplies() bool { return c.cfg.RFC5666 != nil && c.role == rol
 // fetchReply gets what lies in the read chunks of a reply.
 func (l *leader) fetchReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	c, m := l.c, &s.pull
-	bad := &BadReplyError{XID: h.XID, Reason: "its read list makes no message"}
+	bad := &rpc.BadReplyError{XID: h.XID, Reason: "its read list makes no message"}
 	lay, ok := reads.Outline(h, len(payload), c.cfg.MaxMessage)
 	if !ok || l.reads.Most == 0 {
 		return bad

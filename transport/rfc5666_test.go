@@ -10,14 +10,15 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Features that RFC 8166 has removed from the protocol, and Config.RFC5666 turns on.
 
 // paddedProgram answers two opaques with the second in front of the first.
-func paddedProgram(padded, readReplies bool) Program {
-	return Program{Number: testProg, Low: 1, High: 1, Padded: padded, ReadReplies: readReplies,
-		Handler: HandlerFunc(func(_ context.Context, req *Request, res *Response) {
+func paddedProgram(padded, readReplies bool) rpc.Program {
+	return rpc.Program{Number: testProg, Low: 1, High: 1, Padded: padded, ReadReplies: readReplies,
+		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			d := req.Decoder()
 			a, b := d.Opaque(1<<20), d.Opaque(1<<20)
 			if d.End() != nil {
@@ -44,7 +45,7 @@ func TestPaddedCalls(t *testing.T) {
 		for _, size := range []int{511, 512, 513, 1000} {
 			client(t, &Settings{RFC5666: old}, func(p *peer, cl *Client) {
 				data := letters(size)
-				async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, uint32(size)), ReadItems: []ReadItem{{Offset: 4, Data: data}}})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, uint32(size)), ReadItems: []rpc.ReadItem{{Offset: 4, Data: data}}})
 				h, payload := p.message("the call")
 				at := bytes.Index(payload, data)
 				if size < 512 {
@@ -66,7 +67,7 @@ func TestPaddedCalls(t *testing.T) {
 	t.Run("V1-3.9-1 what is as long and not for a chunk keeps a call from being padded", func(t *testing.T) {
 		client(t, &Settings{RFC5666: old}, func(p *peer, cl *Client) {
 			args := append(make([]byte, 512), 0, 0, 2, 88)
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{{Offset: len(args), Data: letters(600)}}})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []rpc.ReadItem{{Offset: len(args), Data: letters(600)}}})
 			if h, _ := p.message("the call"); h.Proc != rpcrdma.ProcMsg {
 				t.Errorf("sent as %v", h.Proc)
 			}
@@ -75,7 +76,7 @@ func TestPaddedCalls(t *testing.T) {
 
 	t.Run("V1-3.9-1 nobody pads without being told to", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 600), ReadItems: []ReadItem{{Offset: 4, Data: letters(600)}}})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 600), ReadItems: []rpc.ReadItem{{Offset: 4, Data: letters(600)}}})
 			if h, _ := p.message("the call"); h.Proc != rpcrdma.ProcMsg {
 				t.Errorf("sent as %v", h.Proc)
 			}
@@ -83,7 +84,7 @@ func TestPaddedCalls(t *testing.T) {
 	})
 
 	t.Run("V1-3.9-3 V1-3.9-4 each message's own alignment and threshold count", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []rpc.Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
 			for i, m := range []rpcrdma.Header{{Align: 64, Thresh: 100}, {Align: 512, Thresh: 30}, {Align: 1, Thresh: 0}, {Align: 4096, Thresh: 1000}, {Align: 7, Thresh: 100}} {
 				for _, size := range []int{int(m.Thresh) - 1, int(m.Thresh), int(m.Thresh) + 1, 33} {
 					size = max(size, 0)
@@ -116,7 +117,7 @@ func TestPaddedCalls(t *testing.T) {
 	})
 
 	t.Run("V1-3.9-4 padding beyond the message is an argument that does not decode", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []rpc.Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
 			m := rpcrdma.Header{XID: 3, Vers: 1, Credit: 8, Proc: rpcrdma.ProcMsgp, Align: 1 << 31, Thresh: 1}
 			p.send(append(rpcrdma.AppendHeader(nil, &m), appendCall(nil, 3, 1, opaque("hello")...)...), 0)
 			if _, payload := p.message("the reply"); word(payload, 5) != 4 {
@@ -126,7 +127,7 @@ func TestPaddedCalls(t *testing.T) {
 	})
 
 	t.Run("V1-3.9-4 padding with no room behind it for the data, whatever is missing, is one, too", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []rpc.Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
 			for align := uint32(2); align <= 80; align++ { // 2 of the 6 bytes after the length word
 				m := rpcrdma.Header{XID: align, Vers: 1, Credit: 8, Proc: rpcrdma.ProcMsgp, Align: align, Thresh: 1}
 				args := append(xdr.AppendUint32(nil, 2), make([]byte, 6)...)
@@ -139,7 +140,7 @@ func TestPaddedCalls(t *testing.T) {
 	})
 
 	t.Run("V1-3.9-3 a program that does not skip padding is spared it", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{paddedProgram(false, false)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []rpc.Program{paddedProgram(false, false)}, func(p *peer, s *Server) {
 			m := rpcrdma.Header{XID: 3, Vers: 1, Credit: 8, Proc: rpcrdma.ProcMsgp, Align: 64, Thresh: 100}
 			p.send(append(rpcrdma.AppendHeader(nil, &m), appendCall(nil, 3, 1, opaque("hello")...)...), 0)
 			if h, _ := p.message("the answer"); h.Proc != rpcrdma.ProcError || h.Err != rpcrdma.ErrChunk || h.XID != 3 {
@@ -163,7 +164,7 @@ func lends(t *testing.T, cfg Settings, script func(p *peer, s *Server, h rpcrdma
 	if cfg.RFC5666 == nil {
 		cfg.RFC5666 = &RFC5666{}
 	}
-	serverOf(t, newPeer(t), &cfg, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
+	serverOf(t, newPeer(t), &cfg, []rpc.Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
 		p.send(callBytes(rpcrdma.Header{XID: 3}, 1, lentArgs()...), 0)
 		h, payload := p.message("the reply")
 		if h.Proc != rpcrdma.ProcMsg || len(h.Reads) != 2 || h.Reads[0].Position != 28 || h.Reads[1].Position != 28+3000+4 || len(payload) != 24+8 {
@@ -233,7 +234,7 @@ func TestReadRepliesLent(t *testing.T) {
 	t.Run("V1-3.8-7 beside the calls of the whole grant there is room for RDMA_DONE, each time", func(t *testing.T) {
 		for _, credits := range []int{1, 2, 4} {
 			cfg := &Settings{Credits: credits, InlineSend: 1024, RFC5666: &RFC5666{}}
-			serverOf(t, newPeer(t), cfg, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
+			serverOf(t, newPeer(t), cfg, []rpc.Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
 				for round := range 3 * recvBatch { // receives are posted again some together
 					for i := range credits {
 						p.send(callBytes(rpcrdma.Header{XID: uint32(round*credits + i), Credit: uint32(credits)}, 1, lentArgs()...), 0)
@@ -263,11 +264,11 @@ func TestReadRepliesLent(t *testing.T) {
 
 	t.Run("V1-4.2-6 RDMA_DONE for nothing, while replies are being made", func(t *testing.T) {
 		gate := make(chan struct{})
-		prog := Program{Number: testProg, Low: 1, High: 1, ReadReplies: true, Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, ReadReplies: true, Handler: rpc.HandlerFunc(func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 			<-gate
 			res.AddItem(letters(9000), nil)
 		})}
-		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []rpc.Program{prog}, func(p *peer, s *Server) {
 			gate = make(chan struct{})
 			const calls = 4
 			for xid := range uint32(calls) {
@@ -302,7 +303,7 @@ func TestReadRepliesPlaced(t *testing.T) {
 			o       *RFC5666
 			allowed bool
 		}{{nil, true}, {&RFC5666{}, false}} {
-			serverOf(t, newPeer(t), &Settings{RFC5666: c.o, InlineSend: 1024}, []Program{paddedProgram(false, c.allowed)}, func(p *peer, s *Server) {
+			serverOf(t, newPeer(t), &Settings{RFC5666: c.o, InlineSend: 1024}, []rpc.Program{paddedProgram(false, c.allowed)}, func(p *peer, s *Server) {
 				p.send(callBytes(rpcrdma.Header{XID: 3}, 1, lentArgs()...), 0)
 				if h, _ := p.message("the answer"); h.Proc != rpcrdma.ProcError || h.Err != rpcrdma.ErrChunk {
 					t.Errorf("answer is %+v", h)
@@ -312,7 +313,7 @@ func TestReadRepliesPlaced(t *testing.T) {
 	})
 
 	t.Run("V1-3.8-4 what fits inline or into the chunks of the call is not lent", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Settings{InlineSend: 1024, RFC5666: &RFC5666{}}, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{InlineSend: 1024, RFC5666: &RFC5666{}}, []rpc.Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
 			chunk := func(handle uint32, n int) rpcrdma.WriteChunk {
 				return rpcrdma.WriteChunk{p.offer(handle, make([]byte, n))}
 			}
@@ -337,12 +338,12 @@ func TestReadRepliesPlaced(t *testing.T) {
 	})
 
 	t.Run("V1-5.1-4 a reply whose head does not fit goes as a whole", func(t *testing.T) {
-		prog := Program{Number: testProg, Low: 1, High: 1, ReadReplies: true, Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, ReadReplies: true, Handler: rpc.HandlerFunc(func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 			res.Results = append(res.Results, big...)
 			res.AddItem(letters(5), nil)
 			res.Results = append(res.Results, 1, 2, 3, 4)
 		})}
-		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []rpc.Program{prog}, func(p *peer, s *Server) {
 			p.send(callBytes(rpcrdma.Header{XID: 3}, 1), 0)
 			h, payload := p.message("the reply")
 			if h.Proc != rpcrdma.ProcNomsg || len(h.Reads) != 1 || h.Reads[0].Position != 0 || len(payload) != 0 {
@@ -366,7 +367,7 @@ func TestReadRepliesFetched(t *testing.T) {
 
 	t.Run("V1-3.5-3 a client fetches the chunks, says RDMA_DONE once, and with the reply's xid", func(t *testing.T) {
 		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
-			call := &Call{Prog: testProg, Vers: 1}
+			call := &rpc.Call{Prog: testProg, Vers: 1}
 			over := async(cl, bg, call)
 			h, _ := p.message("the call")
 			p.noReads = true
@@ -389,7 +390,7 @@ func TestReadRepliesFetched(t *testing.T) {
 
 	t.Run("V1-5.1-4 a whole reply in a read chunk", func(t *testing.T) {
 		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
-			call := &Call{Prog: testProg, Vers: 1}
+			call := &rpc.Call{Prog: testProg, Vers: 1}
 			over := async(cl, bg, call)
 			h, _ := p.message("the call")
 			msg := p.replyBytes(rpcrdma.Header{XID: h.XID}, big)[28:]
@@ -403,17 +404,17 @@ func TestReadRepliesFetched(t *testing.T) {
 
 	t.Run("V1-3.8-8 RDMA_DONE counts against the credits", func(t *testing.T) {
 		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
-			first := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			first := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the first call")
 			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
 			if err := outcome(t, first); err != nil {
 				t.Fatal(err)
 			}
-			a := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			a := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			ha, _ := p.message("call a")
-			b := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			b := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			hb, _ := p.message("call b")
-			c := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			c := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			p.quiet("two calls use both credits")
 			p.noReads = true
 			p.reply(rpcrdma.Header{XID: ha.XID, Credit: 2, Reads: p.lendsOne(24, big)})
@@ -439,13 +440,13 @@ func TestReadRepliesFetched(t *testing.T) {
 
 	t.Run("a read list that makes no message fails the call, and frees the server", func(t *testing.T) {
 		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
-			over := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			over := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the call")
 			p.reply(rpcrdma.Header{XID: h.XID, Reads: p.lendsOne(4000, big)})
 			if d := p.next("RDMA_DONE"); len(d.msg) != 16 {
 				t.Fatalf("sent %x", d.msg)
 			}
-			var bad *BadReplyError
+			var bad *rpc.BadReplyError
 			if err := outcome(t, over); !errors.As(err, &bad) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -454,10 +455,10 @@ func TestReadRepliesFetched(t *testing.T) {
 
 	t.Run("V1-3.5-2 without the switch a reply with read chunks fails its call, and nothing is fetched", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			over := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			over := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the call")
 			p.reply(rpcrdma.Header{XID: h.XID, Reads: p.lendsOne(28, big)}, 0, 0, 0x17, 0x70)
-			var bad *BadReplyError
+			var bad *rpc.BadReplyError
 			if err := outcome(t, over); !errors.As(err, &bad) {
 				t.Errorf("the call returned %v", err)
 			}

@@ -10,26 +10,27 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // TestRoom: a handler learns how much its caller has room for. A reply that fills it arrives,
 // one that is longer does not, and both ends learn what was too long.
 func TestRoom(t *testing.T) {
-	chunk := func(n int) []transport.WriteItem { return []transport.WriteItem{{Buf: make([]byte, n)}} }
+	chunk := func(n int) []rpc.WriteItem { return []rpc.WriteItem{{Buf: make([]byte, n)}} }
 	for _, tt := range []struct {
 		name string
-		call transport.Call
+		call rpc.Call
 		item bool // the reply has an item; else results alone
 		room int  // the room that the handler sees, with what a longer RPC header would take; 0: as much as the connection has
 		what string
 	}{
-		{"inline", transport.Call{}, false, 0, "the message, without a reply chunk,"},
-		{"an item inline", transport.Call{}, true, 0, "the message, without a reply chunk,"},
-		{"a reply chunk", transport.Call{MaxResults: 100_000}, false, 100_008, "the message for the reply chunk"},
-		{"an item in a reply chunk", transport.Call{MaxResults: 100_000}, true, 100_004, "the message for the reply chunk"},
-		{"a write chunk", transport.Call{MaxResults: 4, WriteItems: chunk(8192)}, true, 8192, "the data for write chunk 0"},
-		{"results beside a write chunk", transport.Call{MaxResults: 4, WriteItems: chunk(8192)}, false, 0, "the message, without a reply chunk,"},
+		{"inline", rpc.Call{}, false, 0, "the message, without a reply chunk,"},
+		{"an item inline", rpc.Call{}, true, 0, "the message, without a reply chunk,"},
+		{"a reply chunk", rpc.Call{MaxResults: 100_000}, false, 100_008, "the message for the reply chunk"},
+		{"an item in a reply chunk", rpc.Call{MaxResults: 100_000}, true, 100_004, "the message for the reply chunk"},
+		{"a write chunk", rpc.Call{MaxResults: 4, WriteItems: chunk(8192)}, true, 8192, "the data for write chunk 0"},
+		{"results beside a write chunk", rpc.Call{MaxResults: 4, WriteItems: chunk(8192)}, false, 0, "the message, without a reply chunk,"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var log bytes.Buffer
@@ -38,8 +39,8 @@ func TestRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = server.Register(transport.Program{Number: 400_000, Low: 1, High: 1, Handler: transport.Procedures{
-				7: func(_ context.Context, _ *transport.Request, res *transport.Response) {
+			err = server.Register(rpc.Program{Number: 400_000, Low: 1, High: 1, Handler: rpc.Procedures{
+				7: func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 					if tt.item {
 						room = res.ItemRoom()
 						res.AddItem(make([]byte, room+more), nil)
@@ -72,7 +73,7 @@ func TestRoom(t *testing.T) {
 				t.Errorf("the room is %d bytes, want %d", room, tt.room)
 			}
 			more = 4
-			var refused *transport.RDMAError
+			var refused *rpc.RDMAError
 			for range 2 { // of which one is logged
 				if err := cl.Call(t.Context(), &call); !errors.As(err, &refused) || refused.Code != rpcrdma.ErrChunk {
 					t.Fatalf("a reply that is four bytes too long: %v", err)

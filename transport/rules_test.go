@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Rules of RFC 5666 that are no one feature's.
@@ -153,7 +154,7 @@ func TestRuleReceivesFirst(t *testing.T) {
 func TestRuleEligibility(t *testing.T) {
 	t.Run("V1-3.4-2 arguments that nobody marked are in no chunk of their own", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: opaque(string(make([]byte, 8000)))})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: opaque(string(make([]byte, 8000)))})
 			h, _ := p.message("a call over the threshold")
 			if h.Proc != rpcrdma.ProcNomsg || slices.ContainsFunc(h.Reads, func(s rpcrdma.ReadSegment) bool { return s.Position != 0 }) {
 				t.Errorf("call header is %+v", h)
@@ -199,7 +200,7 @@ func TestRuleChunkLengths(t *testing.T) {
 			h.Writes[0][0].Length = 4996
 			p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, xdr.AppendUint32(nil, 5000)...)
 			synctest.Wait()
-			var re *BadReplyError
+			var re *rpc.BadReplyError
 			if n, err := rc.Read(make([]byte, 10000)); !errors.As(err, &re) {
 				t.Errorf("count 5000, chunk of 4996 bytes: read %d bytes, error %v", n, err)
 			}
@@ -210,7 +211,7 @@ func TestRuleChunkLengths(t *testing.T) {
 		svc := &testService{}
 		bound := svc.program()
 		bound.Binding = opaqueBinding{}
-		serverOf(t, newPeer(t), nil, []Program{bound}, func(p *peer, _ *Server) {
+		serverOf(t, newPeer(t), nil, []rpc.Program{bound}, func(p *peer, _ *Server) {
 			for _, c := range []struct {
 				pos, sum int
 				want     oncrpc.AcceptStat
@@ -244,7 +245,7 @@ func TestRuleChunkLengths(t *testing.T) {
 				h.Writes[0][0].Length = written
 				p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, xdr.AppendUint32(nil, 5001)...)
 				synctest.Wait()
-				var re *BadReplyError
+				var re *rpc.BadReplyError
 				if n, err := rc.Read(make([]byte, 10000)); ok != (err == nil) || !ok && !errors.As(err, &re) {
 					t.Errorf("count 5001, chunk of %d bytes: read %d bytes, error %v", written, n, err)
 				}
@@ -255,7 +256,7 @@ func TestRuleChunkLengths(t *testing.T) {
 	t.Run("V1-3.4-17 what is beyond the length written is nobody's", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			buf := make([]byte, 9000)
-			call := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: buf}}, MaxResults: 10000}
+			call := &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: buf}}, MaxResults: 10000}
 			done := async(cl, bg, call)
 			h, _ := p.message("the call")
 			p.write(h.Writes[0][0], "data"+string(bytes.Repeat([]byte{0xee}, 8000)))
@@ -287,7 +288,7 @@ func TestRuleChunkLengths(t *testing.T) {
 	})
 	t.Run("CTX-8166-3 a client reserves no room for padding", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 5001)}}})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 5001)}}})
 			h, _ := p.message("the call")
 			if n := h.Writes[0].Length(); n != 5001 {
 				t.Errorf("a chunk of %d bytes is offered", n)
@@ -300,7 +301,7 @@ func TestRuleStream(t *testing.T) {
 	t.Run("V1-3.7-1 an item that is inline has its length in front and zeros behind", func(t *testing.T) {
 		want := []byte("\x00\x00\x00\x05hello\x00\x00\x00")
 		client(t, nil, func(p *peer, cl *Client) {
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: []byte{0, 0, 0, 5}, ReadItems: []ReadItem{{Offset: 4, Data: []byte("hello")}}})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: []byte{0, 0, 0, 5}, ReadItems: []rpc.ReadItem{{Offset: 4, Data: []byte("hello")}}})
 			if _, payload := p.message("the call"); !bytes.Equal(payload[40:], want) {
 				t.Errorf("arguments are %q", payload[40:])
 			}
@@ -321,7 +322,7 @@ func TestRuleStream(t *testing.T) {
 					args := append(bytes.Repeat([]byte{7}, fill), 0, 0, 0x17, 0x73)
 					from := len(args)
 					args = append(args, 0, 0, 0, 3, 1, 2, 3, 4)
-					async(cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1, Args: args, ReadItems: []ReadItem{{Offset: from, Data: item}, {Offset: from + 4, Data: []byte("abc")}}})
+					async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1, Args: args, ReadItems: []rpc.ReadItem{{Offset: from, Data: item}, {Offset: from + 4, Data: []byte("abc")}}})
 					h, payload := p.message("the call")
 					tcp := append(appendCall(nil, h.XID, 1, bytes.Repeat([]byte{7}, fill)...), opaque(string(item))...)
 					tcp = append(append(tcp, opaque("abc")...), 1, 2, 3, 4)
@@ -336,7 +337,7 @@ func TestRuleStream(t *testing.T) {
 	t.Run("V1-4.1-4 every message is of version 1", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			for _, n := range []int{4, 8000} {
-				done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: make([]byte, n)})
+				done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Args: make([]byte, n)})
 				s := p.next("a call")
 				if v := word(s.msg, 1); v != 1 {
 					t.Errorf("RPC-over-RDMA message %d has version %d", word(s.msg, 3), v)
@@ -393,7 +394,7 @@ func TestRuleCredits(t *testing.T) {
 	t.Run("V1-4.1-5 the grant bounds a burst, whether it rises or falls", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			for range 40 {
-				async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			}
 			var flight []uint32
 			for _, grant := range []int{1, 3, 7, 7, 2, 1, 5} {
@@ -418,7 +419,7 @@ func TestRuleCredits(t *testing.T) {
 			flight := make(map[uint32]bool)
 			for range window {
 				go func() {
-					for cl.Call(bg, &Call{Prog: testProg, Vers: 1}) == nil {
+					for cl.Call(bg, &rpc.Call{Prog: testProg, Vers: 1}) == nil {
 					}
 				}()
 			}
@@ -529,7 +530,7 @@ func TestRuleWritesBeforeSend(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		err = s.Register(Program{Number: testProg, Low: 1, High: 1, Handler: HandlerFunc(func(_ context.Context, req *Request, res *Response) {
+		err = s.Register(rpc.Program{Number: testProg, Low: 1, High: 1, Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			res.AddItem(bytes.Repeat(req.Args[:4], 16<<10), nil)
 		})})
 		if err != nil {
@@ -547,7 +548,7 @@ func TestRuleWritesBeforeSend(t *testing.T) {
 		}
 		defer cl.Close()
 		buf := make([]byte, 64<<10)
-		call := &Call{Prog: testProg, Vers: 1, Proc: 1, WriteItems: []WriteItem{{Buf: buf}}}
+		call := &rpc.Call{Prog: testProg, Vers: 1, Proc: 1, WriteItems: []rpc.WriteItem{{Buf: buf}}}
 		for i := range uint32(1000) {
 			call.Args = xdr.AppendUint32(call.Args[:0], i)
 			if err := cl.Call(bg, call); err != nil {
@@ -566,7 +567,7 @@ func TestRuleSecurity(t *testing.T) {
 		cred := oncrpc.Auth{Flavor: oncrpc.FlavorGSS, Body: make([]byte, 20)}
 		body := opaque(string(bytes.Repeat([]byte("sealed"), 1500)))
 		client(t, nil, func(p *peer, cl *Client) {
-			async(cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1, Cred: cred, Args: body, MaxResults: 9000})
+			async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1, Cred: cred, Args: body, MaxResults: 9000})
 			h, payload := p.message("the call")
 			if h.Proc != rpcrdma.ProcNomsg || len(h.Writes) != 0 || !h.HasReply {
 				t.Errorf("call header is %+v", h)
@@ -584,15 +585,15 @@ func TestRuleSecurity(t *testing.T) {
 // TestRuleNoDone: clients that fetch replies, or do not, and never say RDMA_DONE.
 func TestRuleNoDone(t *testing.T) {
 	const size = 60_000
-	lending := Program{Number: testProg, Low: 1, High: 1, ReadReplies: true,
-		Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) { res.AddItem(res.Alloc(size), nil) }),
+	lending := rpc.Program{Number: testProg, Low: 1, High: 1, ReadReplies: true,
+		Handler: rpc.HandlerFunc(func(_ context.Context, _ *rpc.Request, res *rpc.Response) { res.AddItem(res.Alloc(size), nil) }),
 		Inline:  func(uint32, uint32) bool { return true },
 	}
 	call := func(xid uint32) []byte { return callBytes(rpcrdma.Header{XID: xid}, 1) }
 
 	t.Run("V1-11-5 V1-11-8 they hold little memory, for a while, and disturb nobody", func(t *testing.T) {
 		cfg := &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 18, RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}
-		serverOf(t, newPeer(t), cfg, []Program{lending}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), cfg, []rpc.Program{lending}, func(p *peer, s *Server) {
 			for xid := range uint32(1000) {
 				if p.posted() == 0 || p.over() {
 					break
@@ -642,7 +643,7 @@ func TestRuleNoDone(t *testing.T) {
 		}
 		cfg := &Settings{RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}
 		for _, together := range []bool{false, true} { // the replies before the last one are lent with it, or over
-			serverOf(t, newPeer(t), cfg, []Program{lending}, func(p *peer, _ *Server) {
+			serverOf(t, newPeer(t), cfg, []rpc.Program{lending}, func(p *peer, _ *Server) {
 				const last = 4
 				for xid := range uint32(last + 1) {
 					p.send(call(xid), 0)
@@ -673,7 +674,7 @@ func TestRuleNoDone(t *testing.T) {
 
 	t.Run("V1-11-7 the grant is never zero for want of RDMA_DONE", func(t *testing.T) {
 		for _, credits := range []int{1, 2, 128} {
-			serverOf(t, newPeer(t), &Settings{Credits: credits, RFC5666: &RFC5666{}}, []Program{lending}, func(p *peer, _ *Server) {
+			serverOf(t, newPeer(t), &Settings{Credits: credits, RFC5666: &RFC5666{}}, []rpc.Program{lending}, func(p *peer, _ *Server) {
 				for xid := range uint32(20) {
 					p.send(call(xid), 0)
 					if h, _ := p.message("a reply"); h.Credit < 1 || len(h.Reads) != 1 {

@@ -11,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // gss is an RPCSEC_GSS credential for data, with a service (RFC 2203 section 5.3.1).
@@ -31,8 +32,8 @@ func TestProtectedCalls(t *testing.T) {
 		t.Run("V1-11-1 "+c.name, func(t *testing.T) {
 			client(t, &Settings{PeerChunks: AllChunks}, func(p *peer, cl *Client) {
 				data := letters(9000)
-				call := &Call{Prog: testProg, Vers: 1, Cred: gss(c.service), Args: xdr.AppendUint32(nil, 9000),
-					ReadItems: []ReadItem{{Offset: 4, Data: data}}, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}, MaxResults: 100}
+				call := &rpc.Call{Prog: testProg, Vers: 1, Cred: gss(c.service), Args: xdr.AppendUint32(nil, 9000),
+					ReadItems: []rpc.ReadItem{{Offset: 4, Data: data}}, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}, MaxResults: 100}
 				async(cl, bg, call)
 				h, payload := p.message("the call")
 				if c.chunks {
@@ -88,7 +89,7 @@ func TestProtectedRecords(t *testing.T) {
 
 	t.Run("two calls cannot have one xid", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			first := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			first := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1})
 			fh, _ := p.message("the first call")
 			p.reply(rpcrdma.Header{XID: fh.XID})
 			if err := outcome(t, first); err != nil {
@@ -186,14 +187,14 @@ func TestVerifierRemembered(t *testing.T) {
 		for _, size := range []int{1000, 4000} { // inline; in the reply chunk, for the verifier
 			data := append(opaque(string(letters(size-16))), opaque("an item!")...)
 			runs := 0
-			program := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Handler: HandlerFunc(
-				func(_ context.Context, _ *Request, res *Response) {
+			program := rpc.Program{Number: testProg, Low: 1, High: 1, Inline: rpc.Every, Handler: rpc.HandlerFunc(
+				func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 					runs++
 					res.Results = append(res.Results, data[:size-12]...)
 					res.AddItem(data[size-8:], nil)
 					res.Verf = verf
 				})}
-			serverTo(t, nil, []Program{program}, func(ps *peers, s *Server) {
+			serverTo(t, nil, []rpc.Program{program}, func(ps *peers, s *Server) {
 				for i := range 3 {
 					p := newPeer(t)
 					p.caps.LocalDMA = dma

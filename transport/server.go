@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
@@ -113,7 +114,7 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 }
 
 // Register adds a program. It must be called before Serve.
-func (s *Server) Register(p Program) error {
+func (s *Server) Register(p rpc.Program) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.register(p)
@@ -301,7 +302,7 @@ func (s *Server) rejected(peer net.Addr, err error) {
 	if o == nil {
 		return
 	}
-	n := Notice{Kind: NoticeRejected, Peer: "peer", Err: err}
+	n := rpc.Notice{Kind: rpc.NoticeRejected, Peer: "peer", Err: err}
 	if peer != nil { // which is up to the provider, or the listener
 		n.Peer = peer.String()
 	}
@@ -372,7 +373,7 @@ func (s *Server) Close() error {
 }
 
 // Stats returns the sum of the counters of all connections.
-func (s *Server) Stats() Stats {
+func (s *Server) Stats() rpc.Stats {
 	st := s.stats.sum()
 	s.mu.Lock()
 	st.Conns, st.OpenConns = s.accepted, uint64(len(s.conns))

@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Procedures of the test program.
@@ -34,14 +35,14 @@ type testService struct {
 	released atomic.Int32
 }
 
-func (s *testService) program() Program {
-	return Program{
-		Number: testProg, Low: 1, High: 1, Handler: s, Idempotent: Every,
+func (s *testService) program() rpc.Program {
+	return rpc.Program{
+		Number: testProg, Low: 1, High: 1, Handler: s, Idempotent: rpc.Every,
 		Inline: func(_, proc uint32) bool { return proc == procEcho || proc == procFail },
 	}
 }
 
-func (s *testService) ServeRPC(ctx context.Context, req *Request, res *Response) {
+func (s *testService) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	s.running.Add(1)
 	defer s.running.Add(-1)
 	d := xdr.NewDecoder(req.Args)
@@ -91,7 +92,7 @@ func testServer(t *testing.T, cfg *Settings, script func(p *peer, s *Server, svc
 func testServerOf(t *testing.T, p *peer, cfg *Settings, script func(p *peer, s *Server, svc *testService)) {
 	t.Helper()
 	svc := &testService{}
-	serverOf(t, p, cfg, []Program{svc.program()}, func(p *peer, s *Server) {
+	serverOf(t, p, cfg, []rpc.Program{svc.program()}, func(p *peer, s *Server) {
 		svc.gate = make(chan struct{})
 		script(p, s, svc)
 	})
@@ -996,11 +997,11 @@ func TestRegister(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := HandlerFunc(func(context.Context, *Request, *Response) {})
-	if s.Register(Program{Number: 1, Low: 1, High: 1, Handler: h}) != nil {
+	h := rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {})
+	if s.Register(rpc.Program{Number: 1, Low: 1, High: 1, Handler: h}) != nil {
 		t.Error("a good program is refused")
 	}
-	for name, p := range map[string]Program{
+	for name, p := range map[string]rpc.Program{
 		"twice": {Number: 1, Low: 1, High: 1, Handler: h}, "no handler": {Number: 2}, "no versions": {Number: 3, Low: 2, High: 1, Handler: h},
 	} {
 		if s.Register(p) == nil {

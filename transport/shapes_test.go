@@ -11,6 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -23,7 +24,7 @@ const shapeProg = prog + 100
 
 type shapes struct{}
 
-func (shapes) ServeRPC(_ context.Context, req *transport.Request, res *transport.Response) {
+func (shapes) ServeRPC(_ context.Context, req *rpc.Request, res *rpc.Response) {
 	d := req.Decoder()
 	for range d.Count(1<<20, 4) {
 		d.Uint32()
@@ -73,14 +74,14 @@ func (s shape) String() string {
 // run makes a call of the shape and looks at all that comes back. Without offer the
 // client names no place for the results.
 func (s shape) run(cl *transport.Client, offer bool) error {
-	call := transport.Call{Prog: shapeProg, Vers: 1, Proc: 1}
+	call := rpc.Call{Prog: shapeProg, Vers: 1, Proc: 1}
 	call.Args = append(xdr.AppendUint32(nil, uint32(s.lead)), make([]byte, 4*s.lead)...)
 	call.Args = xdr.AppendUint32(call.Args, uint32(len(s.in)))
 	for i, size := range s.in {
 		data := make([]byte, size)
 		fill(data, uint32(100+i))
 		call.Args = xdr.AppendUint32(call.Args, uint32(size))
-		call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(call.Args), Data: data})
+		call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(call.Args), Data: data})
 		call.Args = xdr.AppendUint32(call.Args, between)
 	}
 	call.Args = xdr.AppendUint32(call.Args, uint32(len(s.out)))
@@ -90,7 +91,7 @@ func (s shape) run(cl *transport.Client, offer bool) error {
 		switch {
 		case !offer:
 		case i < len(s.spare) && size+s.spare[i] > 0:
-			call.WriteItems = append(call.WriteItems, transport.WriteItem{Buf: make([]byte, size+s.spare[i])})
+			call.WriteItems = append(call.WriteItems, rpc.WriteItem{Buf: make([]byte, size+s.spare[i])})
 		default:
 			most += xdr.Padded(size)
 		}
@@ -246,7 +247,7 @@ func testReadReplies(t *testing.T, b *bed) {
 	// A client of RFC 8166 gets an error instead, and its connection stays.
 	plain := w.dial(t, &transport.Settings{MaxMessage: 64 << 20, Version: transport.Version1})
 	long := shape{out: []int{50_000}}
-	var refused *transport.BadReplyError
+	var refused *rpc.BadReplyError
 	if err := long.run(plain, false); !errors.As(err, &refused) {
 		t.Errorf("a client that takes no read chunks got %v", err)
 	}

@@ -453,7 +453,7 @@ const simResultHead = 12
 // ---- what executes
 
 // serve executes a call, at the server with number by.
-func (w *simWorld) serve(by int, req *transport.Request, res *transport.Response) {
+func (w *simWorld) serve(by int, req *rpc.Request, res *rpc.Response) {
 	if len(req.Args) < 8 {
 		w.fail("a handler gets %d bytes", len(req.Args))
 		res.Fail(oncrpc.GarbageArgs)
@@ -577,12 +577,12 @@ func simDiff(got, want []byte) string {
 	return fmt.Sprintf("%d bytes, want %d, the first that differs is %d", len(got), len(want), n)
 }
 
-func (w *simWorld) programs(number uint32, by int, ready func(req *transport.Request)) transport.Program {
-	return transport.Program{
+func (w *simWorld) programs(number uint32, by int, ready func(req *rpc.Request)) rpc.Program {
+	return rpc.Program{
 		Number: number, Low: 1, High: 1,
 		Idempotent: func(_, proc uint32) bool { return proc == simSafe || proc == simReady },
 		Inline:     func(_, proc uint32) bool { return proc == simQuick },
-		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			if req.Proc == simReady {
 				ready(req)
 				return
@@ -653,11 +653,11 @@ func (o *simObserver) of(cn rpc.Conn) {
 	}
 }
 
-func (o *simObserver) ConnBegan(e transport.ConnEvent)  { o.of(e.Conn); o.pairs.ConnBegan(e) }
-func (o *simObserver) ConnEnded(e transport.ConnEvent)  { o.of(e.Conn); o.pairs.ConnEnded(e) }
-func (o *simObserver) CallBegan(e *transport.CallEvent) { o.of(e.Conn); o.pairs.CallBegan(e) }
-func (o *simObserver) CallEnded(e *transport.CallEvent) { o.of(e.Conn); o.pairs.CallEnded(e) }
-func (o *simObserver) Noticed(n transport.Notice)       { o.of(n.Conn); o.pairs.Noticed(n) }
+func (o *simObserver) ConnBegan(e rpc.ConnEvent)  { o.of(e.Conn); o.pairs.ConnBegan(e) }
+func (o *simObserver) ConnEnded(e rpc.ConnEvent)  { o.of(e.Conn); o.pairs.ConnEnded(e) }
+func (o *simObserver) CallBegan(e *rpc.CallEvent) { o.of(e.Conn); o.pairs.CallBegan(e) }
+func (o *simObserver) CallEnded(e *rpc.CallEvent) { o.of(e.Conn); o.pairs.CallEnded(e) }
+func (o *simObserver) Noticed(n rpc.Notice)       { o.of(n.Conn); o.pairs.Noticed(n) }
 
 // simLog listens to what servers say about the ends of connections.
 type simLog struct{ w *simWorld }
@@ -678,8 +678,8 @@ func (l simLog) Handle(_ context.Context, r slog.Record) error {
 
 // honest complains about errors that accuse the peer.
 func (w *simWorld) honest(who string, err error) {
-	var peer *transport.PeerError
-	var reply *transport.BadReplyError
+	var peer *rpc.PeerError
+	var reply *rpc.BadReplyError
 	if errors.As(err, &peer) || errors.As(err, &reply) {
 		w.fail("%s accuses its peer: %v", who, err)
 	}
@@ -701,7 +701,7 @@ func (w *simWorld) serveLife() {
 	for range w.h.Clients {
 		life.back = append(life.back, nil)
 	}
-	_ = srv.Register(w.programs(simProg, life.n, func(req *transport.Request) {
+	_ = srv.Register(w.programs(simProg, life.n, func(req *rpc.Request) {
 		i := int(binary.BigEndian.Uint32(req.Args[4:]))
 		w.mu.Lock()
 		w.sees(req.Conn())
@@ -785,7 +785,7 @@ func (w *simWorld) dial(i int) *simClient {
 		w.mu.Lock()
 		by := -int(w.made)
 		w.mu.Unlock()
-		cfg.Callbacks = []transport.Program{w.programs(simBack, by, nil)}
+		cfg.Callbacks = []rpc.Program{w.programs(simBack, by, nil)}
 		cfg.OnReconnect = func(cl *transport.Client) { w.ready(cl, c) }
 	}
 	for {
@@ -824,7 +824,7 @@ func (w *simWorld) ready(cl *transport.Client, c *simClient) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	args := binary.BigEndian.AppendUint32(make([]byte, 4), uint32(c.i))
-	if err := cl.Call(ctx, &transport.Call{Prog: simProg, Vers: 1, Proc: simReady, Args: args}); err != nil {
+	if err := cl.Call(ctx, &rpc.Call{Prog: simProg, Vers: 1, Proc: simReady, Args: args}); err != nil {
 		w.honest("the call that says ready", err)
 	}
 }
@@ -864,7 +864,7 @@ func (w *simWorld) item(c *simCall, n int) []byte {
 }
 
 // make makes a call and holds what comes of it against the model.
-func (w *simWorld) make(c *simCall, do func(context.Context, *transport.Call) error, prog uint32) error {
+func (w *simWorld) make(c *simCall, do func(context.Context, *rpc.Call) error, prog uint32) error {
 	proc := uint32(simWork)
 	switch {
 	case c.Inline && !c.Idempotent:
@@ -872,7 +872,7 @@ func (w *simWorld) make(c *simCall, do func(context.Context, *transport.Call) er
 	case c.Idempotent:
 		proc = simSafe
 	}
-	call := transport.Call{Prog: prog, Vers: 1, Proc: proc, NoResend: c.NoResend}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: proc, NoResend: c.NoResend}
 	whole := c.args()
 	at := 8 + xdr.Padded(c.Args)
 	call.Args = slices.Clone(whole[:at])
@@ -880,11 +880,11 @@ func (w *simWorld) make(c *simCall, do func(context.Context, *transport.Call) er
 		call.Args = append(call.Args, whole[at:at+4]...)
 		data := w.item(c, n)
 		copy(data, whole[at+4:])
-		call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(call.Args), Data: data})
+		call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(call.Args), Data: data})
 		at += 4 + xdr.Padded(n)
 	}
 	for _, n := range c.Items {
-		call.WriteItems = append(call.WriteItems, transport.WriteItem{Buf: w.item(c, n)})
+		call.WriteItems = append(call.WriteItems, rpc.WriteItem{Buf: w.item(c, n)})
 	}
 	call.MaxResults = simResultHead + xdr.Padded(c.Results) + 4*len(c.Items)
 	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
@@ -954,7 +954,7 @@ func (w *simWorld) bounces(e *simEnd) bool {
 
 // fenced tries what the peer could still reach. A registration that stays is withdrawn from a
 // call that is given up. Bounce buffers can be reached, and memory of the program cannot.
-func (w *simWorld) fenced(c *simCall, call *transport.Call, givenUp bool) {
+func (w *simWorld) fenced(c *simCall, call *rpc.Call, givenUp bool) {
 	kept := c.client != nil && c.client.mem != nil && w.h.Setup.NoWindows
 	end := &w.h.Clients[c.Client]
 	if c.Do == "back" {
@@ -987,7 +987,7 @@ func (w *simWorld) fenced(c *simCall, call *transport.Call, givenUp bool) {
 }
 
 // right looks whether the results are those of an execution.
-func (w *simWorld) right(c *simCall, call *transport.Call) {
+func (w *simWorld) right(c *simCall, call *rpc.Call) {
 	bad := func(format string, args ...any) { w.fail("call %d: "+format, append([]any{c.ID}, args...)...) }
 	b := call.Results
 	if len(b) < simResultHead {
@@ -1038,11 +1038,11 @@ func (w *simWorld) judge(c *simCall, ctx context.Context, err error) {
 	w.honest(fmt.Sprintf("call %d", c.ID), err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var lost *transport.LostError
-	var closed *transport.ClosedError
+	var lost *rpc.LostError
+	var closed *rpc.ClosedError
 	var denied *oncrpc.RPCError
-	var refused *transport.RDMAError
-	var notReady *transport.NotReadyError
+	var refused *rpc.RDMAError
+	var notReady *rpc.NotReadyError
 	switch {
 	case errors.As(err, &lost):
 		if lost.Err == nil && !(c.NoResend && lost.Sent) && !errors.Is(err, errInjected) || lost.Err != nil && ctx.Err() == nil {
@@ -1085,16 +1085,16 @@ func (w *simWorld) neverMade(c *simCall) {
 }
 
 // way is how an operation makes its call.
-func (w *simWorld) way(o *simOp, c transport.Caller) func(context.Context, *transport.Call) error {
+func (w *simWorld) way(o *simOp, c rpc.Caller) func(context.Context, *rpc.Call) error {
 	if !o.Piped {
 		return c.Call
 	}
-	return func(ctx context.Context, call *transport.Call) error {
+	return func(ctx context.Context, call *rpc.Call) error {
 		p := transport.NewPipeline(c)
 		var err error
 		ended := false
 		p.StartFunc(call, func(e error) { err, ended = e, true })
-		p.StartFunc(&transport.Call{Prog: call.Prog, Vers: 1}, func(error) {})
+		p.StartFunc(&rpc.Call{Prog: call.Prog, Vers: 1}, func(error) {})
 		_, waited := p.Wait(ctx)
 		if gaveUp := !ended; gaveUp {
 			if p.Close(); errors.Is(err, context.Canceled) {
@@ -1108,7 +1108,7 @@ func (w *simWorld) way(o *simOp, c transport.Caller) func(context.Context, *tran
 }
 
 // callBack makes a call of a server's.
-func (w *simWorld) callBack(c *simCall, do func(context.Context, *transport.Call) error) {
+func (w *simWorld) callBack(c *simCall, do func(context.Context, *rpc.Call) error) {
 	_ = w.make(c, do, simBack)
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // serverConfig is the default configuration of a server's connections.
@@ -156,7 +157,7 @@ func TestXIDsOverTCP(t *testing.T) {
 	defer near.Close()
 	c := newTCPConn(near, serverConfig(t), roleServer, nil)
 	c.allow(4)
-	form := func(call *Call) *tcpCall {
+	form := func(call *rpc.Call) *tcpCall {
 		cs := &c.state.Lock().calls
 		w := cs.caller()
 		x := cs.take(w)

@@ -13,16 +13,17 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A server that ends connections costs its clients only what it costs the server: a call that it has
 // answered is not made again, and connections do not follow each other without a pause.
 
 // placedCall has a write chunk, a read chunk and a reply chunk.
-func placedCall() *Call {
-	return &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 6000), MaxResults: 9000,
-		ReadItems:  []ReadItem{{Offset: 4, Data: bytes.Repeat([]byte("read "), 1200)}},
-		WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+func placedCall() *rpc.Call {
+	return &rpc.Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 6000), MaxResults: 9000,
+		ReadItems:  []rpc.ReadItem{{Offset: 4, Data: bytes.Repeat([]byte("read "), 1200)}},
+		WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
 }
 
 // placeReply answers a call of placedCall: in its chunks, all of it.
@@ -39,7 +40,7 @@ func placeReply(p *peer, h rpcrdma.Header) (msg []byte) {
 }
 
 // checkPlaced checks what a call of placedCall has returned.
-func checkPlaced(t *testing.T, call *Call, err error) {
+func checkPlaced(t *testing.T, call *rpc.Call, err error) {
 	t.Helper()
 	w := &call.WriteItems[0]
 	if err != nil || !w.Chunked || w.N != 6 || string(w.Buf[:6]) != "placed" ||
@@ -84,16 +85,16 @@ func TestAcceptedReply(t *testing.T) {
 	for _, windows := range []bool{true, false} {
 		for _, tt := range []struct {
 			name  string
-			call  func() *Call
+			call  func() *rpc.Call
 			reply func(p *peer, h rpcrdma.Header) []byte
-			check func(t *testing.T, call *Call, err error)
+			check func(t *testing.T, call *rpc.Call, err error)
 		}{
 			{"inline",
-				func() *Call { return numbered(5) },
+				func() *rpc.Call { return numbered(5) },
 				func(p *peer, h rpcrdma.Header) []byte {
 					return p.replyBytes(rpcrdma.Header{XID: h.XID}, opaque("inline"))
 				},
-				func(t *testing.T, call *Call, err error) {
+				func(t *testing.T, call *rpc.Call, err error) {
 					t.Helper()
 					if err != nil || !bytes.Equal(call.Results, opaque("inline")) {
 						t.Errorf("the call returned %v, %q", err, call.Results)
@@ -104,9 +105,9 @@ func TestAcceptedReply(t *testing.T) {
 				func(p *peer, h rpcrdma.Header) []byte {
 					return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: h.XID, Vers: 1, Credit: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk})
 				},
-				func(t *testing.T, _ *Call, err error) {
+				func(t *testing.T, _ *rpc.Call, err error) {
 					t.Helper()
-					var refused *RDMAError
+					var refused *rpc.RDMAError
 					if !errors.As(err, &refused) {
 						t.Errorf("the call returned %v", err)
 					}
@@ -115,9 +116,9 @@ func TestAcceptedReply(t *testing.T) {
 				func(p *peer, h rpcrdma.Header) []byte {
 					return p.replyBytes(rpcrdma.Header{XID: h.XID, Writes: []rpcrdma.WriteChunk{{{Handle: 1, Length: 1}}}}, nil)
 				},
-				func(t *testing.T, _ *Call, err error) {
+				func(t *testing.T, _ *rpc.Call, err error) {
 					t.Helper()
-					var bad *BadReplyError
+					var bad *rpc.BadReplyError
 					if !errors.As(err, &bad) {
 						t.Errorf("the call returned %v", err)
 					}
@@ -188,7 +189,7 @@ func TestAcceptedReply(t *testing.T) {
 		const calls = 3*firstPoll + 1
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, calls)
-			var all [calls]*Call
+			var all [calls]*rpc.Call
 			var done [calls]<-chan error
 			var hs [calls]rpcrdma.Header
 			for i := range all {
@@ -215,7 +216,7 @@ func TestAcceptedReply(t *testing.T) {
 		for _, fetched := range []bool{true, false} {
 			clientTo(t, &Settings{RFC5666: &RFC5666{}}, func(ps *peers, p *peer, cl *Client) {
 				p.noReads, p.holdSends = !fetched, true
-				call := &Call{Prog: testProg, Vers: 1}
+				call := &rpc.Call{Prog: testProg, Vers: 1}
 				done := async(cl, bg, call)
 				h, _ := p.message("the call")
 				data := append(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: h.XID}), opaque("fetched")...)
@@ -267,7 +268,7 @@ func TestStorm(t *testing.T) {
 	}
 	one := func(ctx context.Context, cl *Client) { _ = cl.Call(ctx, placedCall()) }
 	for name, tt := range map[string]struct {
-		progs  []Program
+		progs  []rpc.Program
 		told   func(cl *Client)                      // OnReconnect
 		use    func(ctx context.Context, cl *Client) // what the client does meanwhile
 		server func(p *peer)                         // for each connection, on a goroutine of its own

@@ -4,12 +4,14 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // counters are the Stats of a connection that goes on: fields are counted with inc and count. Stats comes first,
 // where its words are aligned for that on all processors.
 type counters struct {
-	Stats
+	rpc.Stats
 	all *tally // of the owner; nil: none
 }
 
@@ -19,7 +21,7 @@ func inc(counter *uint64) { atomic.AddUint64(counter, 1) }
 // count counts n more.
 func count(counter *uint64, n int) { atomic.AddUint64(counter, uint64(n)) }
 
-func (c *counters) snapshot() (s Stats) {
+func (c *counters) snapshot() (s rpc.Stats) {
 	from, to := reflect.ValueOf(&c.Stats).Elem(), reflect.ValueOf(&s).Elem()
 	for i := range to.NumField() {
 		to.Field(i).SetUint(atomic.LoadUint64(from.Field(i).Addr().Interface().(*uint64)))
@@ -31,7 +33,7 @@ func (c *counters) snapshot() (s Stats) {
 type tally struct {
 	mu   sync.Mutex
 	live map[*counters]struct{}
-	past Stats
+	past rpc.Stats
 }
 
 // join returns the counters of one more connection.
@@ -62,7 +64,7 @@ func (c *counters) leave() {
 }
 
 // sum is the counters together.
-func (t *tally) sum() Stats {
+func (t *tally) sum() rpc.Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	sum := t.past

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // TestTCPAllocsPerCall counts the allocations of both ends together, for calls that are made
@@ -18,9 +18,9 @@ func TestTCPAllocsPerCall(t *testing.T) {
 	w := startTCP(t, nil)
 	cl := w.dial(t, nil)
 	data, buf := make([]byte, 1<<20), make([]byte, 1<<20)
-	null := transport.Call{Prog: prog, Vers: 1}
-	var small, slow, large transport.Call
-	made := transport.Call{Prog: prog, Vers: 1, Proc: procMake, Args: xdr.AppendUint32(xdr.AppendUint32(nil, 1<<18), 0), MaxResults: 1<<18 + 4}
+	null := rpc.Call{Prog: prog, Vers: 1}
+	var small, slow, large rpc.Call
+	made := rpc.Call{Prog: prog, Vers: 1, Proc: procMake, Args: xdr.AppendUint32(xdr.AppendUint32(nil, 1<<18), 0), MaxResults: 1<<18 + 4}
 	for _, tt := range []struct {
 		name string
 		call func() error
@@ -75,7 +75,7 @@ func BenchmarkTCP(b *testing.B) {
 			for i := range tt.callers {
 				wg.Go(func() {
 					data, buf := make([]byte, tt.size), make([]byte, tt.size)
-					call := transport.Call{Prog: prog, Vers: 1}
+					call := rpc.Call{Prog: prog, Vers: 1}
 					for range (b.N + i) / tt.callers {
 						var err error
 						if tt.proc == 0 {

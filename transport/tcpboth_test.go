@@ -18,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -36,15 +37,15 @@ func dialWrapped(ctx context.Context, addr string) (net.Conn, error) {
 func callable(t *testing.T, cfg transport.Settings, e *errander, dial func(ctx context.Context, addr string) (net.Conn, error)) (w *tcpWorld, cl *transport.Client, cn *transport.Conn) {
 	t.Helper()
 	conns := make(chan *transport.Conn, 1)
-	e.ready = func(req *transport.Request) { conns <- req.Conn().(*transport.Conn) }
+	e.ready = func(req *rpc.Request) { conns <- req.Conn().(*transport.Conn) }
 	w = startTCP(t, &cfg, e.program())
-	cfg.Callbacks = []transport.Program{e.program()}
+	cfg.Callbacks = []rpc.Program{e.program()}
 	cl, err := transport.DialTCPWith(bg, w.addr, transport.Once(&cfg).Client(), dial)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cl.Close() })
-	if err := cl.Call(bg, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
+	if err := cl.Call(bg, &rpc.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
 		t.Fatal(err)
 	}
 	return w, cl, <-conns
@@ -110,7 +111,7 @@ func TestTCPConn(t *testing.T) {
 	back.Store(cl.Latest())
 	var r runner
 	t.Run("before the client is ready", func(t *testing.T) {
-		var notReady *transport.NotReadyError
+		var notReady *rpc.NotReadyError
 		if err := cn.Null(bg, errands, 1); !errors.As(err, &notReady) || notReady.Dropped {
 			t.Error(err)
 		}
@@ -125,13 +126,13 @@ func TestTCPConn(t *testing.T) {
 		}
 	})
 	t.Run("an inline handler gets an error, not a deadlock", func(t *testing.T) {
-		w2 := startTCP(t, nil, transport.Program{Number: prog + 9, Low: 1, High: 1, Inline: transport.Every,
-			Handler: transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+		w2 := startTCP(t, nil, rpc.Program{Number: prog + 9, Low: 1, High: 1, Inline: rpc.Every,
+			Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				req.Conn().AllowBackward(0)
 				err := req.Conn().Null(ctx, prog, 1)
 				quick.Store(&err)
 			})})
-		if err := w2.dial(t, nil).Call(bg, &transport.Call{Prog: prog + 9, Vers: 1, Proc: 1}); err != nil {
+		if err := w2.dial(t, nil).Call(bg, &rpc.Call{Prog: prog + 9, Vers: 1, Proc: 1}); err != nil {
 			t.Error(err)
 		}
 		if err := *quick.Load(); err == nil || errors.Is(err, context.DeadlineExceeded) {
@@ -169,7 +170,7 @@ func TestTCPBackchannel(t *testing.T) {
 	bound := make(chan struct{}, 10)
 	var hold atomic.Pointer[chan struct{}]
 	e := &errander{}
-	e.ready = func(req *transport.Request) {
+	e.ready = func(req *rpc.Request) {
 		if err := back.Bind(req.Conn(), 0); err != nil {
 			t.Error(err)
 		}
@@ -186,7 +187,7 @@ func TestTCPBackchannel(t *testing.T) {
 	defer w.server.Close()
 
 	mine := &errander{meet: func(context.Context) { <-*hold.Load() }}
-	cfg := &transport.Settings{Callbacks: []transport.Program{mine.program()}, NoReconnect: true}
+	cfg := &transport.Settings{Callbacks: []rpc.Program{mine.program()}, NoReconnect: true}
 	connect := func(rdma bool) (cl *transport.Client) {
 		var err error
 		if rdma {
@@ -195,7 +196,7 @@ func TestTCPBackchannel(t *testing.T) {
 			cl, err = transport.DialTCP(bg, w.addr, cfg.Client())
 		}
 		if err == nil {
-			err = cl.Call(bg, &transport.Call{Prog: errands, Vers: 1, Proc: procReady})
+			err = cl.Call(bg, &rpc.Call{Prog: errands, Vers: 1, Proc: procReady})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -257,7 +258,7 @@ func TestTCPHalfSent(t *testing.T) {
 	fill(data, 1)
 	want := xdr.AppendOpaque(nil, data)
 	ctx, cancel := context.WithCancel(bg)
-	call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendUint32(nil, uint32(len(data))), ReadItems: []transport.ReadItem{{Offset: 4, Data: data}}}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendUint32(nil, uint32(len(data))), ReadItems: []rpc.ReadItem{{Offset: 4, Data: data}}}
 	done := make(chan error, 1)
 	go func() { done <- cl.Call(ctx, &call) }()
 	head := make([]byte, 1000)
@@ -266,7 +267,7 @@ func TestTCPHalfSent(t *testing.T) {
 	}
 	queued := make(chan error, 1)
 	go func() {
-		call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, Args: make([]byte, 10_000)}
+		call := rpc.Call{Prog: prog, Vers: 1, Proc: procSum, Args: make([]byte, 10_000)}
 		queued <- cl.Call(ctx, &call)
 	}()
 	cancel()
@@ -345,7 +346,7 @@ func TestTCPEarlyReply(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendUint32(nil, uint32(len(data))), ReadItems: []transport.ReadItem{{Offset: 4, Data: data}}}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendUint32(nil, uint32(len(data))), ReadItems: []rpc.ReadItem{{Offset: 4, Data: data}}}
 	if err := cl.Call(bg, &call); err != nil {
 		t.Fatal(err)
 	}
@@ -363,7 +364,7 @@ func TestRequestMemory(t *testing.T) {
 		for _, n := range []int{10, 100_000} {
 			var released atomic.Int32
 			var serving atomic.Bool
-			h := transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+			h := rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				serving.Store(true)
 				b := req.Alloc(n)
 				fill(b, 5)
@@ -387,7 +388,7 @@ func TestRequestMemory(t *testing.T) {
 				}
 				serving.Store(false)
 			})
-			p := transport.Program{Number: prog + 5, Low: 1, High: 1, Handler: h}
+			p := rpc.Program{Number: prog + 5, Low: 1, High: 1, Handler: h}
 			var cl *transport.Client
 			if rdma {
 				w := onIwarp(iwarp.Config{}).start(t, nil)
@@ -398,7 +399,7 @@ func TestRequestMemory(t *testing.T) {
 			} else {
 				cl = startTCP(t, nil, p).dial(t, nil)
 			}
-			call := transport.Call{Prog: prog + 5, Vers: 1, Proc: 1, WriteItems: []transport.WriteItem{{Buf: make([]byte, n)}, {Buf: make([]byte, n)}}}
+			call := rpc.Call{Prog: prog + 5, Vers: 1, Proc: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, n)}, {Buf: make([]byte, n)}}}
 			if err := cl.Call(bg, &call); err != nil {
 				t.Fatal(err)
 			}
@@ -439,10 +440,10 @@ func TestHandlersCallBack(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer s.Close()
-				err = s.Register(transport.Program{Number: prog, Low: 1, High: 1, Idempotent: transport.Every,
-					Handler: transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+				err = s.Register(rpc.Program{Number: prog, Low: 1, High: 1, Idempotent: rpc.Every,
+					Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 						req.Conn().AllowBackward(0)
-						if req.Conn().Call(ctx, &transport.Call{Prog: back, Vers: 1, Proc: 1}) != nil {
+						if req.Conn().Call(ctx, &rpc.Call{Prog: back, Vers: 1, Proc: 1}) != nil {
 							res.Fail(oncrpc.SystemErr)
 						}
 					})})
@@ -454,11 +455,11 @@ func TestHandlersCallBack(t *testing.T) {
 					t.Fatal(err)
 				}
 				go s.Serve(l)
-				nothing := transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {})
+				nothing := rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {})
 				cl, err := transport.Dial(bg, provider, l.Addr().String(), &transport.ClientConfig{
 					Config:    transport.Config{MaxMessage: tt.cfg.MaxMessage},
 					KeepAlive: time.Second,
-					Callbacks: []transport.Program{{Number: back, Low: 1, High: 1, Inline: transport.Every, Idempotent: transport.Every, Handler: nothing}},
+					Callbacks: []rpc.Program{{Number: back, Low: 1, High: 1, Inline: rpc.Every, Idempotent: rpc.Every, Handler: nothing}},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -471,7 +472,7 @@ func TestHandlersCallBack(t *testing.T) {
 				for range callers {
 					wg.Go(func() {
 						for range tt.times {
-							if err := cl.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: 1, Args: make([]byte, tt.args)}); err == nil {
+							if err := cl.Call(ctx, &rpc.Call{Prog: prog, Vers: 1, Proc: 1, Args: make([]byte, tt.args)}); err == nil {
 								done.Add(1)
 							}
 						}
@@ -503,8 +504,8 @@ func TestHandlersWait(t *testing.T) {
 			}
 			defer s.Close()
 			waiting, gate := make(chan struct{}, 100), make(chan struct{})
-			err = s.Register(transport.Program{Number: prog, Low: 1, High: 1, Idempotent: transport.Every,
-				Handler: transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+			err = s.Register(rpc.Program{Number: prog, Low: 1, High: 1, Idempotent: rpc.Every,
+				Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 					if req.Proc == 1 {
 						waiting <- struct{}{}
 						select {
@@ -529,7 +530,7 @@ func TestHandlersWait(t *testing.T) {
 			call := func(proc uint32, patience time.Duration) error {
 				ctx, cancel := context.WithTimeout(bg, patience)
 				defer cancel()
-				return cl.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: proc})
+				return cl.Call(ctx, &rpc.Call{Prog: prog, Vers: 1, Proc: proc})
 			}
 			var wg sync.WaitGroup
 			wait := func(n int) {

@@ -9,6 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/baton"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
@@ -81,7 +82,7 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall) (left bool, err err
 		inc(&c.stats.Resent)
 	}
 	if e := call.event; e != nil {
-		e.left(&c.public, t.xid, call.sent, Transfer{Bytes: recordSize(t.parts), By: ByMessage})
+		e.left(&c.public, t.xid, call.sent, rpc.Transfer{Bytes: recordSize(t.parts), By: rpc.ByMessage})
 	}
 	call.xid, call.sent = t.xid, true
 	inc(&c.stats.Calls)
@@ -105,7 +106,7 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall) (left bool, err err
 		return false, t.err
 	}
 	if e := call.event; e != nil {
-		e.Reply = Transfer{Bytes: len(call.store), By: ByMessage}
+		e.Reply = rpc.Transfer{Bytes: len(call.store), By: rpc.ByMessage}
 	}
 	return false, call.takeReply(t.xid)
 }
@@ -221,7 +222,7 @@ func (t *tcpCall) build(cfg *config) error {
 	}
 	size := pc.Size()
 	if size > cfg.MaxMessage {
-		return &SizeError{What: "the call message, which Config.MaxMessage bounds,", Size: size, Limit: cfg.MaxMessage}
+		return &rpc.SizeError{What: "the call message, which Config.MaxMessage bounds,", Size: size, Limit: cfg.MaxMessage}
 	}
 	if err := t.bound(call, cfg); err != nil {
 		return err
@@ -259,7 +260,7 @@ func (t *tcpCall) bound(call *pendingCall, cfg *config) error {
 		all += xdr.Padded(n)
 	}
 	if all > cfg.MaxMessage {
-		return &SizeError{What: "the largest reply, which Config.MaxMessage bounds,", Size: all, Limit: cfg.MaxMessage}
+		return &rpc.SizeError{What: "the largest reply, which Config.MaxMessage bounds,", Size: all, Limit: cfg.MaxMessage}
 	}
 	// As much as what would fit inline over RDMA the caller need not have thought of.
 	t.most = max(all, cfg.InlineRecv)
@@ -300,7 +301,7 @@ func (c *tcpConn) settle(xid uint32) *tcpCall {
 
 // tooLong is the error for a reply of which so many bytes have been announced.
 func (t *tcpCall) tooLong(xid uint32, size int) error {
-	return &BadReplyError{XID: xid, Reason: fmt.Sprintf("it has at least %d bytes, and MaxResults and WriteItems leave room for %d", size, t.most)}
+	return &rpc.BadReplyError{XID: xid, Reason: fmt.Sprintf("it has at least %d bytes, and MaxResults and WriteItems leave room for %d", size, t.most)}
 }
 
 // replyReceived processes a reply that is the reader's.

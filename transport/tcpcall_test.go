@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Conversations over TCP, on net.Pipe and in fake time, with a client of which the server is
@@ -104,8 +105,8 @@ func TestTCPCalls(t *testing.T) {
 	t.Run("the message is as the caller says, with its items in place", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
 			args := append(xdr.AppendUint32(xdr.AppendUint32(nil, 5), 3), 9, 9, 9, 9)
-			call := Call{Prog: testProg, Vers: 1, Proc: 3, Args: args, ReadItems: []ReadItem{{Offset: 4, Data: []byte("first")}, {Offset: 8, Data: []byte("two")}},
-				WriteItems: []WriteItem{{Buf: make([]byte, 100), Chunked: true, N: 7}}}
+			call := rpc.Call{Prog: testProg, Vers: 1, Proc: 3, Args: args, ReadItems: []rpc.ReadItem{{Offset: 4, Data: []byte("first")}, {Offset: 8, Data: []byte("two")}},
+				WriteItems: []rpc.WriteItem{{Buf: make([]byte, 100), Chunked: true, N: 7}}}
 			done := async(sc.cl, bg, &call)
 			xid, got := p.received("a call", 3)
 			want := append(append(opaque("first"), opaque("two")...), 9, 9, 9, 9)
@@ -124,11 +125,11 @@ func TestTCPCalls(t *testing.T) {
 	})
 	t.Run("replies in any order", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
-			var calls [3]Call
+			var calls [3]rpc.Call
 			var done [3]<-chan error
 			var xids [3]uint32
 			for i := range calls {
-				calls[i] = Call{Prog: testProg, Vers: 1, Proc: uint32(i), MaxResults: 40_000}
+				calls[i] = rpc.Call{Prog: testProg, Vers: 1, Proc: uint32(i), MaxResults: 40_000}
 				done[i] = async(sc.cl, bg, &calls[i])
 				xids[i], _ = p.received("a call", uint32(i))
 			}
@@ -142,7 +143,7 @@ func TestTCPCalls(t *testing.T) {
 	})
 	t.Run("a reply in fragments", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
-			call := Call{Prog: testProg, Vers: 1, Proc: 1}
+			call := rpc.Call{Prog: testProg, Vers: 1, Proc: 1}
 			done := async(sc.cl, bg, &call)
 			xid, _ := p.received("a call", 1)
 			msg := append(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: xid}), 1, 2, 3, 4)
@@ -163,7 +164,7 @@ func TestTCPCalls(t *testing.T) {
 				if i == 2 {
 					c = ctx
 				}
-				done[i] = async(sc.cl, c, &Call{Prog: testProg, Vers: 1, Proc: uint32(i)})
+				done[i] = async(sc.cl, c, &rpc.Call{Prog: testProg, Vers: 1, Proc: uint32(i)})
 				synctest.Wait()
 			}
 			first, _ := p.received("the first", 0)
@@ -196,13 +197,13 @@ func TestTCPCancel(t *testing.T) {
 		for _, size := range []int{0, 30_000} {
 			tcpClient(t, &Settings{Credits: 1}, func(sc *tcpScene, p *tcpPeer) {
 				ctx, cancel := context.WithCancel(bg)
-				done := async(sc.cl, ctx, &Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: size})
+				done := async(sc.cl, ctx, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: size})
 				xid, _ := p.received("a call", 1)
 				cancel()
 				if err := outcome(t, done); !errors.Is(err, context.Canceled) {
 					t.Error(err)
 				}
-				next := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 2})
+				next := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 2})
 				xid2, _ := p.received("the next", 2)
 				p.answer(xid, make([]byte, size)...)
 				p.answer(xid2)
@@ -218,7 +219,7 @@ func TestTCPCancel(t *testing.T) {
 	t.Run("in the middle of its reply", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
 			ctx, cancel := context.WithCancel(bg)
-			call := Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: 100_000}
+			call := rpc.Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: 100_000}
 			done := async(sc.cl, ctx, &call)
 			xid, _ := p.received("a call", 1)
 			msg := append(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: xid}), make([]byte, 60_000)...)
@@ -227,7 +228,7 @@ func TestTCPCancel(t *testing.T) {
 			if err := outcome(t, done); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-			next := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 2})
+			next := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 2})
 			xid2, _ := p.received("the next", 2)
 			p.Write(msg[30_000:])
 			p.answer(xid2)
@@ -247,7 +248,7 @@ func TestTCPCancel(t *testing.T) {
 			sent := 0
 			for range 10 {
 				ctx, cancel := context.WithTimeout(bg, time.Second)
-				call := Call{Prog: testProg, Vers: 1, Proc: 1, Args: make([]byte, 1000)}
+				call := rpc.Call{Prog: testProg, Vers: 1, Proc: 1, Args: make([]byte, 1000)}
 				if err := cl.Call(ctx, &call); !errors.Is(err, context.DeadlineExceeded) {
 					t.Error(err)
 				}
@@ -264,7 +265,7 @@ func TestTCPCancel(t *testing.T) {
 				p.received("a call that has been given up", 1)
 			}
 			p.quiet("no more")
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 2})
+			done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 2})
 			xid, _ := p.received("the next", 2)
 			p.answer(xid)
 			if err := outcome(t, done); err != nil {
@@ -309,13 +310,13 @@ func TestTCPHostileServers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tcpClient(t, &Settings{NoReconnect: true}, func(sc *tcpScene, p *tcpPeer) {
-				done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: most - 32})
+				done := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: most - 32})
 				xid, _ := p.received("a call", 1)
 				go p.Write(tt.send(xid))
 				synctest.Wait()
 				if tt.ends != "" {
 					time.Sleep(tt.in)
-					var closed *ClosedError
+					var closed *rpc.ClosedError
 					if err := outcome(t, done); !errors.As(err, &closed) || !bytes.Contains([]byte(err.Error()), []byte(tt.ends)) {
 						t.Errorf("the call: %v", err)
 					}
@@ -323,7 +324,7 @@ func TestTCPHostileServers(t *testing.T) {
 					return
 				}
 				if tt.bad {
-					var bad *BadReplyError
+					var bad *rpc.BadReplyError
 					if err := outcome(t, done); !errors.As(err, &bad) {
 						t.Errorf("the call: %v", err)
 					}
@@ -333,7 +334,7 @@ func TestTCPHostileServers(t *testing.T) {
 						t.Errorf("the call: %v", err)
 					}
 				}
-				next := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 2})
+				next := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 2})
 				xid, _ = p.received("the next", 2)
 				p.answer(xid)
 				if err := outcome(t, next); err != nil {
@@ -348,8 +349,8 @@ func TestTCPHostileServers(t *testing.T) {
 func TestTCPReconnect(t *testing.T) {
 	t.Run("calls are sent again, with their xids, and new ones have others", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
-			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
-			once := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 2, NoResend: true})
+			done := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1})
+			once := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 2, NoResend: true})
 			seen := map[uint32]bool{}
 			var xid uint32
 			for range 2 {
@@ -364,11 +365,11 @@ func TestTCPReconnect(t *testing.T) {
 			if got, _ := p.received("the call again", 1); got != xid {
 				t.Errorf("it has the xid %#x, had %#x", got, xid)
 			}
-			var lost *LostError
+			var lost *rpc.LostError
 			if err := outcome(t, once); !errors.As(err, &lost) || !lost.Sent {
 				t.Errorf("the call that is not to be sent again: %v", err)
 			}
-			third := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 3})
+			third := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 3})
 			got, _ := p.received("another call", 3)
 			if seen[got] {
 				t.Errorf("it has the xid of another, %#x", got)
@@ -387,18 +388,18 @@ func TestTCPReconnect(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
 			ctx, cancel := context.WithTimeout(bg, time.Minute)
 			defer cancel()
-			done := async(sc.cl, ctx, &Call{Prog: testProg, Vers: 1, Proc: 1})
+			done := async(sc.cl, ctx, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1})
 			p.received("a call", 1)
 			sc.fail.Store(true)
 			p.Close()
 			time.Sleep(time.Minute)
-			var lost *LostError
+			var lost *rpc.LostError
 			if err := outcome(t, done); !errors.As(err, &lost) || !lost.Sent || !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
 			sc.fail.Store(false)
 			time.Sleep(2 * defaultMaxPause) // no pause is longer
-			again := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 2})
+			again := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 2})
 			p = sc.next("once there is a server")
 			xid, _ := p.received("a call", 2)
 			p.answer(xid)
@@ -409,10 +410,10 @@ func TestTCPReconnect(t *testing.T) {
 	})
 	t.Run("NoReconnect", func(t *testing.T) {
 		tcpClient(t, &Settings{NoReconnect: true}, func(sc *tcpScene, p *tcpPeer) {
-			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
+			done := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1})
 			p.received("a call", 1)
 			p.Close()
-			var closed *ClosedError
+			var closed *rpc.ClosedError
 			var ended *fabric.ConnError
 			if err := outcome(t, done); !errors.As(err, &closed) || !errors.As(err, &ended) || !ended.Remote || !ended.Clean {
 				t.Error(err)
@@ -427,7 +428,7 @@ func TestTCPReconnect(t *testing.T) {
 		tcpClient(t, &Settings{IdleTimeout: time.Minute}, func(sc *tcpScene, p *tcpPeer) {
 			time.Sleep(3 * time.Minute)
 			p.ended("an idle connection")
-			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
+			done := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1})
 			p = sc.next("for a call")
 			xid, _ := p.received("it", 1)
 			p.answer(xid)
@@ -436,7 +437,7 @@ func TestTCPReconnect(t *testing.T) {
 			}
 		})
 		tcpClient(t, &Settings{KeepAlive: time.Minute}, func(sc *tcpScene, p *tcpPeer) {
-			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
+			done := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1})
 			xid, _ := p.received("a call", 1)
 			babble := func(d time.Duration) {
 				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
@@ -471,7 +472,7 @@ func TestTCPReconnect(t *testing.T) {
 func TestTCPEnds(t *testing.T) {
 	t.Run("Shutdown waits for calls", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
-			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
+			done := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1})
 			xid, _ := p.received("a call", 1)
 			down := make(chan error, 1)
 			go func() { down <- sc.cl.Shutdown(bg) }()
@@ -489,7 +490,7 @@ func TestTCPEnds(t *testing.T) {
 	})
 	t.Run("its context ends the wait", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
-			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
+			done := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1})
 			p.received("a call", 1)
 			ctx, cancel := context.WithTimeout(bg, time.Second)
 			defer cancel()
@@ -503,11 +504,11 @@ func TestTCPEnds(t *testing.T) {
 	})
 	t.Run("Close fails calls, those in line as well", func(t *testing.T) {
 		tcpClient(t, &Settings{Credits: 1}, func(sc *tcpScene, p *tcpPeer) {
-			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1, Args: make([]byte, 50_000)})
-			inLine := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 2})
+			done := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1, Args: make([]byte, 50_000)})
+			inLine := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 2})
 			synctest.Wait()
 			sc.cl.Close()
-			var closed *ClosedError
+			var closed *rpc.ClosedError
 			for _, d := range []<-chan error{done, inLine} {
 				if err := outcome(t, d); !errors.As(err, &closed) || closed.Reason != nil {
 					t.Error(err)

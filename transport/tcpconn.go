@@ -11,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
@@ -93,7 +94,7 @@ func (c *tcpConn) rested() {
 func (c *tcpConn) unwritable(err error) {
 	switch {
 	case errors.Is(err, records.ErrStalled):
-		c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: 1})
+		c.breakOff(&rpc.StallError{For: c.cfg.StallTimeout, Replies: 1})
 	case errors.Is(err, records.ErrStuck):
 		c.breakOff(errStuck)
 	case errors.Is(err, net.ErrClosed): // by this end
@@ -117,7 +118,7 @@ func (c *tcpConn) serve() {
 
 // noteBroken tells the Observer if the connection ends because the peer has broken the protocol.
 func (c *tcpConn) noteBroken(err error) {
-	if errors.As(err, new(*PeerError)) {
+	if errors.As(err, new(*rpc.PeerError)) {
 		c.public.refused(0, err)
 	}
 }
@@ -207,17 +208,17 @@ func (c *tcpConn) readError(err error) error {
 	var size *records.SizeError
 	switch {
 	case errors.As(err, &size):
-		return &PeerError{Reason: "it sent a message of more than MaxMessage bytes"}
+		return &rpc.PeerError{Reason: "it sent a message of more than MaxMessage bytes"}
 	case errors.Is(err, records.ErrEmptyFragment):
-		return &PeerError{Reason: "it sent an empty fragment"}
+		return &rpc.PeerError{Reason: "it sent an empty fragment"}
 	case err == io.EOF:
 		return &fabric.ConnError{Provider: tcpProvider, Remote: true, Clean: true}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &StallError{For: c.cfg.StallTimeout, Calls: 1}
+		return &rpc.StallError{For: c.cfg.StallTimeout, Calls: 1}
 	case errors.Is(err, net.ErrClosed):
 		return &fabric.ConnError{Provider: tcpProvider, Cause: err}
 	}
-	var peer *PeerError
+	var peer *rpc.PeerError
 	if errors.As(err, &peer) {
 		return err
 	}
@@ -283,9 +284,9 @@ func (c *tcpConn) shutdown(ctx context.Context) error {
 func (c *tcpConn) local() net.Addr  { return c.nc.LocalAddr() }
 func (c *tcpConn) remote() net.Addr { return c.nc.RemoteAddr() }
 
-func (c *tcpConn) info() ConnInfo {
+func (c *tcpConn) info() rpc.ConnInfo {
 	st := c.state.Lock()
-	i := ConnInfo{Provider: tcpProvider, LocalAddr: c.local(), RemoteAddr: c.remote()}
+	i := rpc.ConnInfo{Provider: tcpProvider, LocalAddr: c.local(), RemoteAddr: c.remote()}
 	calls := 0
 	if st.allowed {
 		calls = st.grant
@@ -314,7 +315,7 @@ func (c *tcpConn) look(now time.Time) (awaits bool) {
 	return false
 }
 
-func (c *tcpConn) detail(s *ConnStats) {
+func (c *tcpConn) detail(s *rpc.ConnStats) {
 	s.Waiting = c.state.Lock().calls.queue.Len()
 	c.state.Unlock()
 }

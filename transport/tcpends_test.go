@@ -18,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -32,7 +33,7 @@ type tcpWorld struct {
 }
 
 // startTCP serves until the test ends, and checks that nothing is left.
-func startTCP(t testing.TB, cfg *transport.Settings, more ...transport.Program) *tcpWorld {
+func startTCP(t testing.TB, cfg *transport.Settings, more ...rpc.Program) *tcpWorld {
 	t.Helper()
 	leak.Check(t)
 	var c transport.Settings
@@ -47,8 +48,8 @@ func startTCP(t testing.TB, cfg *transport.Settings, more ...transport.Program) 
 	if w.server, err = transport.NewServer(c.Server()); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range append(more, transport.Program{
-		Number: prog, Low: 1, High: 1, Handler: w.svc, Idempotent: transport.Every,
+	for _, p := range append(more, rpc.Program{
+		Number: prog, Low: 1, High: 1, Handler: w.svc, Idempotent: rpc.Every,
 		Inline: func(_, proc uint32) bool { return proc == procEcho },
 	}) {
 		if err := w.server.Register(p); err != nil {
@@ -102,7 +103,7 @@ func TestTCPSizes(t *testing.T) {
 			cl := w.dial(t, tt.client)
 			data, buf := make([]byte, 4<<20), make([]byte, 4<<20)
 			fill(data, 3)
-			var call transport.Call
+			var call rpc.Call
 			for _, n := range append(sizes, 16<<10-56, 16<<10, 16<<10+4) {
 				for _, proc := range []uint32{procEcho, procSlow} {
 					if err := echo(cl, proc, data[:n], buf, &call); err != nil {
@@ -118,20 +119,20 @@ func TestTCPSizes(t *testing.T) {
 				}
 			}
 			for _, n := range []int{0, 1, 1000, 100_000} {
-				call := transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, uint32(n)), MaxResults: 4 * n}
+				call := rpc.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, uint32(n)), MaxResults: 4 * n}
 				if err := cl.Call(bg, &call); err != nil || len(call.Results) != 4*n {
 					t.Errorf("%d words: %d bytes, %v", n, len(call.Results), err)
 				}
 			}
 			for _, n := range []int{1, 5, 5000, 3 << 20} { // from Response.Alloc
-				call := transport.Call{Prog: prog, Vers: 1, Proc: procMake, Args: xdr.AppendUint32(xdr.AppendUint32(nil, uint32(n)), 9), MaxResults: n + 8}
+				call := rpc.Call{Prog: prog, Vers: 1, Proc: procMake, Args: xdr.AppendUint32(xdr.AppendUint32(nil, uint32(n)), 9), MaxResults: n + 8}
 				want := make([]byte, n)
 				fill(want, 9)
 				if err := cl.Call(bg, &call); err != nil || !bytes.Equal(call.Results, xdr.AppendOpaque(nil, want)) {
 					t.Errorf("%d bytes made: %v", n, err)
 				}
 			}
-			call = transport.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendOpaque(nil, data[:1<<20])}
+			call = rpc.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendOpaque(nil, data[:1<<20])}
 			if want := sha256.Sum256(data[:1<<20]); cl.Call(bg, &call) != nil || !bytes.Equal(call.Results, want[:]) {
 				t.Error("another sum")
 			}
@@ -153,7 +154,7 @@ func TestTCPParallel(t *testing.T) {
 					rng := rand.New(rand.NewPCG(uint64(g), 1))
 					data, buf := make([]byte, 1<<18), make([]byte, 1<<18)
 					fill(data, uint32(g))
-					var call transport.Call
+					var call rpc.Call
 					for range 200 {
 						n := rng.IntN(200)
 						if rng.IntN(10) == 0 {
@@ -164,7 +165,7 @@ func TestTCPParallel(t *testing.T) {
 						if rng.IntN(10) == 0 {
 							ctx, cancel = context.WithTimeout(bg, time.Duration(rng.IntN(1000))*time.Microsecond)
 						}
-						err := echo(callerFunc(func(call *transport.Call) error { return cl.Call(ctx, call) }), procEcho+uint32(rng.IntN(2)), data[off:off+n], buf, &call)
+						err := echo(callerFunc(func(call *rpc.Call) error { return cl.Call(ctx, call) }), procEcho+uint32(rng.IntN(2)), data[off:off+n], buf, &call)
 						cancel()
 						switch {
 						case ctx != bg && errors.Is(err, context.DeadlineExceeded):
@@ -192,26 +193,26 @@ func TestTCPParallel(t *testing.T) {
 	}
 }
 
-type callerFunc func(call *transport.Call) error
+type callerFunc func(call *rpc.Call) error
 
-func (f callerFunc) Call(_ context.Context, call *transport.Call) error { return f(call) }
+func (f callerFunc) Call(_ context.Context, call *rpc.Call) error { return f(call) }
 
 // The server answers in place of results as it does over RDMA.
 func TestTCPRefusals(t *testing.T) {
-	w := startTCP(t, nil, transport.Program{Number: prog + 1, Low: 2, High: 4, Handler: transport.HandlerFunc(
-		func(context.Context, *transport.Request, *transport.Response) { panic("as it must") })})
+	w := startTCP(t, nil, rpc.Program{Number: prog + 1, Low: 2, High: 4, Handler: rpc.HandlerFunc(
+		func(context.Context, *rpc.Request, *rpc.Response) { panic("as it must") })})
 	cl := w.dial(t, nil)
 	for _, tt := range []struct {
 		name string
-		call transport.Call
+		call rpc.Call
 		want oncrpc.RPCError
 	}{
-		{"no program", transport.Call{Prog: prog + 2, Vers: 1, Proc: 1}, oncrpc.RPCError{AcceptStat: oncrpc.ProgUnavail}},
-		{"no version", transport.Call{Prog: prog + 1, Vers: 1, Proc: 1}, oncrpc.RPCError{AcceptStat: oncrpc.ProgMismatch, Low: 2, High: 4}},
-		{"no procedure", transport.Call{Prog: prog, Vers: 1, Proc: 99}, oncrpc.RPCError{AcceptStat: oncrpc.ProcUnavail}},
-		{"garbage", transport.Call{Prog: prog, Vers: 1, Proc: procEcho}, oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs}},
-		{"a panic", transport.Call{Prog: prog + 1, Vers: 3, Proc: 1}, oncrpc.RPCError{AcceptStat: oncrpc.SystemErr}},
-		{"results beyond MaxMessage", transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 1<<20)}, oncrpc.RPCError{AcceptStat: oncrpc.SystemErr}},
+		{"no program", rpc.Call{Prog: prog + 2, Vers: 1, Proc: 1}, oncrpc.RPCError{AcceptStat: oncrpc.ProgUnavail}},
+		{"no version", rpc.Call{Prog: prog + 1, Vers: 1, Proc: 1}, oncrpc.RPCError{AcceptStat: oncrpc.ProgMismatch, Low: 2, High: 4}},
+		{"no procedure", rpc.Call{Prog: prog, Vers: 1, Proc: 99}, oncrpc.RPCError{AcceptStat: oncrpc.ProcUnavail}},
+		{"garbage", rpc.Call{Prog: prog, Vers: 1, Proc: procEcho}, oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs}},
+		{"a panic", rpc.Call{Prog: prog + 1, Vers: 3, Proc: 1}, oncrpc.RPCError{AcceptStat: oncrpc.SystemErr}},
+		{"results beyond MaxMessage", rpc.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 1<<20)}, oncrpc.RPCError{AcceptStat: oncrpc.SystemErr}},
 	} {
 		want := tt.want
 		want.Prog, want.Vers, want.Proc = tt.call.Prog, tt.call.Vers, tt.call.Proc
@@ -234,12 +235,12 @@ func TestTCPUnsendable(t *testing.T) {
 	cl := w.dial(t, nil)
 	for _, tt := range []struct {
 		name string
-		call transport.Call
+		call rpc.Call
 		want any
 	}{
-		{"a call that is too long", transport.Call{Args: make([]byte, 5<<20)}, new(*transport.SizeError)},
-		{"a reply that may get too long", transport.Call{MaxResults: 5 << 20}, new(*transport.SizeError)},
-		{"an item without its length", transport.Call{Args: make([]byte, 4), ReadItems: []transport.ReadItem{{Offset: 4, Data: make([]byte, 7)}}}, new(*transport.ItemError)},
+		{"a call that is too long", rpc.Call{Args: make([]byte, 5<<20)}, new(*rpc.SizeError)},
+		{"a reply that may get too long", rpc.Call{MaxResults: 5 << 20}, new(*rpc.SizeError)},
+		{"an item without its length", rpc.Call{Args: make([]byte, 4), ReadItems: []rpc.ReadItem{{Offset: 4, Data: make([]byte, 7)}}}, new(*rpc.ItemError)},
 	} {
 		tt.call.Prog, tt.call.Vers, tt.call.Proc = prog, 1, procSum
 		if err := cl.Call(bg, &tt.call); !errors.As(err, tt.want) {
@@ -256,8 +257,8 @@ func TestTCPUnsendable(t *testing.T) {
 	if i := cl.Info(); i.Provider != "tcp" || i.Credits != transport.DefaultCredits || i.RemoteAddr.String() != w.addr {
 		t.Errorf("the connection is %+v", i)
 	}
-	long := transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 9000)}
-	var bad *transport.BadReplyError
+	long := rpc.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 9000)}
+	var bad *rpc.BadReplyError
 	if err := cl.Call(bg, &long); !errors.As(err, &bad) {
 		t.Errorf("a reply that is longer than promised: %v", err)
 	}

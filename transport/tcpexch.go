@@ -12,6 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
@@ -247,7 +248,7 @@ func (a *tcpAnswers) wait(ch <-chan struct{}, ahead func() bool) waitEnd {
 			if stuck.IsZero() {
 				stuck = time.Now()
 			} else if d := a.c.cfg.StallTimeout; d > 0 && time.Since(stuck) >= d {
-				a.c.breakOff(&StallError{For: d, Behind: n})
+				a.c.breakOff(&rpc.StallError{For: d, Behind: n})
 			}
 		}
 		select {
@@ -470,7 +471,7 @@ func (a *tcpAnswers) claim(w tcpWait) bool {
 	if a.claimOrQueue(w) {
 		return true
 	}
-	a.c.public.notice(Notice{Kind: NoticeMemoryStall, XID: xid, Bytes: w.n})
+	a.c.public.notice(rpc.Notice{Kind: rpc.NoticeMemoryStall, XID: xid, Bytes: w.n})
 	return false
 }
 
@@ -573,8 +574,8 @@ func (x *tcpExch) need() int {
 		return min(tcpReply, most)
 	}
 	call := &x.call
-	var b ReplyBounds
-	x.ranges, b = x.prog.Binding.Call(Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, x.msg[x.at:], x.ranges[:0])
+	var b rpc.ReplyBounds
+	x.ranges, b = x.prog.Binding.Call(rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, x.msg[x.at:], x.ranges[:0])
 	n := uint64(min(max(b.MaxResults, 0), most))
 	for _, size := range b.Items[:b.NumItems] {
 		if size = min(size, most); size > 0 {
@@ -619,7 +620,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	n, err := oncrpc.ConsumeCall(x.msg, &x.call)
 	if err != nil {
 		x.release(false)
-		return &PeerError{Reason: "it sent a call that cannot be decoded"}
+		return &rpc.PeerError{Reason: "it sent a call that cannot be decoded"}
 	}
 	x.at = n
 	inc(&a.c.stats.Calls)
@@ -628,7 +629,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 		a.c.called.Store(true)
 	}
 	if a.c.cfg.observation != nil {
-		x.observeCall(Transfer{Bytes: len(x.msg), By: ByMessage})
+		x.observeCall(rpc.Transfer{Bytes: len(x.msg), By: rpc.ByMessage})
 	}
 	x.exchange.dispatch()
 	return nil
@@ -636,7 +637,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 
 func (x *tcpExch) other() bool { return false }
 
-func (x *tcpExch) fits(*Program) bool { return true } // there are no chunks
+func (x *tcpExch) fits(*rpc.Program) bool { return true } // there are no chunks
 
 func (x *tcpExch) endPace() {
 	if a := &x.c.answers; !x.detached && a.pace.end() {
@@ -907,7 +908,7 @@ func (x *tcpExch) observeReply() {
 	if e == nil {
 		return
 	}
-	e.Reply = Transfer{Bytes: recordSize(x.rec.Parts), By: ByMessage}
+	e.Reply = rpc.Transfer{Bytes: recordSize(x.rec.Parts), By: rpc.ByMessage}
 	_, _ = oncrpc.ConsumeReply(x.head[oncrpc.RecordMarkSize:], &e.Status)
 	x.observeEnd(nil)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // recorded is a message as a record, in fragments of at most n bytes.
@@ -24,7 +25,7 @@ func recorded(n int, msg []byte) (b []byte) {
 // A modestService is one that makes at most 64 KiB of anything for its caller.
 type modestService struct{ onceService }
 
-func (s *modestService) ServeRPC(ctx context.Context, req *Request, res *Response) {
+func (s *modestService) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	if req.Proc == procLong || req.Proc == procTwo || req.Proc == procAlloc {
 		for args := req.Args; len(args) >= 4; args = args[4:] {
 			if word(args, 0) > 1<<16 {
@@ -36,7 +37,7 @@ func (s *modestService) ServeRPC(ctx context.Context, req *Request, res *Respons
 	s.onceService.ServeRPC(ctx, req, res)
 }
 
-func (s *modestService) program() Program {
+func (s *modestService) program() rpc.Program {
 	p := s.onceService.program()
 	p.Handler = s
 	return p
@@ -63,7 +64,7 @@ func FuzzServeTCP(f *testing.F) {
 			return
 		}
 		svc := &modestService{}
-		tcpServer(t, &Settings{MaxMessage: 1 << 20, Credits: 5}, []Program{svc.program()}, func(st *tcpStage) {
+		tcpServer(t, &Settings{MaxMessage: 1 << 20, Credits: 5}, []rpc.Program{svc.program()}, func(st *tcpStage) {
 			svc.gate = make(chan struct{})
 			close(svc.gate)
 			p := st.arrive("a:1").listen()
@@ -95,14 +96,14 @@ func FuzzDialTCP(f *testing.F) {
 			return
 		}
 		svc := &modestService{}
-		cfg := &Settings{NoReconnect: true, Callbacks: []Program{svc.program()}, MaxMessage: 1 << 20, KeepAlive: -1,
+		cfg := &Settings{NoReconnect: true, Callbacks: []rpc.Program{svc.program()}, MaxMessage: 1 << 20, KeepAlive: -1,
 			random: func() uint64 { return 4 }} // so that the first xid is 5
 		tcpClient(t, cfg, func(sc *tcpScene, p *tcpPeer) {
 			svc.gate = make(chan struct{})
 			close(svc.gate)
 			ctx, cancel := context.WithTimeout(bg, time.Minute)
 			defer cancel()
-			call := Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: 100, WriteItems: []WriteItem{{Buf: make([]byte, 5000)}}}
+			call := rpc.Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: 100, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 5000)}}}
 			done := async(sc.cl, ctx, &call)
 			if xid, _ := p.received("the call", 1); xid != 5 {
 				t.Fatalf("the xid is %d", xid)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
@@ -145,7 +146,7 @@ func (st *tcpStage) says(text string) {
 }
 
 // tcpServer runs a conversation with a server. In the end nothing is left.
-func tcpServer(t *testing.T, cfg *Settings, progs []Program, script func(st *tcpStage)) {
+func tcpServer(t *testing.T, cfg *Settings, progs []rpc.Program, script func(st *tcpStage)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var c Settings
@@ -245,7 +246,7 @@ func take(c net.Conn) <-chan []byte {
 func testTCPServer(t *testing.T, cfg *Settings, script func(st *tcpStage, svc *testService)) {
 	t.Helper()
 	svc := &testService{}
-	tcpServer(t, cfg, []Program{svc.program()}, func(st *tcpStage) {
+	tcpServer(t, cfg, []rpc.Program{svc.program()}, func(st *tcpStage) {
 		svc.gate = make(chan struct{})
 		script(st, svc)
 	})
@@ -309,12 +310,12 @@ func TestServeTCP(t *testing.T) {
 	})
 	t.Run("answers made of the arguments, which are read late", func(t *testing.T) {
 		padding := make([]byte, 8000) // makes the answers too long to be copied
-		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
-			Handler: HandlerFunc(func(_ context.Context, req *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Inline: rpc.Every, Idempotent: rpc.Every,
+			Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 				res.AddItem(req.Args, nil)
 				res.AddItem(padding, nil)
 			})}
-		tcpServer(t, nil, []Program{prog}, func(st *tcpStage) {
+		tcpServer(t, nil, []rpc.Program{prog}, func(st *tcpStage) {
 			p := st.arrive("a:1")
 			args := func(xid uint32) []byte { return bytes.Repeat([]byte{byte(xid)}, 1000*int(xid)) }
 			for xid := range uint32(4) { // all are executed before the first answer is read
@@ -533,21 +534,21 @@ func TestTCPMemory(t *testing.T) {
 	})
 	t.Run("with one, what it says", func(t *testing.T) {
 		for _, tt := range []struct {
-			bounds ReplyBounds
+			bounds rpc.ReplyBounds
 			want   int64
 		}{
-			{ReplyBounds{}, 0},
-			{ReplyBounds{MaxResults: 4096}, 0},
-			{ReplyBounds{MaxResults: 5000}, 5000},
-			{ReplyBounds{MaxResults: 100, Items: [4]int{10_000, 20_000, 1}, NumItems: 2}, 16<<10 + 32<<10 + 100},
-			{ReplyBounds{MaxResults: 1 << 20, Items: [4]int{math.MaxInt, math.MaxInt}, NumItems: 2}, 2 * DefaultMaxMessage},
-			{ReplyBounds{MaxResults: math.MaxInt}, DefaultMaxMessage},
-			{ReplyBounds{MaxResults: -1, Items: [4]int{-1}, NumItems: 1}, 0},
+			{rpc.ReplyBounds{}, 0},
+			{rpc.ReplyBounds{MaxResults: 4096}, 0},
+			{rpc.ReplyBounds{MaxResults: 5000}, 5000},
+			{rpc.ReplyBounds{MaxResults: 100, Items: [4]int{10_000, 20_000, 1}, NumItems: 2}, 16<<10 + 32<<10 + 100},
+			{rpc.ReplyBounds{MaxResults: 1 << 20, Items: [4]int{math.MaxInt, math.MaxInt}, NumItems: 2}, 2 * DefaultMaxMessage},
+			{rpc.ReplyBounds{MaxResults: math.MaxInt}, DefaultMaxMessage},
+			{rpc.ReplyBounds{MaxResults: -1, Items: [4]int{-1}, NumItems: 1}, 0},
 		} {
 			svc := &testService{}
 			prog := svc.program()
 			prog.Binding = boundBinding(tt.bounds)
-			tcpServer(t, nil, []Program{prog}, func(st *tcpStage) {
+			tcpServer(t, nil, []rpc.Program{prog}, func(st *tcpStage) {
 				svc.gate = make(chan struct{})
 				p := st.arrive("a:1").listen()
 				p.call(1, procHold)
@@ -561,7 +562,7 @@ func TestTCPMemory(t *testing.T) {
 	})
 	t.Run("replies to calls of the server pass calls that wait", func(t *testing.T) {
 		var executed atomic.Int32
-		prog := Program{Number: testProg, Low: 1, High: 1, Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			cn := req.Conn()
 			cn.AllowBackward(0)
 			if err := cn.Call(ctx, testCall()); err != nil {
@@ -569,7 +570,7 @@ func TestTCPMemory(t *testing.T) {
 			}
 			executed.Add(1)
 		})}
-		tcpServer(t, &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, []Program{prog}, func(st *tcpStage) {
+		tcpServer(t, &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, []rpc.Program{prog}, func(st *tcpStage) {
 			p := st.arrive("a:1").listen()
 			const all = 40
 			out := make(chan []byte, 2*all) // what is sent, by one goroutine
@@ -594,12 +595,14 @@ func TestTCPMemory(t *testing.T) {
 }
 
 // A boundBinding is a binding that bounds replies.
-type boundBinding ReplyBounds
+type boundBinding rpc.ReplyBounds
 
-func (b boundBinding) Call(_ Procedure, _ []byte, items []Range) ([]Range, ReplyBounds) {
-	return items, ReplyBounds(b)
+func (b boundBinding) Call(_ rpc.Procedure, _ []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	return items, rpc.ReplyBounds(b)
 }
-func (b boundBinding) Reply(_ Procedure, _ []byte, _ bool, items []Range) []Range { return items }
+func (b boundBinding) Reply(_ rpc.Procedure, _ []byte, _ bool, items []rpc.Range) []rpc.Range {
+	return items
+}
 
 // A full server makes room over TCP as it does over RDMA.
 func TestTCPRoom(t *testing.T) {
@@ -710,7 +713,7 @@ func TestTCPReplyCache(t *testing.T) {
 	data := xdr.AppendOpaque(nil, bytes.Repeat([]byte{3}, 9000))
 	stage := func(t *testing.T, script func(st *tcpStage, svc *onceService)) {
 		svc := &onceService{}
-		tcpServer(t, nil, []Program{svc.program()}, func(st *tcpStage) {
+		tcpServer(t, nil, []rpc.Program{svc.program()}, func(st *tcpStage) {
 			svc.gate = make(chan struct{})
 			script(st, svc)
 		})
@@ -839,14 +842,14 @@ func TestTCPHalfCalls(t *testing.T) {
 // While a call of the server waits for its reply, calls are read ahead of their turn: up to a bound,
 // at which the connection is closed.
 func TestTCPReadAhead(t *testing.T) {
-	prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every,
-		Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+	prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every,
+		Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			req.Conn().AllowBackward(0)
 			_ = req.Conn().Call(ctx, testCall())
 		})}
 	cfg := &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20, MaxTotalMemory: 64 << 20, Credits: 2}
 	for _, size := range []int{100, 30_000, 1 << 19} {
-		tcpServer(t, cfg, []Program{prog}, func(st *tcpStage) {
+		tcpServer(t, cfg, []rpc.Program{prog}, func(st *tcpStage) {
 			p := st.arrive("a:1").listen()
 			sent := 0
 			go func() {
@@ -887,19 +890,19 @@ func TestTCPNotices(t *testing.T) {
 		name   string
 		cfg    *Settings
 		stream []byte
-		kind   NoticeKind
+		kind   rpc.NoticeKind
 		xid    uint32
 		why    string
 		inline uint64 // calls
 	}{
-		{"a short call that waits for memory", memory, calls(100, 5), NoticeMemoryStall, 7 + 4, "", 5},
-		{"a long call that waits for memory", memory, calls(1<<20-100, 3), NoticeMemoryStall, 7 + 2, "", 3},
-		{"a message of more than MaxMessage", nil, []byte{0xff, 0xff, 0xff, 0xff}, NoticeRefused, 0, "more than MaxMessage", 0},
-		{"an empty fragment", nil, []byte{0, 0, 0, 0}, NoticeRefused, 0, "empty fragment", 0},
-		{"a call that ends in its header", nil, append(marked(20), appendCall(nil, 1, procEcho)[:20]...), NoticeRefused, 0, "cannot be decoded", 0},
-		{"a message too short for a type", nil, append(marked(7), 1, 2, 3, 4, 5, 6, 7), NoticeRefused, 0, errNoRPC.Error(), 0},
-		{"a message of another type", nil, append(marked(8), 0, 0, 0, 9, 0, 0, 0, 2), NoticeRefused, 9, errNoRPC.Error(), 0},
-		{"a long message of another type", nil, append(append(marked(1<<16+8), 0, 0, 0, 9, 0, 0, 0, 2), make([]byte, 1<<16)...), NoticeRefused, 9, errNoRPC.Error(), 0},
+		{"a short call that waits for memory", memory, calls(100, 5), rpc.NoticeMemoryStall, 7 + 4, "", 5},
+		{"a long call that waits for memory", memory, calls(1<<20-100, 3), rpc.NoticeMemoryStall, 7 + 2, "", 3},
+		{"a message of more than MaxMessage", nil, []byte{0xff, 0xff, 0xff, 0xff}, rpc.NoticeRefused, 0, "more than MaxMessage", 0},
+		{"an empty fragment", nil, []byte{0, 0, 0, 0}, rpc.NoticeRefused, 0, "empty fragment", 0},
+		{"a call that ends in its header", nil, append(marked(20), appendCall(nil, 1, procEcho)[:20]...), rpc.NoticeRefused, 0, "cannot be decoded", 0},
+		{"a message too short for a type", nil, append(marked(7), 1, 2, 3, 4, 5, 6, 7), rpc.NoticeRefused, 0, errNoRPC.Error(), 0},
+		{"a message of another type", nil, append(marked(8), 0, 0, 0, 9, 0, 0, 0, 2), rpc.NoticeRefused, 9, errNoRPC.Error(), 0},
+		{"a long message of another type", nil, append(append(marked(1<<16+8), 0, 0, 0, 9, 0, 0, 0, 2), make([]byte, 1<<16)...), rpc.NoticeRefused, 9, errNoRPC.Error(), 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newNoticeLog()
@@ -927,20 +930,20 @@ func TestTCPNotices(t *testing.T) {
 				if got := fmt.Sprint(n.Err); tt.why != "" && !strings.Contains(got, tt.why) {
 					t.Errorf("the reason is %q, want %q", got, tt.why)
 				}
-				if tt.kind == NoticeMemoryStall && n.Bytes == 0 {
+				if tt.kind == rpc.NoticeMemoryStall && n.Bytes == 0 {
 					t.Error("the call waits for no bytes")
 				}
 			})
 		})
 	}
 	t.Run("a call that is read ahead", func(t *testing.T) {
-		prog := Program{Number: testProg, Low: 1, High: 1,
-			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+		prog := rpc.Program{Number: testProg, Low: 1, High: 1,
+			Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				req.Conn().AllowBackward(0)
 				_ = req.Conn().Call(ctx, testCall())
 			})}
 		o := newNoticeLog()
-		tcpServer(t, &Settings{Credits: 1, Observer: o}, []Program{prog}, func(st *tcpStage) {
+		tcpServer(t, &Settings{Credits: 1, Observer: o}, []rpc.Program{prog}, func(st *tcpStage) {
 			p := st.arrive("a:1").listen()
 			p.call(1, 1)
 			back := word(p.message("a call back"), 0)
@@ -951,14 +954,14 @@ func TestTCPNotices(t *testing.T) {
 			if len(o.notices) != 1 {
 				t.Fatalf("%d notices", len(o.notices))
 			}
-			if n := <-o.notices; n.Kind != NoticeRefused {
+			if n := <-o.notices; n.Kind != rpc.NoticeRefused {
 				t.Errorf("noticed %+v", n)
 			}
 		})
 	})
 	t.Run("calls that a client makes", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
-			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
+			done := async(sc.cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 1})
 			xid, _ := p.received("a call", 1)
 			p.answer(xid)
 			if err := outcome(t, done); err != nil {
@@ -973,10 +976,10 @@ func TestTCPNotices(t *testing.T) {
 
 // A noticeLog collects notices.
 type noticeLog struct {
-	NoObserver
-	notices chan Notice
+	rpc.NoObserver
+	notices chan rpc.Notice
 }
 
-func newNoticeLog() *noticeLog { return &noticeLog{notices: make(chan Notice, 10)} }
+func newNoticeLog() *noticeLog { return &noticeLog{notices: make(chan rpc.Notice, 10)} }
 
-func (l *noticeLog) Noticed(n Notice) { l.notices <- n }
+func (l *noticeLog) Noticed(n rpc.Notice) { l.notices <- n }

@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 func TestRDMATransport(t *testing.T) {
@@ -61,7 +61,7 @@ func TestRDMAInvalidatingServer(t *testing.T) {
 	if !cl.Info().RemoteInvalidation {
 		t.Fatal("remote invalidation was not agreed on")
 	}
-	call := transport.Call{Prog: prog, Vers: 1, Proc: procMake, WriteItems: []transport.WriteItem{{Buf: make([]byte, 1<<20)}}, MaxResults: 8}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: procMake, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 1<<20)}}, MaxResults: 8}
 	call.Args = xdr.AppendUint32(xdr.AppendUint32(nil, 1<<20), 3)
 	for range 20 {
 		if err := cl.Call(bg, &call); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -81,7 +82,7 @@ type cook struct {
 	items, released atomic.Int64 // so far
 }
 
-func (c *cook) ServeRPC(_ context.Context, req *transport.Request, res *transport.Response) {
+func (c *cook) ServeRPC(_ context.Context, req *rpc.Request, res *rpc.Response) {
 	r := decodeRecipe(req.Args)
 	if r.how == cutFront {
 		res.Results = append(res.Results, "12345678"...)
@@ -102,8 +103,8 @@ func (c *cook) ServeRPC(_ context.Context, req *transport.Request, res *transpor
 }
 
 // around sets the verifier, and does to the results what the recipe says.
-func (c *cook) around(next transport.Handler) transport.Handler {
-	return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (c *cook) around(next rpc.Handler) rpc.Handler {
+	return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		r := decodeRecipe(req.Args)
 		const cut = 8
 		ok := true
@@ -141,8 +142,8 @@ func (c *cook) around(next transport.Handler) transport.Handler {
 // wherever these were built, and whatever way they go. Room and ItemRoom know.
 func TestVerifiers(t *testing.T) {
 	c := new(cook)
-	program := transport.Program{Number: prog, Low: 1, High: 1, ReadReplies: true, Padded: true, Idempotent: transport.Every,
-		Handler: transport.Chain(c, c.around), Inline: transport.Every}
+	program := rpc.Program{Number: prog, Low: 1, High: 1, ReadReplies: true, Padded: true, Idempotent: rpc.Every,
+		Handler: rpc.Chain(c, c.around), Inline: rpc.Every}
 	server := &transport.ServerConfig{Config: transport.Config{Logger: quietLog, RFC5666: &transport.RFC5666{}}}
 	run := func(t *testing.T, cl *transport.Client, lends bool) {
 		for _, verf := range []uint32{0, 13, 400} {
@@ -169,13 +170,13 @@ func TestVerifiers(t *testing.T) {
 		}
 	}
 	t.Run("both", func(t *testing.T) {
-		onBoth(t, &transport.ServerConfig{Config: transport.Config{Logger: quietLog}}, nil, []transport.Program{program}, func(t *testing.T, cl *transport.Client) {
+		onBoth(t, &transport.ServerConfig{Config: transport.Config{Logger: quietLog}}, nil, []rpc.Program{program}, func(t *testing.T, cl *transport.Client) {
 			run(t, cl, cl.Info().Provider == "tcp")
 		})
 	})
 	t.Run("lent replies", func(t *testing.T) {
 		p := iwarp.New(iwarp.Config{})
-		addr := serveNew(t, p, server, []transport.Program{program})
+		addr := serveNew(t, p, server, []rpc.Program{program})
 		run(t, dialNew(t, p, addr, &transport.ClientConfig{Config: transport.Config{RFC5666: &transport.RFC5666{}}}), true)
 	})
 	if items, released := c.items.Load(), c.released.Load(); items != released {
@@ -188,7 +189,7 @@ func TestVerifiers(t *testing.T) {
 func (c *cook) try(t *testing.T, cl *transport.Client, r *recipe, writes int, short, lends bool) {
 	t.Helper()
 	what := fmt.Sprintf("%+v, %d write chunks, without a reply chunk: %v", *r, writes, short)
-	call := transport.Call{Prog: prog, Vers: 1, Proc: 1, Args: r.args(), Cred: oncrpc.Auth{Flavor: oncrpc.FlavorShort}}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: 1, Args: r.args(), Cred: oncrpc.Auth{Flavor: oncrpc.FlavorShort}}
 	for range writes {
 		call.Receive(make([]byte, 9004))
 	}
@@ -203,7 +204,7 @@ func (c *cook) try(t *testing.T, cl *transport.Client, r *recipe, writes int, sh
 	if !c.joined.Load() {
 		t.Fatalf("%s: no memory", what)
 	}
-	var unsent *transport.RDMAError
+	var unsent *rpc.RDMAError
 	fits := c.fits.Load()
 	switch {
 	case short && !lends && !fits && errors.As(err, &unsent):

@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Version 2 and its negotiation (version two). In this file a zero Config.Version has its documented
@@ -125,9 +126,9 @@ func (d *dialing) fails() error {
 }
 
 // none checks that Dial has failed for want of a version, with this range of the server's.
-func (d *dialing) none(low, high uint32) *VersionError {
+func (d *dialing) none(low, high uint32) *rpc.VersionError {
 	d.t.Helper()
-	var v *VersionError
+	var v *rpc.VersionError
 	if err := d.fails(); !errors.As(err, &v) || v.Low != low || v.High != high {
 		d.t.Fatalf("Dial returned %v, want versions %d to %d", err, low, high)
 	}
@@ -236,8 +237,8 @@ func (p *peer) finishes(cl *Client, vers uint32) rpcrdma.Header {
 }
 
 // callOf is a call with a message of n bytes, transport header included.
-func callOf(n int) *Call {
-	return &Call{Prog: testProg, Vers: 1, Proc: procArgs, Args: make([]byte, n-rpcrdma.MinHeaderSize-40)}
+func callOf(n int) *rpc.Call {
+	return &rpc.Call{Prog: testProg, Vers: 1, Proc: procArgs, Args: make([]byte, n-rpcrdma.MinHeaderSize-40)}
 }
 
 // inlineUpTo checks that the client's longest Send has n bytes: a call of so many goes
@@ -270,7 +271,7 @@ func (p *peer) takesUpTo(cl *Client, n int) {
 	p.t.Helper()
 	for _, size := range []int{n, n + 4} {
 		results := size - rpcrdma.MinHeaderSize - 32 // the RPC header may have 32 bytes
-		call := &Call{Prog: testProg, Vers: 1, MaxResults: results}
+		call := &rpc.Call{Prog: testProg, Vers: 1, MaxResults: results}
 		done := async(cl, bg, call)
 		h, _ := p.message("a call")
 		if h.HasReply != (size > n) {
@@ -550,7 +551,7 @@ func TestVersionRefused(t *testing.T) {
 				time.Sleep(time.Second)
 				q.speaks(3, 4)
 				err := outcome(t, done)
-				var none *VersionError
+				var none *rpc.VersionError
 				if !errors.As(err, &none) || !errors.Is(err, net.ErrClosed) || none.Low != 3 || none.High != 4 {
 					t.Errorf("the call returned %v", err)
 				}
@@ -740,7 +741,7 @@ func TestVersionUnheard(t *testing.T) {
 					if err := outcome(t, done); err != nil || cl.Info().Version != 1 {
 						t.Errorf("the call returned %v", err)
 					}
-				} else if err := outcome(t, done); !errors.As(err, new(*VersionError)) {
+				} else if err := outcome(t, done); !errors.As(err, new(*rpc.VersionError)) {
 					t.Errorf("the call returned %v", err)
 				}
 			})
@@ -789,7 +790,7 @@ func TestVersionUnheard(t *testing.T) {
 				p.asked()
 				time.Sleep(time.Second)
 				d.stop()
-				if err := d.fails(); !errors.Is(err, context.Canceled) || errors.As(err, new(*VersionError)) {
+				if err := d.fails(); !errors.Is(err, context.Canceled) || errors.As(err, new(*rpc.VersionError)) {
 					t.Errorf("Dial returned %v", err)
 				}
 				if n := d.attempts(); n != 1 || !p.over() {
@@ -924,7 +925,7 @@ func TestVersionContradiction(t *testing.T) {
 		if n := d.attempts(); n != 2 {
 			t.Fatalf("%d connections until there is a client", n)
 		}
-		var refused *RDMAError
+		var refused *rpc.RDMAError
 		ctx, cancel := context.WithTimeout(bg, 10*time.Minute)
 		defer cancel()
 		if err := cl.Call(ctx, numbered(1)); !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers {
@@ -1078,7 +1079,7 @@ func TestVersionPrivateData(t *testing.T) {
 		{"both, and the peer's is less", Settings{InlineSend: 8192, InlineRecv: 8192}, hello(true, 1024, 2048), 4096, 4096},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			check := func(i ConnInfo) {
+			check := func(i rpc.ConnInfo) {
 				t.Helper()
 				if i.Version != 2 || i.InlineSend != tt.send || i.InlineRecv != tt.recv || i.RemoteInvalidation || i.Properties {
 					t.Errorf("ConnInfo is %+v", i)
@@ -1414,7 +1415,7 @@ func TestVersionReserved(t *testing.T) {
 				p.send(msg, 0)
 				p.quiet("that is no call")
 			}
-			var bad *BadReplyError
+			var bad *rpc.BadReplyError
 			if err := outcome(t, call); !errors.As(err, &bad) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -1469,7 +1470,7 @@ func TestVersionBackward(t *testing.T) {
 					t.Errorf("the call returned %v", err)
 				}
 			}
-			var size *SizeError
+			var size *rpc.SizeError
 			if err := cn.Call(bg, callOf(4100)); !errors.As(err, &size) || size.Limit != 4096 {
 				t.Errorf("a longer call returned %v", err)
 			}
@@ -1502,7 +1503,7 @@ func TestVersionBackward(t *testing.T) {
 
 	t.Run("V2-4.2-10 V2-2.1-1 a client executes calls, also between its first message and the answer", func(t *testing.T) {
 		svc := &testService{}
-		dials(t, &Settings{Callbacks: []Program{svc.program()}, NoRemoteInvalidation: true, KeepAlive: -1}, func(d *dialing, p *peer) {
+		dials(t, &Settings{Callbacks: []rpc.Program{svc.program()}, NoRemoteInvalidation: true, KeepAlive: -1}, func(d *dialing, p *peer) {
 			h := p.asked()
 			p.send(callBytes(rpcrdma.Header{XID: 3, Vers: 2}, procEcho, opaque("early")...), 0)
 			if r, results := p.replies(3, "the reply"); r.Vers != 2 || !bytes.Equal(results, opaque("early")) {

@@ -2,6 +2,8 @@ package transport
 
 import (
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Watching connections: a peer that makes no progress loses its connection, and memory
@@ -66,7 +68,7 @@ func (c *conn) look(now time.Time) (awaits bool) {
 		c.sweepMemory()
 	}
 	if stalled {
-		go c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: replies, Reads: reads})
+		go c.breakOff(&rpc.StallError{For: c.cfg.StallTimeout, Replies: replies, Reads: reads})
 	}
 	return awaits
 }

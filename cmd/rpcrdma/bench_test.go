@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/look"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -181,9 +182,9 @@ func TestBenchWrongAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := server.Register(transport.Program{
-		Number: loadgen.ProgramNumber, Low: loadgen.ProgramVersion, High: loadgen.ProgramVersion, Idempotent: transport.Every,
-		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+	if err := server.Register(rpc.Program{
+		Number: loadgen.ProgramNumber, Low: loadgen.ProgramVersion, High: loadgen.ProgramVersion, Idempotent: rpc.Every,
+		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			switch req.Proc {
 			case loadgen.ProcEcho:
 				res.Results = append(res.Results, req.Args...)

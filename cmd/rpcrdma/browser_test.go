@@ -23,6 +23,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -82,7 +83,7 @@ func load(t *testing.T, s *testServer) {
 	testutil.Must(t, err)
 	defer stranger.Close()
 	for proc := range uint32(3) {
-		if stranger.Call(ctx, &transport.Call{Prog: nfs.Program, Vers: 3, Proc: 100 + proc}) == nil || stranger.Call(ctx, &transport.Call{Prog: 200000 + proc, Vers: 1, Proc: 1}) == nil {
+		if stranger.Call(ctx, &rpc.Call{Prog: nfs.Program, Vers: 3, Proc: 100 + proc}) == nil || stranger.Call(ctx, &rpc.Call{Prog: 200000 + proc, Vers: 1, Proc: 1}) == nil {
 			t.Error("a call that is none succeeds")
 		}
 	}

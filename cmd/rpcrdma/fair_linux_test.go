@@ -23,6 +23,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -177,7 +178,7 @@ func (g *guest) repeat(ctx context.Context, n int, what string, count *atomic.In
 		go func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				proc, args, room := doings[what].call(g, caller, i)
-				call := transport.Call{Prog: nfs.Program, Vers: nfs.Version, Proc: proc, Args: args, MaxResults: room, Cred: auth.Auth()}
+				call := rpc.Call{Prog: nfs.Program, Vers: nfs.Version, Proc: proc, Args: args, MaxResults: room, Cred: auth.Auth()}
 				if err := g.rpc.Call(ctx, &call); err != nil && ctx.Err() == nil {
 					failed <- fmt.Errorf("%s: %w", nfs.ProcName(proc), err)
 					return

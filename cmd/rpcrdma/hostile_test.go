@@ -17,6 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -78,7 +79,7 @@ func (h *hostile) start(t *testing.T) string {
 	server, err := transport.NewServer(nil)
 	testutil.Must(t, err)
 	for _, prog := range []uint32{nfs.Program, nfs.MountProgram} {
-		testutil.Must(t, server.Register(transport.Program{Number: prog, Low: 3, High: 3, Handler: h}))
+		testutil.Must(t, server.Register(rpc.Program{Number: prog, Low: 3, High: 3, Handler: h}))
 	}
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
 	testutil.Must(t, err)
@@ -109,7 +110,7 @@ func hostileAttr(kind nfs.FileType) nfs.Attr {
 	return nfs.Attr{Type: kind, Mode: 0o777, Nlink: 1, Size: 8, FileID: 1}
 }
 
-func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *transport.Response) {
+func (h *hostile) ServeRPC(_ context.Context, req *rpc.Request, res *rpc.Response) {
 	d := xdr.NewDecoder(req.Args)
 	if req.Prog == nfs.MountProgram {
 		if req.Proc == nfs.MountProcExport {

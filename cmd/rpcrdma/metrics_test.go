@@ -17,6 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 	"github.com/rpcrdma/rpcrdma/rpc/status"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -84,7 +85,7 @@ func TestMetricsCardinality(t *testing.T) {
 	defer c.Close()
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 2000 {
-		call := transport.Call{Prog: random.Uint32(), Vers: random.Uint32(), Proc: random.Uint32(), MaxResults: 1000}
+		call := rpc.Call{Prog: random.Uint32(), Vers: random.Uint32(), Proc: random.Uint32(), MaxResults: 1000}
 		if i%2 == 0 {
 			call.Prog, call.Vers = nfs.Program, nfs.Version
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd/dirfs"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -139,8 +140,8 @@ func amnesia(t *testing.T, dir string, procs ...uint32) (addr string) {
 	for _, p := range files.Programs() {
 		if p.Number == nfs.Program {
 			inner := p.Handler
-			p.Idempotent = transport.Every // so that no reply is kept
-			p.Handler = transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+			p.Idempotent = rpc.Every // so that no reply is kept
+			p.Handler = rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 				inner.ServeRPC(ctx, req, res)
 				mu.Lock()
 				defer mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/tree"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 func randomText(seed uint64, n int) string {
@@ -900,7 +900,7 @@ func TestServeJSON(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if s := decodeJSON[transport.Stats](t, stdout.String()); s.Calls != 10 || s.Replies != 10 || s.Optional != 0 || s.Conns != 1 {
+	if s := decodeJSON[rpc.Stats](t, stdout.String()); s.Calls != 10 || s.Replies != 10 || s.Optional != 0 || s.Conns != 1 {
 		t.Errorf("serve --json: %+v", s)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -29,7 +30,7 @@ type mute struct {
 	end        chan struct{}
 }
 
-func (m *mute) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (m *mute) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	if req.Prog == m.prog && req.Proc == m.proc {
 		<-m.end
 		res.Fail(oncrpc.SystemErr)
@@ -60,7 +61,7 @@ func (m *mute) start(t *testing.T) string {
 		if m.proc == 0 && prog == m.prog {
 			continue
 		}
-		testutil.Must(t, server.Register(transport.Program{Number: prog, Low: vers, High: vers, Handler: m}))
+		testutil.Must(t, server.Register(rpc.Program{Number: prog, Low: vers, High: vers, Handler: m}))
 	}
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
 	testutil.Must(t, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/examples/calc"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/middleware"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -15,7 +16,7 @@ import (
 // A constant is a server that knows one result, and does not tell it to group 100.
 type constant float64
 
-func (c constant) Evaluate(_ context.Context, req *transport.Request, _ *calc.Expression, res *calc.Result) error {
+func (c constant) Evaluate(_ context.Context, req *rpc.Request, _ *calc.Expression, res *calc.Result) error {
 	if user, ok := req.AuthSys(); ok && user.GID == 100 {
 		return oncrpc.AuthTooWeak
 	}
@@ -24,21 +25,21 @@ func (c constant) Evaluate(_ context.Context, req *transport.Request, _ *calc.Ex
 }
 
 // as is a client's middleware: its calls have a credential.
-func as(user oncrpc.Auth, next transport.Caller) transport.Caller {
-	return transport.CallerFunc(func(ctx context.Context, call *transport.Call) error {
+func as(user oncrpc.Auth, next rpc.Caller) rpc.Caller {
+	return rpc.CallerFunc(func(ctx context.Context, call *rpc.Call) error {
 		call.Cred = user
 		return next.Call(ctx, call)
 	})
 }
 
-// A generated server is a transport.Program; its Auth and Handler can be set. A generated client
-// accepts any transport.Caller.
+// A generated server is a rpc.Program; its Auth and Handler can be set. A generated client
+// accepts any rpc.Caller.
 func ExampleCalcV1Program() {
 	limiter, err := middleware.NewLimiter(middleware.Limits{By: middleware.ByConn, InFlight: 4})
 	check(err)
 	program := calc.CalcV1Program(constant(42))
 	program.Auth = middleware.Allow(middleware.Access{UIDs: []uint32{1000}})
-	program.Handler = transport.Chain(program.Handler, limiter.Wrap)
+	program.Handler = rpc.Chain(program.Handler, limiter.Wrap)
 
 	provider := iwarp.New(iwarp.Config{})
 	server, err := transport.NewServer(nil)

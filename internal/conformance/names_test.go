@@ -12,6 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -26,8 +27,8 @@ func serve(t *testing.T) (*iwarp.Provider, netip.AddrPort) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {})
-	if err := s.Register(transport.Program{Number: 0x20000099, Low: 1, High: 1, Handler: handler}); err != nil {
+	handler := rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {})
+	if err := s.Register(rpc.Program{Number: 0x20000099, Low: 1, High: 1, Handler: handler}); err != nil {
 		t.Fatal(err)
 	}
 	provider := iwarp.New(iwarp.Config{})
@@ -173,7 +174,7 @@ func TestBindingOffers(t *testing.T) {
 			{nfs.ProcRead, slices.Concat(handle, make([]byte, 8), []byte{0, 0, 0x03, 0xe7}), slices.Concat(ok, []byte{0, 0, 0x03, 0xe7, 0, 0, 0, 1}, data)},
 			{nfs.ProcReadLink, handle, slices.Concat(ok, data)},
 		} {
-			p := transport.Procedure{Prog: nfs.Program, Vers: nfs.Version, Proc: tt.proc}
+			p := rpc.Procedure{Prog: nfs.Program, Vers: nfs.Version, Proc: tt.proc}
 			items := nfs.Binding{}.Reply(p, tt.results, false, nil)
 			if len(items) != 1 || items[0].Length != 999 {
 				t.Fatalf("procedure %d has the items %v", tt.proc, items)

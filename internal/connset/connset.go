@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/rpc"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A Set is the connections that have begun for an Observer and that have not ended. The zero
@@ -26,12 +25,12 @@ type Entry struct {
 	ID     uint64 // in the order in which they came, from 1
 	Server bool   // the other end has opened it
 	Began  time.Time
-	Stats  transport.ConnStats // in what Ended and Look return
+	Stats  rpc.ConnStats // in what Ended and Look return
 }
 
 // A Sum is figures of several connections.
 type Sum struct {
-	transport.Stats
+	rpc.Stats
 	InFlight, Waiting       int   // of those that are open, like the fields below
 	ExposedBytes, HeldBytes int64 //
 	Credits                 int
@@ -39,7 +38,7 @@ type Sum struct {
 }
 
 // Began is for ConnBegan.
-func (s *Set) Began(e transport.ConnEvent) {
+func (s *Set) Began(e rpc.ConnEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
@@ -50,7 +49,7 @@ func (s *Set) Began(e transport.ConnEvent) {
 }
 
 // Ended is for ConnEnded.
-func (s *Set) Ended(e transport.ConnEvent) Entry {
+func (s *Set) Ended(e rpc.ConnEvent) Entry {
 	stats := e.Conn.Stats() // locks mutexes that goroutines hold while they wait for s.mu: not under it
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +61,7 @@ func (s *Set) Ended(e transport.ConnEvent) Entry {
 }
 
 // count adds what only grows.
-func (s *Sum) count(c *transport.ConnStats) {
+func (s *Sum) count(c *rpc.ConnStats) {
 	s.Stats.Add(&c.Stats)
 	if s.Adapter == nil {
 		s.Adapter = make(map[string]uint64)

@@ -7,6 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -14,13 +15,13 @@ func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
 // An observer keeps a Set.
 type observer struct {
-	transport.NoObserver
+	rpc.NoObserver
 	set   Set
 	ended chan Entry
 }
 
-func (o *observer) ConnBegan(e transport.ConnEvent) { o.set.Began(e) }
-func (o *observer) ConnEnded(e transport.ConnEvent) { o.ended <- o.set.Ended(e) }
+func (o *observer) ConnBegan(e rpc.ConnEvent) { o.set.Began(e) }
+func (o *observer) ConnEnded(e rpc.ConnEvent) { o.ended <- o.set.Ended(e) }
 
 // Counts stay when connections end, and values of the moment go.
 func TestSet(t *testing.T) {

@@ -83,81 +83,86 @@ var Layers = []Layer{
 	{
 		Path: "rdmacm", Library: true,
 		May:      []string{"internal/lockorder", "internal/baton", "internal/pollfd", "fabric", "ibv", "cgo"},
-		Tests:    []string{"fabric/fabrictest", "cgo/cgotest", "transport"},
+		Tests:    []string{"fabric/fabrictest", "cgo/cgotest", "rpc", "transport"},
 		External: []string{"golang.org/x/sys"},
 	},
 
+	{Path: "internal/origin", Library: true, Pure: true, May: []string{"proto/xdr"}},
+	{
+		Path: "rpc", Library: true, Pure: true,
+		May: []string{"internal/origin", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+	},
 	{
 		Path: "transport", Library: true, Pure: true,
-		May:      []string{"internal/lockorder", "internal/baton", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:      []string{"internal/lockorder", "internal/baton", "internal/origin", "rpc", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
-	{Path: "internal/connset", Library: true, Pure: true, May: []string{"transport"}, Tests: []string{"iwarp"}},
+	{Path: "internal/connset", Library: true, Pure: true, May: []string{"rpc"}, Tests: []string{"transport", "iwarp"}},
 	{
 		Path: "rpc/status", Library: true, Pure: true,
-		May:   []string{"internal/connset", "rpc/names", "transport", "fabric"},
-		Tests: []string{"iwarp", "proto/oncrpc"},
+		May:   []string{"internal/connset", "rpc", "rpc/names", "fabric"},
+		Tests: []string{"transport", "iwarp", "proto/oncrpc"},
 	},
 	{
 		Path: "rpc/prometheus", Library: true, Pure: true,
-		May:      []string{"internal/connset", "rpc/names", "transport"},
-		Tests:    []string{"iwarp", "proto/oncrpc", "examples"},
+		May:      []string{"internal/connset", "rpc", "rpc/names"},
+		Tests:    []string{"transport", "iwarp", "proto/oncrpc", "examples"},
 		External: []string{"github.com/prometheus"},
 	},
 	{
 		Path: "rpc/otel", Library: true, Pure: true,
-		May:      []string{"internal/connset", "rpc/names", "transport", "proto/xdr", "proto/oncrpc"},
-		Tests:    []string{"iwarp", "examples"},
+		May:      []string{"internal/connset", "rpc", "rpc/names", "proto/xdr", "proto/oncrpc"},
+		Tests:    []string{"transport", "iwarp", "examples"},
 		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{
 		Path: "rpc/middleware", Library: true, Pure: true,
-		May:   []string{"transport", "proto/oncrpc"},
-		Tests: []string{"iwarp"},
+		May:   []string{"rpc", "proto/oncrpc"},
+		Tests: []string{"transport", "iwarp"},
 	},
 	{
 		Path: "nfs", Library: true, Pure: true,
-		May:   []string{"transport", "fabric", "rpc/rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:   []string{"rpc", "transport", "fabric", "rpc/rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
 	{
 		Path: "nfs/nfsd", Library: true, Pure: true,
-		May:   []string{"nfs", "transport", "proto/xdr", "proto/oncrpc"},
-		Tests: []string{"iwarp"},
+		May:   []string{"nfs", "rpc", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"transport", "iwarp"},
 	},
 	{
 		Path: "nfs/nfsd/dirfs", Library: true, Pure: true,
-		May:      []string{"nfs", "nfs/nfsd", "transport"},
-		Tests:    []string{"proto/xdr", "proto/oncrpc", "iwarp"},
+		May:      []string{"nfs", "nfs/nfsd", "rpc"},
+		Tests:    []string{"transport", "proto/xdr", "proto/oncrpc", "iwarp"},
 		External: []string{"golang.org/x/sys"},
 	},
 
 	{
 		Path: "internal/xdrgen/golden", Library: true, Pure: true,
-		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
-		Tests: []string{"internal/xdrgen", "iwarp"},
+		May:   []string{"rpc", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"internal/xdrgen", "transport", "iwarp"},
 	},
 
 	{Path: "cmd/rpcrdma/internal/provider", Library: true, May: []string{"fabric", "iwarp", "ibv", "rdmacm", "transport"}},
 	{
 		Path: "cmd/rpcrdma/internal/loadgen", Library: true, Pure: true,
-		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
+		May:   []string{"rpc", "transport", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"iwarp"},
 	},
 	{
 		Path: "cmd/rpcrdma/internal/notify", Library: true, Pure: true,
-		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
+		May:   []string{"rpc", "transport", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"iwarp"},
 	},
 
 	{
-		Path: "examples", Pure: true, May: []string{"transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
+		Path: "examples", Pure: true, May: []string{"rpc", "transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"rpc/middleware"},
 	},
 
 	{Path: "internal/testing/testbed", May: []string{"*"}},
-	{Path: "internal/conformance", Tests: []string{"nfs", "rpc/rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
+	{Path: "internal/conformance", Tests: []string{"nfs", "rpc", "rpc/rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
 
 	{Path: "cmd/rpcrdma", May: []string{"*"}, External: []string{"*"}},
 	{Path: "bench", May: []string{"*"}, External: []string{"*"}},

@@ -22,16 +22,16 @@ type Group struct {
 // The second group is large because its types refer to each other: a conn to its leader, slots
 // and exchanges, which in turn refer to the conn. Its files are divided by concern.
 var TransportGroups = []Group{
-	{"terms", []string{"binding", "doc", "errors", "locks", "stats"}},
+	{"terms", []string{"doc", "errors", "locks", "tally"}},
 	{"one connection", []string{
-		"agree", "await", "build", "call", "calls", "ccp", "config", "conn", "connection", "core", "exch", "exchange", "handler", "holdings", "lane",
-		"leader", "middleware", "observation", "observer", "operation", "pace", "progress", "registry", "reply", "replycache", "requester",
-		"responder", "response", "rfc5666",
+		"agree", "await", "build", "calls", "ccp", "config", "conn", "connection", "contexts", "core", "exch", "exchange", "holdings", "lane",
+		"leader", "observation", "operation", "pace", "pending", "progress", "registry", "reply", "replycache", "requester",
+		"responder", "rfc5666",
 		"sendqueue", "setup", "slots", "version", "watch",
 	}},
-	{"over connections", []string{"backchannel", "link", "results", "tcpcall", "tcpconn", "tcpexch"}},
-	{"client", []string{"caller", "client", "dialer", "group", "groupdial", "memory", "negotiate", "pipeline", "tcpdial"}},
-	{"server", []string{"admission", "bridge", "generated", "limits_other", "limits_unix", "procedures", "record", "server", "serverdma", "tcpserve"}},
+	{"over connections", []string{"backchannel", "link", "tcpcall", "tcpconn", "tcpexch"}},
+	{"client", []string{"client", "dialer", "group", "groupdial", "memory", "negotiate", "pipeline", "tcpdial"}},
+	{"server", []string{"admission", "bridge", "limits_other", "limits_unix", "record", "server", "serverdma", "tcpserve"}},
 }
 
 // groupOf returns the index of the group of a file, -1 if it is in none.

@@ -26,13 +26,13 @@ var given = map[string]string{
 	"docs/migration.md":     "var (server *transport.Server; serveTCP func(net.Listener) error; useTCP func(net.Conn) error)",
 	"ibv/doc.go":            "var buf []byte",
 	"iwarp/doc.go":          "var (privateData []byte; receives []fabric.RecvWR; requests []fabric.SendWR; wcs [16]fabric.WC)",
-	"rpc/middleware/doc.go": "var (check func(*transport.Request) oncrpc.AuthStat; limiter *middleware.Limiter)",
+	"rpc/middleware/doc.go": "var (check func(*rpc.Request) oncrpc.AuthStat; limiter *middleware.Limiter)",
 	"nfs/doc.go":            "var local io.WriterAt",
 	"nfs/nfs41/doc.go":      "var transportServer *transport.Server",
 	"proto/oncrpc/doc.go":   "var (b, msg []byte; xid uint32)",
 	"proto/rpcrdma/doc.go":  "var (b, call []byte; xid uint32; h rpcrdma.Header; answer func(*rpcrdma.HeaderError) error)",
 	"proto/xdr/doc.go":      "var b, handle []byte",
-	"transport/doc.go":      "var (args, buf []byte; req *transport.Request; call transport.Call)",
+	"transport/doc.go":      "var (args, buf []byte; req *rpc.Request; call rpc.Call)",
 }
 
 // notGo lists blocks that are no Go, by document and first line, with what they are.

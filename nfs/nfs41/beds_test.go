@@ -10,6 +10,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -38,7 +39,7 @@ type world struct {
 	sessions chan *ServerSession // as they are made
 
 	// handle, if not nil, handles requests instead of the server.
-	handle func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler)
+	handle func(ctx context.Context, req *rpc.Request, res *rpc.Response, next rpc.Handler)
 }
 
 // start starts a server, which is closed at the end of the test.
@@ -73,7 +74,7 @@ func (w *world) serve(t testing.TB, addr string) {
 	}
 	p := w.srv.Program()
 	next := p.Handler
-	p.Handler = transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+	p.Handler = rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		if w.handle != nil {
 			w.handle(ctx, req, res, next)
 			return

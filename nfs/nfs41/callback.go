@@ -6,7 +6,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // The callback program: what a Session executes for its server.
@@ -34,16 +34,16 @@ func (c *callbackCounters) snapshot() CallbackStats {
 }
 
 // callbacks returns the program for transport.ClientConfig.Callbacks.
-func (s *Session) callbacks() transport.Program {
-	return transport.Program{
+func (s *Session) callbacks() rpc.Program {
+	return rpc.Program{
 		Number: s.cfg.CallbackProgram, Low: CallbackVersion, High: CallbackVersion,
-		Handler:    transport.HandlerFunc(s.serve),
+		Handler:    rpc.HandlerFunc(s.serve),
 		Idempotent: func(vers, proc uint32) bool { return true }, // the session has a reply cache
 	}
 }
 
 // serve executes a CB_COMPOUND. RFC 8881 section 19.2.
-func (s *Session) serve(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (s *Session) serve(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	if req.Proc != ProcCompound {
 		res.Fail(oncrpc.ProcUnavail)
 		return

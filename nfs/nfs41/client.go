@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -265,7 +266,7 @@ func (s *Session) call(ctx context.Context, cl *transport.Client, op Operation, 
 	for delay := firstDelay; ; delay = min(2*delay, lastDelay) {
 		head := compoundArgs{Minor: Minor, Count: 1}
 		ops := []Operation{op}
-		call := transport.Call{
+		call := rpc.Call{
 			Prog: Program, Vers: Version, Proc: ProcCompound, Cred: s.cred,
 			Args: appendOps(head.Append(nil), ops), NoResend: !again,
 		}
@@ -396,11 +397,11 @@ func (s *Session) hold(args *createSessionArgs, res *createSessionRes) *held {
 			return args.Append(b)
 		},
 		first: func(res *sequenced) Operation { return Operation{Op: OpSequence, Result: &res.fore} },
-		send: func(ctx context.Context, call *transport.Call) error {
+		send: func(ctx context.Context, call *rpc.Call) error {
 			call.Prog, call.Vers, call.Proc, call.Cred = Program, Version, ProcCompound, s.cred
 			call.MaxResults = int(min(h.fore.MaxResponse, defaultMaxResponse))
 			if n := oncrpc.MinCallSize + len(s.cred.Body) + len(call.Args); int64(n) > int64(h.fore.MaxRequest) {
-				return &transport.SizeError{What: "compound", Size: n, Limit: int(h.fore.MaxRequest)}
+				return &rpc.SizeError{What: "compound", Size: n, Limit: int(h.fore.MaxRequest)}
 			}
 			return s.fore.Call(ctx, call)
 		},

@@ -13,7 +13,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A ServerConfig configures a Server. The zero value and a nil pointer mean the defaults. It
@@ -133,10 +132,10 @@ func NewServer(cfg *ServerConfig) *Server {
 }
 
 // Program returns the program for transport.Server.Register.
-func (s *Server) Program() transport.Program {
-	return transport.Program{
+func (s *Server) Program() rpc.Program {
+	return rpc.Program{
 		Number: Program, Low: Version, High: Version,
-		Handler: transport.HandlerFunc(s.serve),
+		Handler: rpc.HandlerFunc(s.serve),
 		// Sessions have their own reply cache. That of the transport would answer a
 		// BIND_CONN_TO_SESSION that is resent on another connection without binding it.
 		Idempotent: func(vers, proc uint32) bool { return true },
@@ -168,7 +167,7 @@ func (s *Server) Close() error {
 }
 
 // serve executes a COMPOUND.
-func (s *Server) serve(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (s *Server) serve(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	if req.Proc != ProcCompound {
 		res.Fail(oncrpc.ProcUnavail)
 		return

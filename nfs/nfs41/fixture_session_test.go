@@ -53,10 +53,10 @@ func (ss *ServerSession) init() {
 			return a.Append(b)
 		},
 		first: func(res *sequenced) Operation { return Operation{Op: OpCBSequence, Result: &res.back} },
-		send: func(ctx context.Context, call *transport.Call) error {
+		send: func(ctx context.Context, call *rpc.Call) error {
 			call.Prog, call.Vers, call.Proc, call.Cred = ss.program, CallbackVersion, ProcCompound, ss.cred
 			if n := oncrpc.MinCallSize + len(ss.cred.Body) + len(call.Args); int64(n) > int64(ss.back.MaxRequest) {
-				return &transport.SizeError{What: "callback", Size: n, Limit: int(ss.back.MaxRequest)}
+				return &rpc.SizeError{What: "callback", Size: n, Limit: int(ss.back.MaxRequest)}
 			}
 			return ss.channel.Call(ctx, call)
 		},

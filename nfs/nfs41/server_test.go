@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -55,7 +56,7 @@ func (r *raw) bytes(args []byte, ops ...Operation) got {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(bg, patience)
 	defer cancel()
-	call := transport.Call{Prog: Program, Vers: Version, Proc: ProcCompound, Cred: r.cred, Args: args, MaxResults: 8192}
+	call := rpc.Call{Prog: Program, Vers: Version, Proc: ProcCompound, Cred: r.cred, Args: args, MaxResults: 8192}
 	if err := r.cl.Call(ctx, &call); err != nil {
 		r.t.Fatalf("%+v: %v", ops, err)
 	}
@@ -368,13 +369,13 @@ func TestServerSequence(t *testing.T) {
 	}
 	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(compoundArgs).Append(nil)[:8]} {
 		var e *oncrpc.RPCError
-		err := r.cl.Call(bg, &transport.Call{Prog: Program, Vers: Version, Proc: ProcCompound, Args: args})
+		err := r.cl.Call(bg, &rpc.Call{Prog: Program, Vers: Version, Proc: ProcCompound, Args: args})
 		if !errors.As(err, &e) || e.AcceptStat != oncrpc.GarbageArgs {
 			t.Errorf("%x: %v", args, err)
 		}
 	}
 	var e *oncrpc.RPCError
-	if err := r.cl.Call(bg, &transport.Call{Prog: Program, Vers: Version, Proc: 2}); !errors.As(err, &e) || e.AcceptStat != oncrpc.ProcUnavail {
+	if err := r.cl.Call(bg, &rpc.Call{Prog: Program, Vers: Version, Proc: 2}); !errors.As(err, &e) || e.AcceptStat != oncrpc.ProcUnavail {
 		t.Error(err)
 	}
 }

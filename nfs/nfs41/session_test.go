@@ -182,7 +182,7 @@ func testCallbacks(t *testing.T, b *bed) {
 		t.Errorf("17 operations: %v", err)
 	}
 	long := Operation{Op: OpCBRecall, Args: &rawArgs{make([]byte, 4096)}}
-	var size *transport.SizeError
+	var size *rpc.SizeError
 	if err := ss.Callback(ctx, long); !errors.As(err, &size) {
 		t.Errorf("4096 bytes: %v", err)
 	}
@@ -217,7 +217,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 	ss := w.next(t)
 	ctx := patient(t)
 	raw := func(args []byte) ([]byte, error) {
-		call := transport.Call{Prog: CallbackProgram, Vers: CallbackVersion, Proc: ProcCompound, Args: args}
+		call := rpc.Call{Prog: CallbackProgram, Vers: CallbackVersion, Proc: ProcCompound, Args: args}
 		err := ss.channel.Call(ctx, &call)
 		return bytes.Clone(call.Results), err
 	}
@@ -308,7 +308,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 		}
 	}
 	var e *oncrpc.RPCError
-	if err := ss.channel.Call(ctx, &transport.Call{Prog: CallbackProgram, Vers: CallbackVersion, Proc: 2}); !errors.As(err, &e) || e.AcceptStat != oncrpc.ProcUnavail {
+	if err := ss.channel.Call(ctx, &rpc.Call{Prog: CallbackProgram, Vers: CallbackVersion, Proc: 2}); !errors.As(err, &e) || e.AcceptStat != oncrpc.ProcUnavail {
 		t.Error(err)
 	}
 	if st := s.CallbackStats(); st.Replays != 4 || st.Sequences != 9 {
@@ -333,15 +333,15 @@ func testEnabled(t *testing.T, b *bed) {
 	wantFlags(t, s, SeqCBPathDown|SeqCBPathDownSession)
 	ctx, cancel := context.WithTimeout(bg, 50*time.Millisecond)
 	defer cancel()
-	var lost *transport.LostError
+	var lost *rpc.LostError
 	if err := ss.Null(ctx); !errors.As(err, &lost) || lost.Sent {
 		t.Errorf("CB_NULL: %v", err)
 	}
 	// Another connection that serves callbacks.
 	executed := make(chan uint32, 1)
-	r := w.raw(t, &transport.ClientConfig{Callbacks: []transport.Program{{
+	r := w.raw(t, &transport.ClientConfig{Callbacks: []rpc.Program{{
 		Number: CallbackProgram, Low: 1, High: 1,
-		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) { executed <- req.Proc }),
+		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) { executed <- req.Proc }),
 	}}})
 	bind := func(dir uint32, want Status) bindConnRes {
 		t.Helper()
@@ -398,19 +398,19 @@ func testEnabled(t *testing.T, b *bed) {
 func testVersion40(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	conns := make(chan rpc.Conn, 1)
-	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
+	w.handle = func(ctx context.Context, req *rpc.Request, res *rpc.Response, next rpc.Handler) {
 		next.ServeRPC(ctx, req, res)
 		conns <- req.Conn()
 	}
-	r := w.raw(t, &transport.ClientConfig{Callbacks: []transport.Program{{
+	r := w.raw(t, &transport.ClientConfig{Callbacks: []rpc.Program{{
 		Number: CallbackProgram, Low: 1, High: 1,
-		Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {}),
+		Handler: rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {}),
 	}}})
 	const setClientID = 35
 	if g := r.send(0, Operation{Op: setClientID}); g.status[0] != StatusMinorVersMismatch {
 		t.Errorf("%v", g.status)
 	}
-	var notReady *transport.NotReadyError
+	var notReady *rpc.NotReadyError
 	if err := (<-conns).Null(bg, CallbackProgram, CallbackVersion); !errors.As(err, &notReady) {
 		t.Error(err)
 	}
@@ -422,7 +422,7 @@ func testReadyFirst(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	called := make(chan error, 1)
 	sequenced := make(chan error, 1)
-	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
+	w.handle = func(ctx context.Context, req *rpc.Request, res *rpc.Response, next rpc.Handler) {
 		next.ServeRPC(ctx, req, res)
 		if list := w.srv.Sessions(); len(list) == 1 && cap(called) > len(called) {
 			// The reply has not been sent yet.
@@ -497,7 +497,7 @@ func testReconnect(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	arrived, proceed := make(chan rpc.Conn, 16), make(chan struct{})
 	var binds atomic.Int32
-	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
+	w.handle = func(ctx context.Context, req *rpc.Request, res *rpc.Response, next rpc.Handler) {
 		if firstOf(req.Args) == OpBindConnToSession {
 			arrived <- req.Conn()
 			<-proceed
@@ -510,7 +510,7 @@ func testReconnect(t *testing.T, b *bed) {
 	wantCallbacks(t, ss)
 	ss.lose()
 	cn := <-arrived // the new connection
-	var notReady *transport.NotReadyError
+	var notReady *rpc.NotReadyError
 	if err := cn.Null(patient(t), ss.CallbackProgram(), CallbackVersion); !errors.As(err, &notReady) {
 		t.Errorf("CB_NULL on a connection that is not bound: %v", err)
 	}
@@ -589,7 +589,7 @@ func (s *Session) waitUp(t testing.TB) SeqFlags {
 func testReplyLost(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	var lose atomic.Bool
-	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
+	w.handle = func(ctx context.Context, req *rpc.Request, res *rpc.Response, next rpc.Handler) {
 		next.ServeRPC(ctx, req, res)
 		if lose.CompareAndSwap(true, false) {
 			req.Conn().Close()
@@ -668,7 +668,7 @@ func (w *world) closeConns(t testing.TB, s *Session) {
 	t.Helper()
 	var once sync.Once
 	closed := make(chan struct{})
-	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
+	w.handle = func(ctx context.Context, req *rpc.Request, res *rpc.Response, next rpc.Handler) {
 		once.Do(func() {
 			req.Conn().Close()
 			close(closed)
@@ -770,7 +770,7 @@ func testGivenUp(t *testing.T, b *bed) {
 
 	block, blocked := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
+	w.handle = func(ctx context.Context, req *rpc.Request, res *rpc.Response, next rpc.Handler) {
 		next.ServeRPC(ctx, req, res)
 		once.Do(func() {
 			close(blocked)
@@ -858,7 +858,7 @@ func testEnds(t *testing.T, b *bed) {
 	// A closed server creates no sessions, and its clients do not try forever.
 	ctx, cancel = context.WithCancel(bg)
 	defer cancel()
-	w.handle = func(hctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
+	w.handle = func(hctx context.Context, req *rpc.Request, res *rpc.Response, next rpc.Handler) {
 		if next.ServeRPC(hctx, req, res); firstOf(req.Args) == OpCreateSession {
 			cancel()
 		}

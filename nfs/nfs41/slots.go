@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // The slots of a session, RFC 8881 section 2.10.6.1. The fore channel has slots with the
@@ -134,7 +134,7 @@ type requester struct {
 	first func(res *sequenced) Operation
 
 	// send makes the call.
-	send func(ctx context.Context, call *transport.Call) error
+	send func(ctx context.Context, call *rpc.Call) error
 }
 
 // A sequenced has the result of SEQUENCE or CB_SEQUENCE.
@@ -187,7 +187,7 @@ func (r *requester) compound(ctx context.Context, ops []Operation, cache, again 
 		}
 		next, _, highest := r.table.state(i)
 		args := sequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest, CacheThis: cache}
-		call := transport.Call{Args: appendOps(r.begin(nil, len(all), &args), ops)}
+		call := rpc.Call{Args: appendOps(r.begin(nil, len(all), &args), ops)}
 		r.table.settle(i, doubted) // until the reply has arrived
 		if err := r.send(ctx, &call); err != nil {
 			if notExecuted(err) {
@@ -237,7 +237,7 @@ func (r *requester) clear(ctx context.Context, i int) error {
 			return nil
 		}
 		args := sequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest}
-		call := transport.Call{Args: r.begin(nil, 1, &args)}
+		call := rpc.Call{Args: r.begin(nil, 1, &args)}
 		if err := r.send(ctx, &call); err != nil {
 			return err
 		}
@@ -266,10 +266,10 @@ func (r *requester) clear(ctx context.Context, i int) error {
 // notExecuted reports whether err means that the peer has not executed the call.
 func notExecuted(err error) bool {
 	var denied *oncrpc.RPCError
-	var rdma *transport.RDMAError
-	var size *transport.SizeError
-	var notReady *transport.NotReadyError
-	var lost *transport.LostError
+	var rdma *rpc.RDMAError
+	var size *rpc.SizeError
+	var notReady *rpc.NotReadyError
+	var lost *rpc.LostError
 	return errors.As(err, &denied) || errors.As(err, &size) ||
 		errors.As(err, &rdma) && rdma.Code == rpcrdma.ErrVers || // else it may be about the reply
 		errors.As(err, &notReady) && !notReady.Dropped || errors.As(err, &lost) && !lost.Sent

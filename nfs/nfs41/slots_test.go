@@ -13,7 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 func TestSlotTable(t *testing.T) {
@@ -126,7 +126,7 @@ type fakeReplier struct {
 	t      *testing.T
 	slots  *replySlots
 	mu     sync.Mutex
-	script []func(execute func() []byte, call *transport.Call) error
+	script []func(execute func() []byte, call *rpc.Call) error
 	seen   []sequenceArgs
 }
 
@@ -144,7 +144,7 @@ func (f *fakeReplier) requester(n int) *requester {
 	}
 }
 
-func (f *fakeReplier) send(ctx context.Context, call *transport.Call) error {
+func (f *fakeReplier) send(ctx context.Context, call *rpc.Call) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	execute := func() []byte { return f.execute(call.Args) }
@@ -194,15 +194,15 @@ func (f *fakeReplier) execute(args []byte) []byte {
 var errLost = errors.New("lost")
 
 // The steps of scripts.
-func lostCall(execute func() []byte, call *transport.Call) error { return errLost }
+func lostCall(execute func() []byte, call *rpc.Call) error { return errLost }
 
-func lostReply(execute func() []byte, call *transport.Call) error {
+func lostReply(execute func() []byte, call *rpc.Call) error {
 	execute()
 	return errLost
 }
 
-func answer(status Status) func(func() []byte, *transport.Call) error {
-	return func(_ func() []byte, call *transport.Call) error {
+func answer(status Status) func(func() []byte, *rpc.Call) error {
+	return func(_ func() []byte, call *rpc.Call) error {
 		res := compoundRes{Status: status, Count: 1}
 		call.Results = appendStatus(res.Append(nil), OpSequence, status)
 		return nil
@@ -212,18 +212,18 @@ func answer(status Status) func(func() []byte, *transport.Call) error {
 // TestRequester: after any outcome of a call the slot's next sequence id is right.
 func TestRequester(t *testing.T) {
 	op := []Operation{{Op: OpPutRootFH}}
-	refused := func(func() []byte, *transport.Call) error { return &oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs} }
-	tooNew := func(func() []byte, *transport.Call) error { return &transport.RDMAError{Code: rpcrdma.ErrVers} }
-	tooLong := func(execute func() []byte, _ *transport.Call) error {
+	refused := func(func() []byte, *rpc.Call) error { return &oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs} }
+	tooNew := func(func() []byte, *rpc.Call) error { return &rpc.RDMAError{Code: rpcrdma.ErrVers} }
+	tooLong := func(execute func() []byte, _ *rpc.Call) error {
 		execute()
-		return &transport.RDMAError{Code: rpcrdma.ErrChunk}
+		return &rpc.RDMAError{Code: rpcrdma.ErrChunk}
 	}
-	garbage := func(execute func() []byte, call *transport.Call) error {
+	garbage := func(execute func() []byte, call *rpc.Call) error {
 		execute()
 		call.Results = []byte{1}
 		return nil
 	}
-	other := func(execute func() []byte, call *transport.Call) error {
+	other := func(execute func() []byte, call *rpc.Call) error {
 		call.Results = execute()
 		call.Results[len(call.Results)-30]++ // the session's id, or what follows it
 		return nil
@@ -234,27 +234,27 @@ func TestRequester(t *testing.T) {
 	isLost := func(err error) bool { return errors.Is(err, errLost) }
 	for _, test := range []struct {
 		name   string
-		script []func(func() []byte, *transport.Call) error
+		script []func(func() []byte, *rpc.Call) error
 		first  func(error) bool // of the first call; nil: it succeeds
 		seen   []uint32         // sequence ids at the replier, with the second call
 	}{
 		{"all is well", nil, nil, []uint32{1, 2}},
-		{"the call is lost", []func(func() []byte, *transport.Call) error{lostCall}, isLost, []uint32{1, 2}},
-		{"the reply is lost", []func(func() []byte, *transport.Call) error{lostReply}, isLost, []uint32{1, 1, 2}},
-		{"refused by RPC", []func(func() []byte, *transport.Call) error{refused}, func(err error) bool { return err != nil }, []uint32{1}},
-		{"refused for its version", []func(func() []byte, *transport.Call) error{tooNew}, func(err error) bool { return err != nil }, []uint32{1}},
-		{"no way for the reply", []func(func() []byte, *transport.Call) error{tooLong}, func(err error) bool { return err != nil }, []uint32{1, 1, 2}},
-		{"told to wait", []func(func() []byte, *transport.Call) error{answer(StatusDelay), answer(StatusDelay)}, nil, []uint32{1, 2}},
-		{"not known", []func(func() []byte, *transport.Call) error{answer(StatusBadSession)}, wantError(StatusBadSession), []uint32{1}},
-		{"a reply that makes no sense", []func(func() []byte, *transport.Call) error{garbage}, func(err error) bool { return err != nil }, []uint32{1, 1, 2}},
-		{"a reply about something else", []func(func() []byte, *transport.Call) error{other}, func(err error) bool { return err != nil }, []uint32{1, 1, 2}},
+		{"the call is lost", []func(func() []byte, *rpc.Call) error{lostCall}, isLost, []uint32{1, 2}},
+		{"the reply is lost", []func(func() []byte, *rpc.Call) error{lostReply}, isLost, []uint32{1, 1, 2}},
+		{"refused by RPC", []func(func() []byte, *rpc.Call) error{refused}, func(err error) bool { return err != nil }, []uint32{1}},
+		{"refused for its version", []func(func() []byte, *rpc.Call) error{tooNew}, func(err error) bool { return err != nil }, []uint32{1}},
+		{"no way for the reply", []func(func() []byte, *rpc.Call) error{tooLong}, func(err error) bool { return err != nil }, []uint32{1, 1, 2}},
+		{"told to wait", []func(func() []byte, *rpc.Call) error{answer(StatusDelay), answer(StatusDelay)}, nil, []uint32{1, 2}},
+		{"not known", []func(func() []byte, *rpc.Call) error{answer(StatusBadSession)}, wantError(StatusBadSession), []uint32{1}},
+		{"a reply that makes no sense", []func(func() []byte, *rpc.Call) error{garbage}, func(err error) bool { return err != nil }, []uint32{1, 1, 2}},
+		{"a reply about something else", []func(func() []byte, *rpc.Call) error{other}, func(err error) bool { return err != nil }, []uint32{1, 1, 2}},
 		{
 			"the reply is lost, and the probe is told to wait",
-			[]func(func() []byte, *transport.Call) error{lostReply, answer(StatusDelay), answer(StatusDelay)}, isLost, []uint32{1, 1, 2},
+			[]func(func() []byte, *rpc.Call) error{lostReply, answer(StatusDelay), answer(StatusDelay)}, isLost, []uint32{1, 1, 2},
 		},
 		{
 			"the reply is lost, and the probe gets it",
-			[]func(func() []byte, *transport.Call) error{lostReply, answer(StatusRetryUncachedRep)}, isLost, []uint32{1, 2},
+			[]func(func() []byte, *rpc.Call) error{lostReply, answer(StatusRetryUncachedRep)}, isLost, []uint32{1, 2},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -296,13 +296,13 @@ func TestRequester(t *testing.T) {
 // otherwise fails.
 func TestUncachedReply(t *testing.T) {
 	// The transport resends the call on another connection.
-	twice := func(execute func() []byte, call *transport.Call) error {
+	twice := func(execute func() []byte, call *rpc.Call) error {
 		execute()
 		call.Results = execute()
 		return nil
 	}
 	for _, again := range []bool{true, false} {
-		f := &fakeReplier{t: t, script: []func(func() []byte, *transport.Call) error{twice}}
+		f := &fakeReplier{t: t, script: []func(func() []byte, *rpc.Call) error{twice}}
 		r := f.requester(1)
 		var res sequenced
 		// Only the result of SEQUENCE is cached.

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // raw is arguments that are bytes.
@@ -161,7 +161,7 @@ func TestAccessAllocates(t *testing.T) {
 	allocs := func(access func(*Access)) float64 {
 		c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: newPlain()}}, Access: access})
 		root := c.mnt("/").Handle
-		call := transport.Call{Prog: nfs.Program, Vers: 3, Proc: nfs.ProcGetAttr, Cred: someone(), Args: root.Append(nil)}
+		call := rpc.Call{Prog: nfs.Program, Vers: 3, Proc: nfs.ProcGetAttr, Cred: someone(), Args: root.Append(nil)}
 		return testing.AllocsPerRun(2000, func() { testutil.Must(t, c.rpc.Call(context.Background(), &call)) })
 	}
 	told := 0

@@ -4,11 +4,11 @@ import (
 	"context"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Getattr executes GETATTR. RFC 1813 section 3.3.1.
-func (procedures) Getattr(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.GetAttrRes) error {
+func (procedures) Getattr(ctx context.Context, _ *rpc.Request, fh nfs.FileHandle, r *nfs.GetAttrRes) error {
 	c := ctx.(*call)
 	if err := c.start(lookups, &fh, ""); err != nil {
 		return err
@@ -24,7 +24,7 @@ func (procedures) Getattr(ctx context.Context, _ *transport.Request, fh nfs.File
 }
 
 // Setattr executes SETATTR. RFC 1813 section 3.3.2.
-func (procedures) Setattr(ctx context.Context, _ *transport.Request, a *nfs.SetAttrArgs, r *nfs.WccRes) error {
+func (procedures) Setattr(ctx context.Context, _ *rpc.Request, a *nfs.SetAttrArgs, r *nfs.WccRes) error {
 	c := ctx.(*call)
 	if err := c.start(updates, &a.Object, ""); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (c *call) set(n Node, a *nfs.SetAttrArgs, wcc *nfs.Wcc) nfs.Status {
 }
 
 // Access executes ACCESS. RFC 1813 section 3.3.4.
-func (procedures) Access(ctx context.Context, _ *transport.Request, a *nfs.AccessArgs, r *nfs.AccessRes) error {
+func (procedures) Access(ctx context.Context, _ *rpc.Request, a *nfs.AccessArgs, r *nfs.AccessRes) error {
 	c := ctx.(*call)
 	if err := c.start(lookups, &a.Object, ""); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (c *call) rights(n Node, a *nfs.PostOpAttr, want uint32) (granted uint32, s
 }
 
 // Readlink executes READLINK. RFC 1813 section 3.3.5.
-func (procedures) Readlink(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.ReadLinkRes) error {
+func (procedures) Readlink(ctx context.Context, _ *rpc.Request, fh nfs.FileHandle, r *nfs.ReadLinkRes) error {
 	c := ctx.(*call)
 	if err := c.start(lookups, &fh, ""); err != nil {
 		return err

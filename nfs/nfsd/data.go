@@ -5,12 +5,12 @@ import (
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Read executes READ. RFC 1813 section 3.3.6. The file system reads into the memory that the
 // adapter sends from.
-func (procedures) Read(ctx context.Context, _ *transport.Request, a *nfs.ReadArgs, r *nfs.ReadRes) error {
+func (procedures) Read(ctx context.Context, _ *rpc.Request, a *nfs.ReadArgs, r *nfs.ReadRes) error {
 	c := ctx.(*call)
 	if err := c.start(noTurns, &a.File, ""); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (c *call) fill(n Node, args *nfs.ReadArgs, r *nfs.ReadRes) nfs.Status {
 }
 
 // Write executes WRITE. RFC 1813 section 3.3.7. The data is where the adapter has put it.
-func (procedures) Write(ctx context.Context, _ *transport.Request, w *nfs.WriteArgs, r *nfs.WriteRes) error {
+func (procedures) Write(ctx context.Context, _ *rpc.Request, w *nfs.WriteArgs, r *nfs.WriteRes) error {
 	c := ctx.(*call)
 	if err := c.start(noTurns, &w.File, ""); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (c *call) store(n Node, w *nfs.WriteArgs, r *nfs.WriteRes) nfs.Status {
 }
 
 // Commit executes COMMIT. RFC 1813 section 3.3.21.
-func (procedures) Commit(ctx context.Context, _ *transport.Request, a *nfs.CommitArgs, r *nfs.CommitRes) error {
+func (procedures) Commit(ctx context.Context, _ *rpc.Request, a *nfs.CommitArgs, r *nfs.CommitRes) error {
 	c := ctx.(*call)
 	if err := c.start(noTurns, &a.File, ""); err != nil {
 		return err

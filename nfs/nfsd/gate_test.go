@@ -13,7 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Calls that wait are let in from their owners in turn; each owner has at most its share.
@@ -151,7 +151,7 @@ func TestHangingCalls(t *testing.T) {
 	for range 10 {
 		wg.Go(func() {
 			cred := &oncrpc.AuthSys{UID: 1, GID: 1}
-			cl.Call(ctx, &transport.Call{Prog: nfs.Program, Vers: 3, Proc: nfs.ProcGetAttr, Args: hangs.Append(nil), Cred: cred.Auth()})
+			cl.Call(ctx, &rpc.Call{Prog: nfs.Program, Vers: 3, Proc: nfs.ProcGetAttr, Args: hangs.Append(nil), Cred: cred.Auth()})
 		})
 	}
 	testutil.Eventually(t, "as many calls hang as may", func() bool { return f.blocked.Load() == 4 })

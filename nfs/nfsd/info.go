@@ -5,11 +5,11 @@ import (
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Fsstat executes FSSTAT. RFC 1813 section 3.3.18.
-func (procedures) Fsstat(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.FSStatRes) error {
+func (procedures) Fsstat(ctx context.Context, _ *rpc.Request, fh nfs.FileHandle, r *nfs.FSStatRes) error {
 	c := ctx.(*call)
 	if err := c.start(lookups, &fh, ""); err != nil {
 		return err
@@ -48,7 +48,7 @@ func limits(fs FS) Limits {
 }
 
 // Fsinfo executes FSINFO. RFC 1813 section 3.3.19.
-func (procedures) Fsinfo(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.FSInfoRes) error {
+func (procedures) Fsinfo(ctx context.Context, _ *rpc.Request, fh nfs.FileHandle, r *nfs.FSInfoRes) error {
 	c := ctx.(*call)
 	if err := c.start(lookups, &fh, ""); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (procedures) Fsinfo(ctx context.Context, _ *transport.Request, fh nfs.FileH
 }
 
 // Pathconf executes PATHCONF. RFC 1813 section 3.3.20.
-func (procedures) Pathconf(ctx context.Context, _ *transport.Request, fh nfs.FileHandle, r *nfs.PathConfRes) error {
+func (procedures) Pathconf(ctx context.Context, _ *rpc.Request, fh nfs.FileHandle, r *nfs.PathConfRes) error {
 	c := ctx.(*call)
 	if err := c.start(lookups, &fh, ""); err != nil {
 		return err

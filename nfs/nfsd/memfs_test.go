@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -229,7 +230,7 @@ type result interface{ Decode(*xdr.Decoder) }
 
 // call calls a procedure with a credential. res nil: there are no results.
 func (c *site) call(cred oncrpc.Auth, prog, proc uint32, args message, res result) error {
-	call := transport.Call{Prog: prog, Vers: 3, Proc: proc, Cred: cred, MaxResults: 64 << 10}
+	call := rpc.Call{Prog: prog, Vers: 3, Proc: proc, Cred: cred, MaxResults: 64 << 10}
 	if args != nil {
 		call.Args = args.Append(nil)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // maxMounts bounds the list of clients and what they have mounted, which is for people to look at.
@@ -47,7 +47,7 @@ func (l *mountList) retain(keep func(nfs.MountEntry) bool) {
 	l.entries = slices.DeleteFunc(l.entries, func(e nfs.MountEntry) bool { return !keep(e) })
 }
 
-func (s *Server) serveMount(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (s *Server) serveMount(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	c := s.begin(ctx, req, res)
 	if c == nil {
 		return
@@ -68,7 +68,7 @@ func (s *Server) serveMount(ctx context.Context, req *transport.Request, res *tr
 type mounts struct{}
 
 // Umnt executes UMNT. RFC 1813 section 5.2.3.
-func (mounts) Umnt(ctx context.Context, _ *transport.Request, dir nfs.DirPath) error {
+func (mounts) Umnt(ctx context.Context, _ *rpc.Request, dir nfs.DirPath) error {
 	c := ctx.(*call)
 	if c.told.access.Name = string(dir); dir != "" {
 		c.mounts.remove(c.host(), cleanDir(dir))
@@ -77,7 +77,7 @@ func (mounts) Umnt(ctx context.Context, _ *transport.Request, dir nfs.DirPath) e
 }
 
 // Umntall executes UMNTALL. RFC 1813 section 5.2.4.
-func (mounts) Umntall(ctx context.Context, _ *transport.Request) error {
+func (mounts) Umntall(ctx context.Context, _ *rpc.Request) error {
 	c := ctx.(*call)
 	c.mounts.remove(c.host(), "")
 	return nil
@@ -95,7 +95,7 @@ func (c *call) host() string {
 func cleanDir(dir nfs.DirPath) string { return path.Clean("/" + string(dir)) }
 
 // Mnt executes MNT. RFC 1813 section 5.2.1. A directory in an export can be mounted, too.
-func (mounts) Mnt(ctx context.Context, _ *transport.Request, path nfs.DirPath, r *nfs.MntRes) error {
+func (mounts) Mnt(ctx context.Context, _ *rpc.Request, path nfs.DirPath, r *nfs.MntRes) error {
 	c := ctx.(*call)
 	c.told.access.Name = string(path)
 	dir := cleanDir(path)
@@ -188,7 +188,7 @@ func mountStatus(s nfs.Status) nfs.MountStatus {
 }
 
 // Dump executes DUMP. The results are as much as the client has room for. RFC 1813 section 5.2.2.
-func (mounts) Dump(ctx context.Context, _ *transport.Request, r *nfs.DumpRes) error {
+func (mounts) Dump(ctx context.Context, _ *rpc.Request, r *nfs.DumpRes) error {
 	c := ctx.(*call)
 	c.mounts.mu.Lock()
 	defer c.mounts.mu.Unlock()
@@ -203,7 +203,7 @@ func (mounts) Dump(ctx context.Context, _ *transport.Request, r *nfs.DumpRes) er
 }
 
 // Export executes EXPORT. The results are as much as the client has room for. RFC 1813 section 5.2.5.
-func (mounts) Export(ctx context.Context, _ *transport.Request, r *nfs.ExportRes) error {
+func (mounts) Export(ctx context.Context, _ *rpc.Request, r *nfs.ExportRes) error {
 	c := ctx.(*call)
 	left := c.res.Room() - xdr.Unit
 	for i := range c.exports.list {

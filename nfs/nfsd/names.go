@@ -5,11 +5,11 @@ import (
 	"context"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Lookup executes LOOKUP. RFC 1813 section 3.3.3.
-func (procedures) Lookup(ctx context.Context, _ *transport.Request, a *nfs.DirOpArgs, r *nfs.LookupRes) error {
+func (procedures) Lookup(ctx context.Context, _ *rpc.Request, a *nfs.DirOpArgs, r *nfs.LookupRes) error {
 	of := lookups
 	if a.Name == ".." {
 		of = climbs
@@ -74,7 +74,7 @@ func (c *call) making(where *nfs.DirOpArgs, attr *nfs.SetAttr, r *nfs.CreateRes,
 func notSupported() error { return &nfs.Error{Status: nfs.StatusNotSupp} }
 
 // Create executes CREATE. RFC 1813 section 3.3.8.
-func (procedures) Create(ctx context.Context, _ *transport.Request, a *nfs.CreateArgs, r *nfs.CreateRes) error {
+func (procedures) Create(ctx context.Context, _ *rpc.Request, a *nfs.CreateArgs, r *nfs.CreateRes) error {
 	c := ctx.(*call)
 	return c.making(&a.Where, &a.Attr, r, func(dir Node) (Node, error) {
 		d, ok := dir.(Creator)
@@ -90,7 +90,7 @@ func (procedures) Create(ctx context.Context, _ *transport.Request, a *nfs.Creat
 }
 
 // Mkdir executes MKDIR. RFC 1813 section 3.3.9.
-func (procedures) Mkdir(ctx context.Context, _ *transport.Request, a *nfs.MkdirArgs, r *nfs.CreateRes) error {
+func (procedures) Mkdir(ctx context.Context, _ *rpc.Request, a *nfs.MkdirArgs, r *nfs.CreateRes) error {
 	c := ctx.(*call)
 	return c.making(&a.Where, &a.Attr, r, func(dir Node) (Node, error) {
 		d, ok := dir.(Creator)
@@ -102,7 +102,7 @@ func (procedures) Mkdir(ctx context.Context, _ *transport.Request, a *nfs.MkdirA
 }
 
 // Symlink executes SYMLINK. RFC 1813 section 3.3.10.
-func (procedures) Symlink(ctx context.Context, _ *transport.Request, a *nfs.SymlinkArgs, r *nfs.CreateRes) error {
+func (procedures) Symlink(ctx context.Context, _ *rpc.Request, a *nfs.SymlinkArgs, r *nfs.CreateRes) error {
 	c := ctx.(*call)
 	return c.making(&a.Where, &a.Attr, r, func(dir Node) (Node, error) {
 		d, ok := dir.(Symlinker)
@@ -117,7 +117,7 @@ func (procedures) Symlink(ctx context.Context, _ *transport.Request, a *nfs.Syml
 }
 
 // Mknod executes MKNOD. RFC 1813 section 3.3.11.
-func (procedures) Mknod(ctx context.Context, _ *transport.Request, a *nfs.MknodArgs, r *nfs.CreateRes) error {
+func (procedures) Mknod(ctx context.Context, _ *rpc.Request, a *nfs.MknodArgs, r *nfs.CreateRes) error {
 	c := ctx.(*call)
 	return c.making(&a.Where, &a.Attr, r, func(dir Node) (Node, error) {
 		switch a.Type {
@@ -134,13 +134,13 @@ func (procedures) Mknod(ctx context.Context, _ *transport.Request, a *nfs.MknodA
 }
 
 // Remove executes REMOVE. RFC 1813 section 3.3.12.
-func (procedures) Remove(ctx context.Context, _ *transport.Request, a *nfs.DirOpArgs, r *nfs.WccRes) error {
+func (procedures) Remove(ctx context.Context, _ *rpc.Request, a *nfs.DirOpArgs, r *nfs.WccRes) error {
 	c := ctx.(*call)
 	return c.removing(a, r, func(dir Creator) error { return dir.Remove(c.Context, &c.who, a.Name) })
 }
 
 // Rmdir executes RMDIR. RFC 1813 section 3.3.13.
-func (procedures) Rmdir(ctx context.Context, _ *transport.Request, a *nfs.DirOpArgs, r *nfs.WccRes) error {
+func (procedures) Rmdir(ctx context.Context, _ *rpc.Request, a *nfs.DirOpArgs, r *nfs.WccRes) error {
 	c := ctx.(*call)
 	return c.removing(a, r, func(dir Creator) error { return dir.Rmdir(c.Context, &c.who, a.Name) })
 }
@@ -167,7 +167,7 @@ func (c *call) removing(a *nfs.DirOpArgs, r *nfs.WccRes, f func(dir Creator) err
 }
 
 // Rename executes RENAME. RFC 1813 section 3.3.14.
-func (procedures) Rename(ctx context.Context, _ *transport.Request, a *nfs.RenameArgs, r *nfs.RenameRes) error {
+func (procedures) Rename(ctx context.Context, _ *rpc.Request, a *nfs.RenameArgs, r *nfs.RenameRes) error {
 	c := ctx.(*call)
 	if err := c.start(updates, &a.From.Dir, a.From.Name); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (procedures) Rename(ctx context.Context, _ *transport.Request, a *nfs.Renam
 }
 
 // Link executes LINK. RFC 1813 section 3.3.15.
-func (procedures) Link(ctx context.Context, _ *transport.Request, a *nfs.LinkArgs, r *nfs.LinkRes) error {
+func (procedures) Link(ctx context.Context, _ *rpc.Request, a *nfs.LinkArgs, r *nfs.LinkRes) error {
 	c := ctx.(*call)
 	if err := c.start(updates, &a.File, ""); err != nil {
 		return err

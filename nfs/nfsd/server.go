@@ -17,7 +17,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // Config configures a Server.
@@ -77,7 +76,7 @@ type Server struct {
 	mounts  mountList
 	calls   sync.Pool // *call
 
-	nfs, mount transport.Handler // the generated ones
+	nfs, mount rpc.Handler // the generated ones
 }
 
 // New makes a server.
@@ -131,14 +130,14 @@ func or(n, otherwise int) int {
 }
 
 // Programs returns NFS and MOUNT, to be registered with a transport.Server.
-func (s *Server) Programs() []transport.Program {
+func (s *Server) Programs() []rpc.Program {
 	v3, mount := nfs.NfsV3Program(procedures{}), nfs.MountV3Program(mounts{})
-	s.nfs, v3.Handler = v3.Handler, transport.HandlerFunc(s.serveNFS)
-	s.mount, mount.Handler = mount.Handler, transport.HandlerFunc(s.serveMount)
+	s.nfs, v3.Handler = v3.Handler, rpc.HandlerFunc(s.serveNFS)
+	s.mount, mount.Handler = mount.Handler, rpc.HandlerFunc(s.serveMount)
 	// These look at the server's own lists. A call of a file system may block: on a disk, or forever,
 	// if the file system is another machine's.
 	mount.Inline = func(_, proc uint32) bool { return proc > nfs.MountProcMnt && proc <= nfs.MountProcExport }
-	return []transport.Program{v3, mount}
+	return []rpc.Program{v3, mount}
 }
 
 // A call is the memory of one call, and the context that the generated handler passes to its procedure. It
@@ -146,8 +145,8 @@ func (s *Server) Programs() []transport.Program {
 type call struct {
 	*Server
 	context.Context // of the request
-	req             *transport.Request
-	res             *transport.Response
+	req             *rpc.Request
+	res             *rpc.Response
 
 	who     Caller
 	cred    oncrpc.AuthSys
@@ -177,7 +176,7 @@ func newCall(s *Server) *call {
 
 // begin returns a call for a request. If the credential or the client is not acceptable, it denies the
 // request and returns nil.
-func (s *Server) begin(ctx context.Context, req *transport.Request, res *transport.Response) *call {
+func (s *Server) begin(ctx context.Context, req *rpc.Request, res *rpc.Response) *call {
 	c := s.calls.Get().(*call)
 	c.Context, c.req, c.res, c.exports, c.export = ctx, req, res, s.use(), nil
 	if s.observe != nil {
@@ -218,7 +217,7 @@ func (c *call) end() {
 // among them, as they write their results themselves.
 type procedures struct{ nfs.UnimplementedNfsV3Server }
 
-func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (s *Server) serveNFS(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	if req.Proc == nfs.ProcNull {
 		res.Fail(oncrpc.ProcUnavail)
 		return

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // An Access says who may call, by where a call comes from and by its AUTH_SYS credential. A call must
@@ -40,7 +40,7 @@ type Access struct {
 // highestReserved is the last port that takes privileges to use.
 const highestReserved = 1023
 
-// Allow returns a function for transport.Program.Auth, or [Require], that reports whether a call may
+// Allow returns a function for rpc.Program.Auth, or [Require], that reports whether a call may
 // be executed:
 //
 //   - AUTH_BADCRED if its AUTH_SYS credential cannot be decoded, or has bytes after it;
@@ -48,11 +48,11 @@ const highestReserved = 1023
 //
 // The function does not use the lists of a afterwards. It allocates nothing, and its time depends
 // only on the number of different prefix lengths in From.
-func Allow(a Access) func(*transport.Request) oncrpc.AuthStat {
+func Allow(a Access) func(*rpc.Request) oncrpc.AuthStat {
 	from, uids, gids := newPrefixSet(a.From), newSet(a.UIDs), newSet(a.GIDs)
 	others := slices.Clone(a.Others)
 	anybody := uids == nil && gids == nil
-	return func(req *transport.Request) oncrpc.AuthStat {
+	return func(req *rpc.Request) oncrpc.AuthStat {
 		if req.Proc == 0 && !a.Null {
 			return oncrpc.AuthOK
 		}
@@ -86,12 +86,12 @@ func Allow(a Access) func(*transport.Request) oncrpc.AuthStat {
 }
 
 // Require returns a wrapper that denies the calls that check refuses, without calling the inner
-// handler. It replaces transport.Program.Auth where an outer wrapper is to see refused calls, and for
+// handler. It replaces rpc.Program.Auth where an outer wrapper is to see refused calls, and for
 // bridged servers (transport.Server.Bridge). It does not see calls that the reply cache answers, nor
-// procedure 0, unless transport.Program.Null is set or the server is bridged.
-func Require(check func(*transport.Request) oncrpc.AuthStat) transport.Middleware {
-	return func(next transport.Handler) transport.Handler {
-		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+// procedure 0, unless rpc.Program.Null is set or the server is bridged.
+func Require(check func(*rpc.Request) oncrpc.AuthStat) rpc.Middleware {
+	return func(next rpc.Handler) rpc.Handler {
+		return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			if stat := check(req); stat != oncrpc.AuthOK {
 				res.Deny(stat)
 				return

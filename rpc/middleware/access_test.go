@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 func TestAllow(t *testing.T) {
@@ -71,8 +71,8 @@ func TestAllow(t *testing.T) {
 			asked := program(nothing)
 			asked.Auth = Allow(tt.a)
 			wrapped := program(nothing)
-			wrapped.Handler = transport.Chain(wrapped.Handler, Require(Allow(tt.a)))
-			for _, p := range []transport.Program{asked, wrapped} {
+			wrapped.Handler = rpc.Chain(wrapped.Handler, Require(Allow(tt.a)))
+			for _, p := range []rpc.Program{asked, wrapped} {
 				r, stop := newRig(t, nil, p)
 				cl := r.from(tt.addr)
 				if got := call(cl, 1, tt.cred); got != error(tt.want) && !(got == nil && tt.want == ok) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -24,11 +25,11 @@ func TestChainAllocs(t *testing.T) {
 	leak.Check(t)
 	l := newLimiter(t, Limits{By: ByUser, InFlight: 4, Rate: 1e9, Wait: time.Second})
 	check := Allow(Access{From: prefixes("127.0.0.0/8", "::1/128"), UIDs: []uint32{7}, GIDs: []uint32{3}})
-	p := program(func(_ context.Context, _ *transport.Request, res *transport.Response) {
+	p := program(func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 		res.Results = append(res.Results, 1, 2, 3, 4)
 	})
-	p.Auth, p.Inline = check, transport.Every
-	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []transport.Middleware{
+	p.Auth, p.Inline = check, rpc.Every
+	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []rpc.Middleware{
 		Log(LogConfig{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Level: slog.LevelDebug}), Require(check), l.Wrap,
 	}}}
 	s, err := transport.NewServer(cfg)
@@ -52,7 +53,7 @@ func TestChainAllocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	call := transport.Call{Prog: prog, Vers: 1, Proc: 1, Cred: user(9, 1, 2, 3), MaxResults: 100}
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: 1, Cred: user(9, 1, 2, 3), MaxResults: 100}
 	f := func() {
 		if err := cl.Call(bg, &call); err != nil {
 			t.Fatal(err)

@@ -3,7 +3,7 @@
 //
 // # Who may call
 //
-// [Allow] makes a function for transport.Program.Auth of an [Access]: lists of addresses, of the
+// [Allow] makes a function for rpc.Program.Auth of an [Access]: lists of addresses, of the
 // users and groups of AUTH_SYS, reserved ports. It is called before everything else, for procedure 0
 // as well. [Require] calls such a function in the chain of wrappers instead, inside a [Log] that is
 // to see refused callers. AUTH_SYS is a claim of the client: it keeps honest clients apart, and does
@@ -34,7 +34,7 @@
 //
 // The first wrapper of a chain is the outermost:
 //
-//	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []transport.Middleware{
+//	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []rpc.Middleware{
 //		middleware.Log(middleware.LogConfig{}), // sees what the inner ones refuse
 //		middleware.Require(check),
 //		limiter.Wrap,

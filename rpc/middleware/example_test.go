@@ -11,20 +11,21 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/middleware"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // greeter answers procedure 1.
-var greeter = transport.Program{
-	Number: 0x20000001, Low: 1, High: 1, Idempotent: transport.Every,
-	Handler: transport.Procedures{1: func(ctx context.Context, req *transport.Request, res *transport.Response) {
+var greeter = rpc.Program{
+	Number: 0x20000001, Low: 1, High: 1, Idempotent: rpc.Every,
+	Handler: rpc.Procedures{1: func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		res.Results = append(res.Results, "hello..."...)
 	}},
 }
 
 // serve runs a server with a program, and returns a client of it.
-func serve(cfg *transport.ServerConfig, p transport.Program) (cl *transport.Client, stop func()) {
+func serve(cfg *transport.ServerConfig, p rpc.Program) (cl *transport.Client, stop func()) {
 	provider := iwarp.New(iwarp.Config{})
 	server, err := transport.NewServer(cfg)
 	check(err)
@@ -40,7 +41,7 @@ func serve(cfg *transport.ServerConfig, p transport.Program) (cl *transport.Clie
 // greet calls procedure 1 as a user.
 func greet(cl *transport.Client, uid uint32) {
 	user := oncrpc.AuthSys{Machine: "client", UID: uid, GID: 100}
-	call := transport.Call{Prog: 0x20000001, Vers: 1, Proc: 1, Cred: user.Auth(), MaxResults: 64}
+	call := rpc.Call{Prog: 0x20000001, Vers: 1, Proc: 1, Cred: user.Auth(), MaxResults: 64}
 	if err := cl.Call(context.Background(), &call); err != nil {
 		fmt.Println(err)
 		return
@@ -81,7 +82,7 @@ func ExampleLog() {
 			return a
 		},
 	}))
-	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []transport.Middleware{
+	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []rpc.Middleware{
 		middleware.Log(middleware.LogConfig{Logger: logger}),
 		middleware.Require(middleware.Allow(middleware.Access{UIDs: []uint32{1000}})),
 	}}}
@@ -103,7 +104,7 @@ func ExampleNewLimiter() {
 	})
 	check(err)
 	p := greeter
-	p.Handler = transport.Chain(p.Handler, limiter.Wrap)
+	p.Handler = rpc.Chain(p.Handler, limiter.Wrap)
 	cl, stop := serve(nil, p)
 	defer stop()
 	greet(cl, 1000)

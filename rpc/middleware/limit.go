@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // By selects what counts as one caller.
@@ -59,7 +59,7 @@ type Limits struct {
 
 	// Refuse answers a call that has waited in vain, for example with NFS3ERR_JUKEBOX. Nil:
 	// SYSTEM_ERR. The reply cache remembers the answer like any other.
-	Refuse transport.HandlerFunc
+	Refuse rpc.HandlerFunc
 
 	// Callers is how many callers are tracked separately. One host has at most an eighth of them. A
 	// caller without calls that has recovered its rate is forgotten when others need the place.
@@ -75,7 +75,7 @@ const (
 	looks          = 8 // callers looked at for one that can be forgotten
 )
 
-// A Limiter keeps callers within Limits. Its Wrap is a transport.Middleware; several programs may
+// A Limiter keeps callers within Limits. Its Wrap is a rpc.Middleware; several programs may
 // share one Limiter, and then their callers' limits.
 type Limiter struct {
 	limits Limits
@@ -179,9 +179,9 @@ func NewLimiter(limits Limits) (*Limiter, error) {
 	}, nil
 }
 
-// Wrap is the transport.Middleware: next is called for calls within the limits.
-func (l *Limiter) Wrap(next transport.Handler) transport.Handler {
-	return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+// Wrap is the rpc.Middleware: next is called for calls within the limits.
+func (l *Limiter) Wrap(next rpc.Handler) rpc.Handler {
+	return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		c := l.enter(ctx, l.identify(req))
 		if c == nil {
 			if f := l.limits.Refuse; f != nil {
@@ -211,7 +211,7 @@ func (l *Limiter) now() time.Duration { return time.Since(l.start) }
 // enter waits for the turn of a call. It returns nil if the call is to be refused.
 func (l *Limiter) enter(ctx context.Context, id callerID) *caller {
 	patience := l.limits.Wait
-	if patience > 0 && transport.IsInline(ctx) {
+	if patience > 0 && rpc.IsInline(ctx) {
 		patience = 0
 	}
 	l.mu.Lock()
@@ -335,7 +335,7 @@ func (l *Limiter) leave(c *caller, placed bool) {
 func (c *caller) rests(now time.Duration) bool { return c.refs == 0 && c.due <= now }
 
 // identify returns which caller makes a call.
-func (l *Limiter) identify(req *transport.Request) callerID {
+func (l *Limiter) identify(req *rpc.Request) callerID {
 	id := callerID{host: req.Conn().Host()}
 	switch l.limits.By {
 	case ByConn:

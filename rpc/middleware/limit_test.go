@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -52,7 +53,7 @@ func TestInFlight(t *testing.T) {
 		var mu sync.Mutex
 		var order []uint32
 		running, most := 0, 0
-		p := program(func(_ context.Context, req *transport.Request, _ *transport.Response) {
+		p := program(func(_ context.Context, req *rpc.Request, _ *rpc.Response) {
 			mu.Lock()
 			if running++; running > most {
 				most = running
@@ -68,7 +69,7 @@ func TestInFlight(t *testing.T) {
 			running--
 			mu.Unlock()
 		})
-		p.Handler = transport.Chain(p.Handler, l.Wrap)
+		p.Handler = rpc.Chain(p.Handler, l.Wrap)
 		p.Inline = func(_, proc uint32) bool { return proc == procInline }
 		r, stop := newRig(t, nil, p)
 		cl, other := r.from("10.0.0.1:5"), r.from("10.0.0.2:5")
@@ -191,7 +192,7 @@ func TestCallersApart(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(t, Limits{By: tt.by, Rate: 1})
 			p := program(nothing)
-			p.Handler = transport.Chain(p.Handler, l.Wrap)
+			p.Handler = rpc.Chain(p.Handler, l.Wrap)
 			r, stop := newRig(t, nil, p)
 			a, b := r.from(tt.a), r.from(tt.b)
 			if err := call(a, 1, tt.x); err != nil {
@@ -212,7 +213,7 @@ func TestHostBits(t *testing.T) {
 	for bits, want := range map[int]error{48: oncrpc.SystemErr, 64: nil} {
 		l := newLimiter(t, Limits{Rate: 1e-3, Burst: 1})
 		p := program(nothing)
-		p.Handler = transport.Chain(p.Handler, l.Wrap)
+		p.Handler = rpc.Chain(p.Handler, l.Wrap)
 		r, stop := newRig(t, &transport.ServerConfig{Config: transport.Config{HostBits: bits}}, p)
 		a, b := r.from("[2001:db8:0:1::1]:5"), r.from("[2001:db8:0:2::1]:5")
 		if err := call(a, 1, oncrpc.Auth{}); err != nil {
@@ -336,15 +337,15 @@ func TestHostileCallers(t *testing.T) {
 // TestRefuse: a program can answer refused calls in its own way.
 func TestRefuse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(t, Limits{Rate: 1, Refuse: func(_ context.Context, _ *transport.Request, res *transport.Response) {
+		l := newLimiter(t, Limits{Rate: 1, Refuse: func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 			res.Results = append(res.Results, "busy"...)
 		}})
 		p := program(nothing)
-		p.Handler = transport.Chain(p.Handler, l.Wrap)
+		p.Handler = rpc.Chain(p.Handler, l.Wrap)
 		r, stop := newRig(t, nil, p)
 		cl := r.from("10.0.0.1:5")
 		for _, want := range []string{"", "busy"} {
-			c := transport.Call{Prog: prog, Vers: 1, Proc: 1, MaxResults: 100}
+			c := rpc.Call{Prog: prog, Vers: 1, Proc: 1, MaxResults: 100}
 			if err := cl.Call(bg, &c); err != nil || string(c.Results) != want {
 				t.Errorf("%q, %v; want %q", c.Results, err, want)
 			}
@@ -357,8 +358,8 @@ func TestRefuse(t *testing.T) {
 // TestLimiterPanic: a handler that panics gives its place back.
 func TestLimiterPanic(t *testing.T) {
 	l := newLimiter(t, Limits{InFlight: 1})
-	p := program(func(context.Context, *transport.Request, *transport.Response) { panic("a defect") })
-	p.Handler = transport.Chain(p.Handler, l.Wrap)
+	p := program(func(context.Context, *rpc.Request, *rpc.Response) { panic("a defect") })
+	p.Handler = rpc.Chain(p.Handler, l.Wrap)
 	var log records
 	r, stop := newRig(t, &transport.ServerConfig{Config: transport.Config{Logger: log.logger()}}, p)
 	defer stop()

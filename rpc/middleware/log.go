@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A LogConfig configures Log. The zero value is usable.
@@ -43,7 +43,7 @@ const defaultFailures = 10 // per second
 //
 // Of what a client sends only numbers get into a record. A call that is not logged costs two readings
 // of the clock, and no allocation.
-func Log(cfg LogConfig) transport.Middleware {
+func Log(cfg LogConfig) rpc.Middleware {
 	l := &logger{log: cfg.Logger, level: cfg.Level, failure: cfg.FailureLevel, start: time.Now()}
 	if l.log == nil {
 		l.log = slog.Default()
@@ -60,8 +60,8 @@ func Log(cfg LogConfig) transport.Middleware {
 	case cfg.MaxFailures > 0:
 		l.pace, _ = newPace(float64(cfg.MaxFailures), 0)
 	}
-	return func(next transport.Handler) transport.Handler {
-		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+	return func(next rpc.Handler) rpc.Handler {
+		return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			begun, in, panics := time.Now(), len(req.Args), true
 			defer func() { l.tell(ctx, req, res, begun, in, panics) }() // a panic goes on
 			next.ServeRPC(ctx, req, res)
@@ -83,7 +83,7 @@ type logger struct {
 }
 
 // tell writes the record of a call, if there is to be one.
-func (l *logger) tell(ctx context.Context, req *transport.Request, res *transport.Response, begun time.Time, in int, panics bool) {
+func (l *logger) tell(ctx context.Context, req *rpc.Request, res *rpc.Response, begun time.Time, in int, panics bool) {
 	h := res.Status()
 	if panics {
 		h = oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}

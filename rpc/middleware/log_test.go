@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -60,7 +61,7 @@ func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log, panics records
 		var level slog.LevelVar
-		p := program(func(_ context.Context, req *transport.Request, res *transport.Response) {
+		p := program(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			time.Sleep(3 * time.Millisecond)
 			res.Results = append(res.Results, 1, 2, 3, 4)
 			res.AddItem([]byte("hello"), nil)
@@ -75,7 +76,7 @@ func TestLog(t *testing.T) {
 				panic("a defect")
 			}
 		})
-		p.Handler = transport.Chain(p.Handler, Log(LogConfig{Logger: log.logger(), Level: &level}))
+		p.Handler = rpc.Chain(p.Handler, Log(LogConfig{Logger: log.logger(), Level: &level}))
 		r, stop := newRig(t, &transport.ServerConfig{Config: transport.Config{Logger: panics.logger()}}, p)
 		cl := r.from("10.0.0.1:5")
 		for _, tt := range []struct {
@@ -90,7 +91,7 @@ func TestLog(t *testing.T) {
 			{5, user(7, 8), map[string]any{"level": "WARN", "status": "SYSTEM_ERR", "out": 0.0, "panic": true}},
 			{1, oncrpc.Auth{}, map[string]any{"flavor": "AUTH_NONE", "uid": nil, "gid": nil}},
 		} {
-			c := transport.Call{Prog: prog, Vers: 1, Proc: tt.proc, Cred: tt.cred, Args: make([]byte, 12), MaxResults: 100}
+			c := rpc.Call{Prog: prog, Vers: 1, Proc: tt.proc, Cred: tt.cred, Args: make([]byte, 12), MaxResults: 100}
 			cl.Call(bg, &c)
 			got := log.take(t)
 			if len(got) != 1 {
@@ -127,8 +128,8 @@ func TestLogFailures(t *testing.T) {
 	}{{0, "10 of 1000, omitted 990"}, {3, "3 of 1000, omitted 997"}, {-1, "1000 of 1000, omitted 0"}} {
 		synctest.Test(t, func(t *testing.T) {
 			var log records
-			p := program(func(_ context.Context, _ *transport.Request, res *transport.Response) { res.Fail(oncrpc.ProcUnavail) })
-			p.Handler = transport.Chain(p.Handler, Log(LogConfig{Logger: log.logger(), MaxFailures: tt.most}))
+			p := program(func(_ context.Context, _ *rpc.Request, res *rpc.Response) { res.Fail(oncrpc.ProcUnavail) })
+			p.Handler = rpc.Chain(p.Handler, Log(LogConfig{Logger: log.logger(), MaxFailures: tt.most}))
 			r, stop := newRig(t, nil, p)
 			cl := r.from("10.0.0.1:5")
 			for range 1000 {
@@ -160,8 +161,8 @@ func TestLogFailures(t *testing.T) {
 // TestLogOrder: a Log sees what wrappers within refuse.
 func TestLogOrder(t *testing.T) {
 	var log records
-	deny := Require(func(*transport.Request) oncrpc.AuthStat { return oncrpc.AuthRejectedCred })
-	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []transport.Middleware{Log(LogConfig{Logger: log.logger()}), deny}}}
+	deny := Require(func(*rpc.Request) oncrpc.AuthStat { return oncrpc.AuthRejectedCred })
+	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []rpc.Middleware{Log(LogConfig{Logger: log.logger()}), deny}}}
 	r, stop := newRig(t, cfg, program(nothing))
 	cl := r.from("10.0.0.1:5")
 	call(cl, 1, oncrpc.Auth{})

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -20,7 +21,7 @@ type rig struct {
 }
 
 // newRig serves p until close.
-func newRig(t *testing.T, cfg *transport.ServerConfig, p transport.Program) (r *rig, stop func()) {
+func newRig(t *testing.T, cfg *transport.ServerConfig, p rpc.Program) (r *rig, stop func()) {
 	t.Helper()
 	s, err := transport.NewServer(cfg)
 	if err == nil {
@@ -78,7 +79,7 @@ const prog = 0x20000088
 
 // call makes a call of a procedure, and returns what came of it.
 func call(cl *transport.Client, proc uint32, cred oncrpc.Auth) error {
-	err := cl.Call(context.Background(), &transport.Call{Prog: prog, Vers: 1, Proc: proc, Cred: cred, MaxResults: 100})
+	err := cl.Call(context.Background(), &rpc.Call{Prog: prog, Vers: 1, Proc: proc, Cred: cred, MaxResults: 100})
 	var refused *oncrpc.RPCError
 	switch {
 	case !errors.As(err, &refused):
@@ -90,11 +91,11 @@ func call(cl *transport.Client, proc uint32, cred oncrpc.Auth) error {
 }
 
 // program returns a program that f executes, without a reply cache.
-func program(f transport.HandlerFunc) transport.Program {
-	return transport.Program{Number: prog, Low: 1, High: 1, Handler: f, Idempotent: transport.Every}
+func program(f rpc.HandlerFunc) rpc.Program {
+	return rpc.Program{Number: prog, Low: 1, High: 1, Handler: f, Idempotent: rpc.Every}
 }
 
-func nothing(context.Context, *transport.Request, *transport.Response) {}
+func nothing(context.Context, *rpc.Request, *rpc.Response) {}
 
 func user(uid, gid uint32, gids ...uint32) oncrpc.Auth {
 	a := oncrpc.AuthSys{Machine: "machine", UID: uid, GID: gid, GIDs: gids}

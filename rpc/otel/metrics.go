@@ -1,6 +1,6 @@
 // Package otel exports metrics and traces of package transport to OpenTelemetry.
 //
-// [Metrics] is a [transport.Observer]. Its instruments rpc.client.call.duration and
+// [Metrics] is a [rpc.Observer]. Its instruments rpc.client.call.duration and
 // rpc.server.call.duration follow the semantic conventions for RPC, version 1.43.0, with
 // rpc.system.name "onc_rpc" and the attributes onc_rpc.*; the conventions have no others for RPC, and
 // what they lack is under "rpcrdma.". No attribute comes from a peer: names are those of Config.Table,
@@ -28,8 +28,8 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/connset"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A Config configures Metrics and Tracing. The zero value is the defaults.
@@ -115,10 +115,10 @@ var buckets = []float64{
 	0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 }
 
-// Metrics measures what it sees as a transport.Observer, of any number of clients and servers. A call
+// Metrics measures what it sees as a rpc.Observer, of any number of clients and servers. A call
 // that succeeds allocates nothing here; the SDK may allocate.
 type Metrics struct {
-	transport.NoObserver
+	rpc.NoObserver
 	table *names.Table
 	conns connset.Set
 
@@ -155,19 +155,19 @@ type options struct {
 const (
 	client  = 0
 	server  = 1
-	wayBits = 5 // of transport.Ways
+	wayBits = 5 // of rpc.Ways
 )
 
 // Attributes under "rpcrdma.".
 const (
 	endKey     = attribute.Key("rpcrdma.end")     // "client" makes calls, "server" executes them
 	messageKey = attribute.Key("rpcrdma.message") // "request" or "reply"
-	wayKey     = attribute.Key("rpcrdma.way")     // as transport.Ways prints it
-	kindKey    = attribute.Key("rpcrdma.kind")    // as transport.NoticeKind prints it
-	reasonKey  = attribute.Key("rpcrdma.reason")  // transport.ConnEvent.Outcome
+	wayKey     = attribute.Key("rpcrdma.way")     // as rpc.Ways prints it
+	kindKey    = attribute.Key("rpcrdma.kind")    // as rpc.NoticeKind prints it
+	reasonKey  = attribute.Key("rpcrdma.reason")  // rpc.ConnEvent.Outcome
 )
 
-var _ transport.Observer = (*Metrics)(nil)
+var _ rpc.Observer = (*Metrics)(nil)
 
 // NewMetrics returns Metrics. It fails if the MeterProvider refuses an instrument.
 func NewMetrics(cfg Config) (*Metrics, error) {
@@ -213,8 +213,8 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 	note(err)
 	observed := []metric.Observable{exposed, held, credits, active, bytes}
 	traffic := make(map[string]metric.Int64ObservableCounter)
-	for c := range new(transport.Stats).Counters() {
-		if c.Kind == transport.CountsTraffic {
+	for c := range new(rpc.Stats).Counters() {
+		if c.Kind == rpc.CountsTraffic {
 			traffic[c.Name], err = meter.Int64ObservableCounter("rpcrdma.traffic."+c.Name, metric.WithDescription(c.Help))
 			note(err)
 			observed = append(observed, traffic[c.Name])
@@ -243,7 +243,7 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 				for by := range m.bytes[at][message] {
 					if n := m.bytes[at][message][by].Load(); n > 0 {
 						o.ObserveInt64(bytes, n, metric.WithAttributes(
-							endName(at), messageKey.String(name), wayKey.String(transport.Ways(by).String())))
+							endName(at), messageKey.String(name), wayKey.String(rpc.Ways(by).String())))
 					}
 				}
 			}
@@ -264,14 +264,14 @@ func side(atServer bool) int {
 	return client
 }
 
-// ConnBegan is a method of transport.Observer.
-func (m *Metrics) ConnBegan(e transport.ConnEvent) {
+// ConnBegan is a method of rpc.Observer.
+func (m *Metrics) ConnBegan(e rpc.ConnEvent) {
 	m.conns.Began(e)
 	m.open.Add(context.Background(), 1, m.ends[side(e.Server)].add...)
 }
 
-// ConnEnded is a method of transport.Observer.
-func (m *Metrics) ConnEnded(e transport.ConnEvent) {
+// ConnEnded is a method of rpc.Observer.
+func (m *Metrics) ConnEnded(e rpc.ConnEvent) {
 	m.conns.Ended(e)
 	at := side(e.Server)
 	m.open.Add(context.Background(), -1, m.ends[at].add...)
@@ -280,11 +280,11 @@ func (m *Metrics) ConnEnded(e transport.ConnEvent) {
 
 func endName(at int) attribute.KeyValue { return endKey.String([...]string{"client", "server"}[at]) }
 
-// CallBegan is a method of transport.Observer.
-func (m *Metrics) CallBegan(e *transport.CallEvent) { m.active[side(e.Executed)].Add(1) }
+// CallBegan is a method of rpc.Observer.
+func (m *Metrics) CallBegan(e *rpc.CallEvent) { m.active[side(e.Executed)].Add(1) }
 
-// CallEnded is a method of transport.Observer.
-func (m *Metrics) CallEnded(e *transport.CallEvent) {
+// CallEnded is a method of rpc.Observer.
+func (m *Metrics) CallEnded(e *rpc.CallEvent) {
 	ctx := context.Background() // the caller's is not known here
 	at := side(e.Executed)
 	m.active[at].Add(-1)
@@ -311,9 +311,9 @@ func (m *Metrics) CallEnded(e *transport.CallEvent) {
 	}
 }
 
-// Noticed is a method of transport.Observer.
-func (m *Metrics) Noticed(n transport.Notice) {
-	if n.Kind <= transport.NoticeRegistered {
+// Noticed is a method of rpc.Observer.
+func (m *Metrics) Noticed(n rpc.Notice) {
+	if n.Kind <= rpc.NoticeRegistered {
 		m.notices.Add(context.Background(), 1, metric.WithAttributes(kindKey.String(n.Kind.String())))
 	}
 }
@@ -334,12 +334,12 @@ func (m *Metrics) procedure(at, i int) *options {
 }
 
 // moved counts the bytes of a request (0) or a reply (1).
-func (m *Metrics) moved(at, message int, t *transport.Transfer) {
+func (m *Metrics) moved(at, message int, t *rpc.Transfer) {
 	ways := &m.bytes[at][message]
 	if inline := t.Bytes - t.Chunks; inline > 0 {
-		ways[transport.ByMessage].Add(int64(inline))
+		ways[rpc.ByMessage].Add(int64(inline))
 	}
 	if t.Chunks > 0 {
-		ways[t.By&^transport.ByMessage&(1<<wayBits-1)].Add(int64(t.Chunks))
+		ways[t.By&^rpc.ByMessage&(1<<wayBits-1)].Add(int64(t.Chunks))
 	}
 }

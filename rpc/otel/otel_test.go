@@ -27,6 +27,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -56,7 +57,7 @@ type bed struct {
 	spans          *tracetest.SpanRecorder
 	tracer         trace.Tracer
 	cl             *transport.Client
-	caller         transport.Caller // that of the client with spans
+	caller         rpc.Caller // that of the client with spans
 }
 
 func newBed(t *testing.T, carrier Carrier) *bed {
@@ -81,17 +82,17 @@ func newBed(t *testing.T, carrier Carrier) *bed {
 	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: metrics(b.executed), Logger: slog.New(slog.DiscardHandler)}})
 	testutil.Must(t, err)
 	t.Cleanup(func() { srv.Close() })
-	testutil.Must(t, srv.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: tracing.Handler(transport.Procedures{
-		echo: func(ctx context.Context, req *transport.Request, res *transport.Response) {
+	testutil.Must(t, srv.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: tracing.Handler(rpc.Procedures{
+		echo: func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			res.Results = append(res.Results, req.Args...)
 		},
-		relay: func(ctx context.Context, req *transport.Request, res *transport.Response) {
-			if err := b.caller.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: echo}); err != nil {
+		relay: func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
+			if err := b.caller.Call(ctx, &rpc.Call{Prog: prog, Vers: 1, Proc: echo}); err != nil {
 				res.Fail(oncrpc.SystemErr)
 			}
 		},
-		fail: func(_ context.Context, _ *transport.Request, res *transport.Response) { res.Fail(oncrpc.SystemErr) },
-		boom: func(context.Context, *transport.Request, *transport.Response) { panic("boom") },
+		fail: func(_ context.Context, _ *rpc.Request, res *rpc.Response) { res.Fail(oncrpc.SystemErr) },
+		boom: func(context.Context, *rpc.Request, *rpc.Response) { panic("boom") },
 	})}))
 	p := iwarp.New(iwarp.Config{})
 	l, err := srv.Listen(t.Context(), p, "127.0.0.1:0")
@@ -105,7 +106,7 @@ func newBed(t *testing.T, carrier Carrier) *bed {
 }
 
 func (b *bed) call(ctx context.Context, proc uint32, args []byte) error {
-	return b.caller.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: proc, Args: args, MaxResults: 100000})
+	return b.caller.Call(ctx, &rpc.Call{Prog: prog, Vers: 1, Proc: proc, Args: args, MaxResults: 100000})
 }
 
 // points returns the value of each series, by its name, unit and attributes: of a histogram the
@@ -198,7 +199,7 @@ func TestCardinality(t *testing.T) {
 	b := newBed(t, nil)
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
-		c := transport.Call{Prog: random.Uint32(), Vers: random.Uint32(), Proc: random.Uint32()}
+		c := rpc.Call{Prog: random.Uint32(), Vers: random.Uint32(), Proc: random.Uint32()}
 		if i%2 == 0 {
 			c.Prog, c.Vers = prog, 1
 		}
@@ -228,8 +229,8 @@ func TestNotices(t *testing.T) {
 	reader := sdk.NewManualReader()
 	m, err := NewMetrics(Config{MeterProvider: sdk.NewMeterProvider(sdk.WithReader(reader))})
 	testutil.Must(t, err)
-	for kind := range transport.NoticeKind(20) {
-		m.Noticed(transport.Notice{Kind: kind})
+	for kind := range rpc.NoticeKind(20) {
+		m.Noticed(rpc.Notice{Kind: kind})
 	}
 	for series, n := range points(t, reader) {
 		if strings.HasPrefix(series, "rpcrdma.notices") && (n != 1 || strings.Contains(series, "NoticeKind")) {
@@ -249,11 +250,11 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-func event() *transport.CallEvent {
-	return &transport.CallEvent{
-		Procedure: transport.Procedure{Prog: prog, Vers: 1, Proc: echo}, Executed: true, Total: 30 * time.Microsecond, Handler: time.Microsecond,
-		Request: transport.Transfer{Bytes: 100, By: transport.ByMessage},
-		Reply:   transport.Transfer{Bytes: 5000, Chunks: 4096, By: transport.ByMessage | transport.ByWriteChunk},
+func event() *rpc.CallEvent {
+	return &rpc.CallEvent{
+		Procedure: rpc.Procedure{Prog: prog, Vers: 1, Proc: echo}, Executed: true, Total: 30 * time.Microsecond, Handler: time.Microsecond,
+		Request: rpc.Transfer{Bytes: 100, By: rpc.ByMessage},
+		Reply:   rpc.Transfer{Bytes: 5000, Chunks: 4096, By: rpc.ByMessage | rpc.ByWriteChunk},
 	}
 }
 
@@ -328,7 +329,7 @@ func TestTraces(t *testing.T) {
 // A span has the outcome of its call, and names by number what has no name.
 func TestSpanStatus(t *testing.T) {
 	b := newBed(t, nil)
-	for _, call := range []transport.Call{{Prog: prog, Vers: 1, Proc: fail}, {Prog: prog, Vers: 1, Proc: boom}, {Prog: 99, Vers: 7, Proc: 5}} {
+	for _, call := range []rpc.Call{{Prog: prog, Vers: 1, Proc: fail}, {Prog: prog, Vers: 1, Proc: boom}, {Prog: 99, Vers: 7, Proc: 5}} {
 		if b.caller.Call(t.Context(), &call) == nil {
 			t.Error("the call succeeds")
 		}
@@ -378,18 +379,18 @@ func TestSpanStatus(t *testing.T) {
 func TestVerifier(t *testing.T) {
 	v := Verifier(flavor)
 	fields := map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "baggage": strings.Repeat("b", 390)}
-	var call transport.Call
+	var call rpc.Call
 	v.Inject(&call, fields)
-	got := v.Extract(&transport.Request{Verf: call.Verf})
+	got := v.Extract(&rpc.Request{Verf: call.Verf})
 	if len(got) != 1 || got["traceparent"] != fields["traceparent"] || len(call.Verf.Body) > oncrpc.MaxAuthBody {
 		t.Errorf("%d bytes: %v", len(call.Verf.Body), got)
 	}
-	full := transport.Call{Verf: oncrpc.Auth{Flavor: oncrpc.FlavorGSS, Body: []byte("mine")}}
+	full := rpc.Call{Verf: oncrpc.Auth{Flavor: oncrpc.FlavorGSS, Body: []byte("mine")}}
 	v.Inject(&full, fields)
 	if full.Verf.Flavor != oncrpc.FlavorGSS || string(full.Verf.Body) != "mine" {
 		t.Errorf("%+v", full.Verf)
 	}
-	for _, req := range []transport.Request{{}, {Verf: oncrpc.Auth{Flavor: flavor + 1, Body: call.Verf.Body}}, {Verf: oncrpc.Auth{Flavor: flavor, Body: call.Verf.Body[:20]}}} {
+	for _, req := range []rpc.Request{{}, {Verf: oncrpc.Auth{Flavor: flavor + 1, Body: call.Verf.Body}}, {Verf: oncrpc.Auth{Flavor: flavor, Body: call.Verf.Body[:20]}}} {
 		if got := v.Extract(&req); got != nil {
 			t.Errorf("%+v: %v", req.Verf, got)
 		}
@@ -400,7 +401,7 @@ func TestVerifier(t *testing.T) {
 	testutil.Must(t, err)
 	bag, err := baggage.New(member)
 	testutil.Must(t, err)
-	again := transport.Call{Prog: prog, Vers: 1, Proc: echo}
+	again := rpc.Call{Prog: prog, Vers: 1, Proc: echo}
 	testutil.Must(t, b.caller.Call(baggage.ContextWithBaggage(t.Context(), bag), &again))
 	if again.Verf.Flavor != oncrpc.FlavorNone || again.Verf.Body != nil {
 		t.Errorf("the call has been left with %+v", again.Verf)
@@ -409,12 +410,12 @@ func TestVerifier(t *testing.T) {
 
 // The fields that a hostile peer puts into a verifier are accepted or not, and nothing worse happens.
 func FuzzVerifier(f *testing.F) {
-	var call transport.Call
+	var call rpc.Call
 	Verifier(flavor).Inject(&call, map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b"})
 	f.Add(call.Verf.Body)
 	f.Add([]byte{0, 0, 0, 9})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		fields := Verifier(flavor).Extract(&transport.Request{Verf: oncrpc.Auth{Flavor: flavor, Body: body}})
+		fields := Verifier(flavor).Extract(&rpc.Request{Verf: oncrpc.Auth{Flavor: flavor, Body: body}})
 		if len(fields) > maxFields {
 			t.Errorf("%d fields", len(fields))
 		}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A Carrier takes the fields of a propagator, such as "traceparent" of W3C Trace Context, from
@@ -23,11 +23,11 @@ type Carrier interface {
 	// Inject puts fields into a call that is about to be made. It may change Cred, Verf and
 	// Args, of which the caller has the old ones back when the call returns: it must not write
 	// to what they point to.
-	Inject(call *transport.Call, fields map[string]string)
+	Inject(call *rpc.Call, fields map[string]string)
 
 	// Extract returns the fields of a request, nil if it has none. The request is from a peer that may
 	// be hostile. The map must not point into the request.
-	Extract(req *transport.Request) map[string]string
+	Extract(req *rpc.Request) map[string]string
 }
 
 // Verifier is a Carrier that puts the fields into the RPC verifier of calls, with this flavor. Both
@@ -41,7 +41,7 @@ type Verifier oncrpc.Flavor
 const maxFields = 8
 
 // Inject is a method of Carrier. Fields for which a verifier has no room are left out.
-func (v Verifier) Inject(call *transport.Call, fields map[string]string) {
+func (v Verifier) Inject(call *rpc.Call, fields map[string]string) {
 	if call.Verf.Flavor != oncrpc.FlavorNone || len(call.Verf.Body) > 0 || len(fields) == 0 {
 		return
 	}
@@ -70,7 +70,7 @@ func (v Verifier) Inject(call *transport.Call, fields map[string]string) {
 }
 
 // Extract is a method of Carrier.
-func (v Verifier) Extract(req *transport.Request) map[string]string {
+func (v Verifier) Extract(req *rpc.Request) map[string]string {
 	if req.Verf.Flavor != oncrpc.Flavor(v) {
 		return nil
 	}
@@ -100,7 +100,7 @@ func NewTracing(cfg Config) *Tracing {
 }
 
 // begin begins a span for a procedure.
-func (t *Tracing) begin(ctx context.Context, kind trace.SpanKind, p transport.Procedure) (context.Context, trace.Span) {
+func (t *Tracing) begin(ctx context.Context, kind trace.SpanKind, p rpc.Procedure) (context.Context, trace.Span) {
 	e := t.cfg.Table.At(t.cfg.Table.Index(p.Prog, p.Vers, p.Proc))
 	name := method(e)
 	if name == other {
@@ -123,7 +123,7 @@ func (t *Tracing) begin(ctx context.Context, kind trace.SpanKind, p transport.Pr
 
 // end ends a span. Of e it takes the words for how the call has ended: Status and Err have to be
 // set.
-func end(span trace.Span, e *transport.CallEvent) {
+func end(span trace.Span, e *rpc.CallEvent) {
 	defer span.End()
 	if !span.IsRecording() {
 		return
@@ -141,16 +141,16 @@ func end(span trace.Span, e *transport.CallEvent) {
 
 // Caller returns a Caller that makes calls with next, each with a span below that of its context.
 // Config.Carrier carries the span's context.
-func (t *Tracing) Caller(next transport.Caller) transport.Caller { return caller{t, next} }
+func (t *Tracing) Caller(next rpc.Caller) rpc.Caller { return caller{t, next} }
 
 type caller struct {
 	t    *Tracing
-	next transport.Caller
+	next rpc.Caller
 }
 
-// Call is a method of transport.Caller.
-func (c caller) Call(ctx context.Context, call *transport.Call) error {
-	p := transport.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}
+// Call is a method of rpc.Caller.
+func (c caller) Call(ctx context.Context, call *rpc.Call) error {
+	p := rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}
 	ctx, span := c.t.begin(ctx, trace.SpanKindClient, p)
 	if carrier := c.t.cfg.Carrier; carrier != nil {
 		fields := make(propagation.MapCarrier)
@@ -162,22 +162,22 @@ func (c caller) Call(ctx context.Context, call *transport.Call) error {
 		}
 	}
 	err := c.next.Call(ctx, call)
-	end(span, &transport.CallEvent{Procedure: p, Err: err})
+	end(span, &rpc.CallEvent{Procedure: p, Err: err})
 	return err
 }
 
 // Handler returns a Handler that executes calls with next, each in a span: below that of the caller,
 // if Config.Carrier has its context. Calls that next makes with its context are below the new span.
 // NULL has no span, because the transport answers it.
-func (t *Tracing) Handler(next transport.Handler) transport.Handler {
-	return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (t *Tracing) Handler(next rpc.Handler) rpc.Handler {
+	return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		if carrier := t.cfg.Carrier; carrier != nil {
 			if fields := carrier.Extract(req); len(fields) > 0 {
 				ctx = t.cfg.Propagator.Extract(ctx, propagation.MapCarrier(fields))
 			}
 		}
 		ctx, span := t.begin(ctx, trace.SpanKindServer, req.Procedure)
-		e := &transport.CallEvent{Procedure: req.Procedure, Status: oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}} // if next panics
+		e := &rpc.CallEvent{Procedure: req.Procedure, Status: oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}} // if next panics
 		defer func() { end(span, e) }()
 		next.ServeRPC(ctx, req, res)
 		e.Status = res.Status()

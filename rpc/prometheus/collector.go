@@ -4,7 +4,7 @@
 //	registry.MustRegister(c)
 //	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: c}})
 //
-// A [Collector] is a [transport.Observer] for any number of clients and servers, and a
+// A [Collector] is a [rpc.Observer] for any number of clients and servers, and a
 // Collector of client_golang. Its metrics begin with "rpcrdma_". Label "end" is "client" for
 // what the end that makes calls has measured, and "server" for the end that executes them, of which
 // a process may be both.
@@ -23,8 +23,8 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rpcrdma/rpcrdma/internal/connset"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A Config configures a Collector. The zero value is the defaults.
@@ -47,9 +47,9 @@ func DefaultBuckets() []float64 {
 	}
 }
 
-// A Collector counts what it sees as a transport.Observer. New makes one.
+// A Collector counts what it sees as a rpc.Observer. New makes one.
 type Collector struct {
-	transport.NoObserver
+	rpc.NoObserver
 	table *names.Table
 	conns connset.Set
 
@@ -67,7 +67,7 @@ type Collector struct {
 	ways       [2][2][1 << wayBits]atomic.Pointer[prom.Counter]
 
 	gauges  []figure
-	traffic map[string]*prom.Desc // by name of a transport.Counter
+	traffic map[string]*prom.Desc // by name of a rpc.Counter
 	byWay   *prom.Desc
 	adapter *prom.Desc
 }
@@ -94,20 +94,20 @@ type figure struct {
 
 // noticeKinds are the values of a label. Immutable.
 var noticeKinds = [...]string{
-	transport.NoticeRefused: "refused", transport.NoticeRejected: "rejected", transport.NoticeCreditStall: "credit_stall",
-	transport.NoticeMemoryStall: "memory_stall", transport.NoticeRegistered: "registered",
+	rpc.NoticeRefused: "refused", rpc.NoticeRejected: "rejected", rpc.NoticeCreditStall: "credit_stall",
+	rpc.NoticeMemoryStall: "memory_stall", rpc.NoticeRegistered: "registered",
 }
 
 const (
 	client = 0
 	server = 1
 
-	wayBits = 5 // of transport.Ways
+	wayBits = 5 // of rpc.Ways
 )
 
 var (
-	_ transport.Observer = (*Collector)(nil)
-	_ prom.Collector     = (*Collector)(nil)
+	_ rpc.Observer   = (*Collector)(nil)
+	_ prom.Collector = (*Collector)(nil)
 )
 
 // New returns a Collector.
@@ -176,8 +176,8 @@ func (c *Collector) figures() {
 	gauge("credits", "Credits granted on all open connections.", func(s *connset.Sum) float64 { return float64(s.Credits) })
 	gauge("waiting_callers", "Callers that wait for a credit at the moment.", func(s *connset.Sum) float64 { return float64(s.Waiting) })
 	c.traffic = make(map[string]*prom.Desc)
-	for f := range new(transport.Stats).Counters() {
-		if f.Kind == transport.CountsTraffic {
+	for f := range new(rpc.Stats).Counters() {
+		if f.Kind == rpc.CountsTraffic {
 			c.traffic[f.Name] = prom.NewDesc("rpcrdma_"+f.Name+"_total", f.Help, nil, nil)
 		}
 	}
@@ -212,9 +212,9 @@ func (c *Collector) Collect(metrics chan<- prom.Metric) {
 	}
 	for f, n := range all.Stats.Counters() {
 		switch f.Kind {
-		case transport.CountsTraffic:
+		case rpc.CountsTraffic:
 			metrics <- prom.MustNewConstMetric(c.traffic[f.Name], prom.CounterValue, float64(n))
-		case transport.CountsWays:
+		case rpc.CountsWays:
 			metrics <- prom.MustNewConstMetric(c.byWay, prom.CounterValue, float64(n), f.Name)
 		}
 	}
@@ -223,16 +223,16 @@ func (c *Collector) Collect(metrics chan<- prom.Metric) {
 	}
 }
 
-// ConnBegan is a method of transport.Observer.
-func (c *Collector) ConnBegan(e transport.ConnEvent) {
+// ConnBegan is a method of rpc.Observer.
+func (c *Collector) ConnBegan(e rpc.ConnEvent) {
 	c.conns.Began(e)
 	end := &c.ends[side(e.Server)]
 	end.opened.Inc()
 	end.open.Inc()
 }
 
-// ConnEnded is a method of transport.Observer.
-func (c *Collector) ConnEnded(e transport.ConnEvent) {
+// ConnEnded is a method of rpc.Observer.
+func (c *Collector) ConnEnded(e rpc.ConnEvent) {
 	c.conns.Ended(e)
 	end := &c.ends[side(e.Server)]
 	end.open.Dec()
@@ -246,11 +246,11 @@ func side(atServer bool) int {
 	return client
 }
 
-// CallBegan is a method of transport.Observer.
-func (c *Collector) CallBegan(e *transport.CallEvent) { c.ends[side(e.Executed)].inFlight.Inc() }
+// CallBegan is a method of rpc.Observer.
+func (c *Collector) CallBegan(e *rpc.CallEvent) { c.ends[side(e.Executed)].inFlight.Inc() }
 
-// CallEnded is a method of transport.Observer.
-func (c *Collector) CallEnded(e *transport.CallEvent) {
+// CallEnded is a method of rpc.Observer.
+func (c *Collector) CallEnded(e *rpc.CallEvent) {
 	at := side(e.Executed)
 	end := &c.ends[at]
 	end.inFlight.Dec()
@@ -278,13 +278,13 @@ func (c *Collector) CallEnded(e *transport.CallEvent) {
 	}
 }
 
-// Noticed is a method of transport.Observer.
-func (c *Collector) Noticed(n transport.Notice) {
+// Noticed is a method of rpc.Observer.
+func (c *Collector) Noticed(n rpc.Notice) {
 	if int(n.Kind) >= len(c.notices) {
 		return
 	}
 	c.notices[n.Kind].Inc()
-	if n.Kind == transport.NoticeRegistered {
+	if n.Kind == rpc.NoticeRegistered {
 		c.regBytes.Add(float64(n.Bytes))
 	}
 }
@@ -315,22 +315,22 @@ func (c *Collector) procedure(at, i int) *procedure {
 }
 
 // moved counts the bytes of a request (0) or a reply (1).
-func (c *Collector) moved(at, message int, t *transport.Transfer) {
+func (c *Collector) moved(at, message int, t *rpc.Transfer) {
 	if inline := t.Bytes - t.Chunks; inline > 0 {
-		c.way(at, message, transport.ByMessage).Add(float64(inline))
+		c.way(at, message, rpc.ByMessage).Add(float64(inline))
 	}
 	if t.Chunks > 0 {
-		c.way(at, message, t.By&^transport.ByMessage).Add(float64(t.Chunks))
+		c.way(at, message, t.By&^rpc.ByMessage).Add(float64(t.Chunks))
 	}
 }
 
 // way returns the counter of what has travelled so.
-func (c *Collector) way(at, message int, by transport.Ways) prom.Counter {
+func (c *Collector) way(at, message int, by rpc.Ways) prom.Counter {
 	where := &c.ways[at][message][by&(1<<wayBits-1)]
 	if p := where.Load(); p != nil {
 		return *p
 	}
-	name := strings.ReplaceAll(cmp.Or(by, transport.ByMessage).String(), " ", "_")
+	name := strings.ReplaceAll(cmp.Or(by, rpc.ByMessage).String(), " ", "_")
 	counter := c.bytes.WithLabelValues(c.ends[at].name, [...]string{"request", "reply"}[message], name)
 	where.Store(&counter)
 	return counter

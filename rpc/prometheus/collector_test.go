@@ -17,6 +17,7 @@ import (
 	ours "github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -45,11 +46,11 @@ func rig(t *testing.T) (made, executed *Collector, cl *transport.Client) {
 	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: executed}})
 	ours.Must(t, err)
 	t.Cleanup(func() { srv.Close() })
-	ours.Must(t, srv.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: transport.Procedures{
-		echo: func(_ context.Context, req *transport.Request, res *transport.Response) {
+	ours.Must(t, srv.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: rpc.Procedures{
+		echo: func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			res.Results = append(res.Results, req.Args...)
 		},
-		fail: func(_ context.Context, _ *transport.Request, res *transport.Response) { res.Fail(oncrpc.SystemErr) },
+		fail: func(_ context.Context, _ *rpc.Request, res *rpc.Response) { res.Fail(oncrpc.SystemErr) },
 	}}))
 	p := iwarp.New(iwarp.Config{})
 	l, err := srv.Listen(t.Context(), p, "127.0.0.1:0")
@@ -62,7 +63,7 @@ func rig(t *testing.T) (made, executed *Collector, cl *transport.Client) {
 }
 
 func call(t *testing.T, cl *transport.Client, proc uint32, args []byte) error {
-	return cl.Call(t.Context(), &transport.Call{Prog: prog, Vers: 1, Proc: proc, Args: args, MaxResults: 100000})
+	return cl.Call(t.Context(), &rpc.Call{Prog: prog, Vers: 1, Proc: proc, Args: args, MaxResults: 100000})
 }
 
 // series returns the value of each series by its name and labels, and of a histogram its count.
@@ -156,11 +157,11 @@ func TestSeries(t *testing.T) {
 // Notices are counted by kind; those of a kind that this package does not know are not.
 func TestNotices(t *testing.T) {
 	c := New(Config{})
-	for kind := range transport.NoticeKind(20) {
-		c.Noticed(transport.Notice{Kind: kind, Bytes: 100})
+	for kind := range rpc.NoticeKind(20) {
+		c.Noticed(rpc.Notice{Kind: kind, Bytes: 100})
 	}
 	got := series(t, c)
-	for kind := range transport.NoticeRegistered + 1 {
+	for kind := range rpc.NoticeRegistered + 1 {
 		if name := "rpcrdma_notices_total " + strings.ReplaceAll(kind.String(), " ", "_"); got[name] != 1 {
 			t.Errorf("%s is %v", name, got[name])
 		}
@@ -199,7 +200,7 @@ func TestCardinality(t *testing.T) {
 	made, executed, cl := rig(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 500 {
-		c := transport.Call{Prog: random.Uint32(), Vers: random.Uint32(), Proc: random.Uint32()}
+		c := rpc.Call{Prog: random.Uint32(), Vers: random.Uint32(), Proc: random.Uint32()}
 		switch i % 3 {
 		case 0:
 			c.Prog, c.Vers = prog, 1
@@ -234,11 +235,11 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-func event() *transport.CallEvent {
-	return &transport.CallEvent{
-		Procedure: transport.Procedure{Prog: prog, Vers: 1, Proc: echo}, Executed: true, Total: 30 * time.Microsecond, Handler: time.Microsecond,
-		Request: transport.Transfer{Bytes: 100, By: transport.ByMessage},
-		Reply:   transport.Transfer{Bytes: 5000, Chunks: 4096, By: transport.ByMessage | transport.ByWriteChunk},
+func event() *rpc.CallEvent {
+	return &rpc.CallEvent{
+		Procedure: rpc.Procedure{Prog: prog, Vers: 1, Proc: echo}, Executed: true, Total: 30 * time.Microsecond, Handler: time.Microsecond,
+		Request: rpc.Transfer{Bytes: 100, By: rpc.ByMessage},
+		Reply:   rpc.Transfer{Bytes: 5000, Chunks: 4096, By: rpc.ByMessage | rpc.ByWriteChunk},
 	}
 }
 

@@ -27,7 +27,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/connset"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // Defaults of Config, and other bounds.
@@ -67,11 +66,11 @@ type Config struct {
 	MaxRecords int
 }
 
-// A Monitor remembers what it sees as a transport.Observer, of any number of clients and
+// A Monitor remembers what it sees as a rpc.Observer, of any number of clients and
 // servers, and shows it as an http.Handler. It allocates nothing for a call that succeeds and is
 // not among the slowest.
 type Monitor struct {
-	transport.NoObserver
+	rpc.NoObserver
 	cfg   Config
 	began time.Time
 
@@ -113,15 +112,15 @@ func New(cfg Config) *Monitor {
 }
 
 var (
-	_ transport.Observer = (*Monitor)(nil)
-	_ http.Handler       = (*Monitor)(nil)
+	_ rpc.Observer = (*Monitor)(nil)
+	_ http.Handler = (*Monitor)(nil)
 )
 
-// ConnBegan is a method of transport.Observer.
-func (m *Monitor) ConnBegan(e transport.ConnEvent) { m.conns.Began(e) }
+// ConnBegan is a method of rpc.Observer.
+func (m *Monitor) ConnBegan(e rpc.ConnEvent) { m.conns.Began(e) }
 
-// ConnEnded is a method of transport.Observer.
-func (m *Monitor) ConnEnded(e transport.ConnEvent) {
+// ConnEnded is a method of rpc.Observer.
+func (m *Monitor) ConnEnded(e rpc.ConnEvent) {
 	now := time.Now()
 	c := m.conns.Ended(e)
 	outcome := e.Outcome()
@@ -136,11 +135,11 @@ func (m *Monitor) ConnEnded(e transport.ConnEvent) {
 	})
 }
 
-// CallBegan is a method of transport.Observer.
-func (m *Monitor) CallBegan(e *transport.CallEvent) { m.calls.begin(e) }
+// CallBegan is a method of rpc.Observer.
+func (m *Monitor) CallBegan(e *rpc.CallEvent) { m.calls.begin(e) }
 
-// CallEnded is a method of transport.Observer.
-func (m *Monitor) CallEnded(e *transport.CallEvent) {
+// CallEnded is a method of rpc.Observer.
+func (m *Monitor) CallEnded(e *rpc.CallEvent) {
 	m.calls.end(e)
 	outcome := e.Outcome()
 	l := m.latency(e)
@@ -152,20 +151,20 @@ func (m *Monitor) CallEnded(e *transport.CallEvent) {
 	m.slow.offer(e, func() Call { return m.record(e, outcome) })
 }
 
-// Noticed is a method of transport.Observer.
-func (m *Monitor) Noticed(n transport.Notice) {
+// Noticed is a method of rpc.Observer.
+func (m *Monitor) Noticed(n rpc.Notice) {
 	list := &m.refused
 	switch n.Kind {
-	case transport.NoticeRefused:
-	case transport.NoticeRejected:
+	case rpc.NoticeRefused:
+	case rpc.NoticeRejected:
 		list = &m.rejected
-	case transport.NoticeCreditStall:
+	case rpc.NoticeCreditStall:
 		m.creditStalls.Add(1)
 		return
-	case transport.NoticeMemoryStall:
+	case rpc.NoticeMemoryStall:
 		m.memoryStalls.Add(1)
 		return
-	case transport.NoticeRegistered:
+	case rpc.NoticeRegistered:
 		m.registrations.Add(1)
 		m.registeredBytes.Add(uint64(n.Bytes))
 		return
@@ -179,7 +178,7 @@ func (m *Monitor) Noticed(n transport.Notice) {
 }
 
 // record returns the record of a call that has ended.
-func (m *Monitor) record(e *transport.CallEvent, outcome string) Call {
+func (m *Monitor) record(e *rpc.CallEvent, outcome string) Call {
 	c := Call{
 		Time: e.Began, Prog: e.Prog, Vers: e.Vers, Proc: e.Proc, XID: e.XID,
 		Executed: e.Executed, Backward: e.Backward, Peer: address(e.Conn),
@@ -230,15 +229,15 @@ func text(err error) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-func travel(t transport.Transfer) Travel {
+func travel(t rpc.Transfer) Travel {
 	return Travel{Bytes: t.Bytes, ChunkBytes: t.Chunks, By: t.By.String()}
 }
 
 // counters are Stats by name, as "read_chunk", but for those that are of the owner, not of a connection.
-func counters(s transport.Stats) map[string]uint64 {
+func counters(s rpc.Stats) map[string]uint64 {
 	named := make(map[string]uint64)
 	for c, n := range s.Counters() {
-		if c.Kind != transport.CountsConns {
+		if c.Kind != rpc.CountsConns {
 			named[c.Name] = n
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -59,17 +60,17 @@ func newRig(t *testing.T) *rig {
 	}
 	r.srv = srv
 	t.Cleanup(func() { srv.Close() })
-	err = srv.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: transport.Procedures{
-		echo: func(_ context.Context, req *transport.Request, res *transport.Response) {
+	err = srv.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: rpc.Procedures{
+		echo: func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			res.Results = append(res.Results, req.Args...)
 		},
-		hang: func(ctx context.Context, _ *transport.Request, _ *transport.Response) {
+		hang: func(ctx context.Context, _ *rpc.Request, _ *rpc.Response) {
 			select {
 			case <-r.release:
 			case <-ctx.Done():
 			}
 		},
-		fail: func(_ context.Context, _ *transport.Request, res *transport.Response) { res.Fail(oncrpc.SystemErr) },
+		fail: func(_ context.Context, _ *rpc.Request, res *rpc.Response) { res.Fail(oncrpc.SystemErr) },
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +90,7 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) call(t *testing.T, proc uint32, args []byte) error {
-	return r.cl.Call(t.Context(), &transport.Call{Prog: prog, Vers: 1, Proc: proc, Args: args, MaxResults: 100000})
+	return r.cl.Call(t.Context(), &rpc.Call{Prog: prog, Vers: 1, Proc: proc, Args: args, MaxResults: 100000})
 }
 
 // get returns the answer to a request.
@@ -190,8 +191,8 @@ func TestNameless(t *testing.T) {
 	leak.Check(t)
 	m := New(Config{Table: table(t)})
 	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: m}})
-	testutil.Must(t, err, srv.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: transport.HandlerFunc(
-		func(_ context.Context, _ *transport.Request, res *transport.Response) { res.Fail(oncrpc.SystemErr) },
+	testutil.Must(t, err, srv.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: rpc.HandlerFunc(
+		func(_ context.Context, _ *rpc.Request, res *rpc.Response) { res.Fail(oncrpc.SystemErr) },
 	)}))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testutil.Must(t, err)
@@ -199,7 +200,7 @@ func TestNameless(t *testing.T) {
 	go func() { served <- srv.ServeTCP(nameless{l}) }()
 	cl, err := transport.DialTCP(t.Context(), l.Addr().String(), nil)
 	testutil.Must(t, err)
-	if err := cl.Call(t.Context(), &transport.Call{Prog: prog, Vers: 1, Proc: fail}); !errors.As(err, new(*oncrpc.RPCError)) {
+	if err := cl.Call(t.Context(), &rpc.Call{Prog: prog, Vers: 1, Proc: fail}); !errors.As(err, new(*oncrpc.RPCError)) {
 		t.Errorf("%v", err)
 	}
 	if s := m.Snapshot(); len(s.Conns) != 1 || s.Conns[0].Peer != "" || s.Conns[0].Local != "" || len(s.Failed) != 1 {
@@ -217,7 +218,7 @@ func TestUnknownProcedures(t *testing.T) {
 	r := newRig(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
-		call := transport.Call{Prog: random.Uint32(), Vers: random.Uint32(), Proc: random.Uint32()}
+		call := rpc.Call{Prog: random.Uint32(), Vers: random.Uint32(), Proc: random.Uint32()}
 		if err := r.cl.Call(t.Context(), &call); err == nil {
 			t.Fatal("a random call succeeds")
 		}
@@ -235,8 +236,8 @@ func TestUnknownProcedures(t *testing.T) {
 func TestHostileText(t *testing.T) {
 	m := New(Config{})
 	evil := "</table><script>alert(1)</script>\xff\x1b[31m" + strings.Repeat("long", 1000)
-	m.Noticed(transport.Notice{Kind: transport.NoticeRefused, Peer: "<b>peer</b>", XID: 5, Err: errors.New(evil)})
-	m.Noticed(transport.Notice{Kind: transport.NoticeRejected, Peer: "192.0.2.1:5", Err: errors.New(evil)})
+	m.Noticed(rpc.Notice{Kind: rpc.NoticeRefused, Peer: "<b>peer</b>", XID: 5, Err: errors.New(evil)})
+	m.Noticed(rpc.Notice{Kind: rpc.NoticeRejected, Peer: "192.0.2.1:5", Err: errors.New(evil)})
 	body := get(t, m, "/").Body.String()
 	if strings.Contains(body, "<script") || strings.Contains(body, "<b>") || !strings.Contains(body, "&lt;script") || len(body) > 10000 {
 		t.Errorf("%d bytes:\n%.2000s", len(body), body)
@@ -296,7 +297,7 @@ func TestSlowestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Config{MaxRecords: 3})
 		end := func(took time.Duration) {
-			e := &transport.CallEvent{Began: time.Now(), Total: took}
+			e := &rpc.CallEvent{Began: time.Now(), Total: took}
 			time.Sleep(took)
 			m.CallBegan(e)
 			m.CallEnded(e)
@@ -350,10 +351,10 @@ func TestFlood(t *testing.T) {
 // More calls than the table has room for are counted, and end in any order.
 func TestManyCalls(t *testing.T) {
 	m := New(Config{MaxCalls: 64})
-	events := make([]transport.CallEvent, 1000)
+	events := make([]rpc.CallEvent, 1000)
 	began := time.Now()
 	for i := range events {
-		events[i] = transport.CallEvent{Executed: true, Began: began.Add(time.Duration(i) * time.Microsecond)}
+		events[i] = rpc.CallEvent{Executed: true, Began: began.Add(time.Duration(i) * time.Microsecond)}
 		m.CallBegan(&events[i])
 	}
 	if s := m.Snapshot(); len(s.Calls) > 64 || len(s.Calls) < 32 || s.Totals.Executing != 1000 {
@@ -370,7 +371,7 @@ func TestManyCalls(t *testing.T) {
 // A call that succeeds costs no memory.
 func TestAllocs(t *testing.T) {
 	m := New(Config{Table: table(t)})
-	e := &transport.CallEvent{Procedure: transport.Procedure{Prog: prog, Vers: 1, Proc: echo}, Executed: true}
+	e := &rpc.CallEvent{Procedure: rpc.Procedure{Prog: prog, Vers: 1, Proc: echo}, Executed: true}
 	one := func() {
 		e.Began = time.Now()
 		m.CallBegan(e)
@@ -389,7 +390,7 @@ func BenchmarkCall(b *testing.B) {
 	m := New(Config{Table: table(b)})
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
-		e := &transport.CallEvent{Procedure: transport.Procedure{Prog: prog, Vers: 1, Proc: echo}, Executed: true}
+		e := &rpc.CallEvent{Procedure: rpc.Procedure{Prog: prog, Vers: 1, Proc: echo}, Executed: true}
 		for pb.Next() {
 			e.Began = time.Now()
 			m.CallBegan(e)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/rpc"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // ---- calls under way
@@ -26,30 +25,30 @@ type callTable struct {
 
 type callShard struct {
 	mu    sync.Mutex
-	calls map[*transport.CallEvent]underWay
+	calls map[*rpc.CallEvent]underWay
 	max   int
 	_     [64]byte // a shard to a cache line
 }
 
 // underWay is a call that has begun. For a call that is made, conn is nil: it is sent later.
 type underWay struct {
-	transport.Procedure
+	rpc.Procedure
 	conn               rpc.Conn
 	xid                uint32
 	executed, backward bool
 	began              time.Time
-	request            transport.Transfer
+	request            rpc.Transfer
 }
 
 func (t *callTable) bound(n int) {
 	for i := range t.shards {
 		t.shards[i].max = max(1, n/shards)
-		t.shards[i].calls = make(map[*transport.CallEvent]underWay)
+		t.shards[i].calls = make(map[*rpc.CallEvent]underWay)
 	}
 }
 
 // shard is by what does not change while the call is under way.
-func (t *callTable) shard(e *transport.CallEvent) *callShard {
+func (t *callTable) shard(e *rpc.CallEvent) *callShard {
 	return &t.shards[uint64(e.Began.UnixNano()>>10)%shards]
 }
 
@@ -60,7 +59,7 @@ func side(executed bool) int {
 	return 0
 }
 
-func (t *callTable) begin(e *transport.CallEvent) {
+func (t *callTable) begin(e *rpc.CallEvent) {
 	t.all[side(e.Executed)].Add(1)
 	s := t.shard(e)
 	s.mu.Lock()
@@ -74,7 +73,7 @@ func (t *callTable) begin(e *transport.CallEvent) {
 	}
 }
 
-func (t *callTable) end(e *transport.CallEvent) {
+func (t *callTable) end(e *rpc.CallEvent) {
 	t.all[side(e.Executed)].Add(-1)
 	s := t.shard(e)
 	s.mu.Lock()
@@ -122,7 +121,7 @@ type latency struct {
 	classes                       [buckets]atomic.Uint64
 }
 
-func (m *Monitor) latency(e *transport.CallEvent) *latency {
+func (m *Monitor) latency(e *rpc.CallEvent) *latency {
 	at := &m.procedures[2*m.cfg.Table.Index(e.Prog, e.Vers, e.Proc)+side(e.Executed)]
 	if l := at.Load(); l != nil {
 		return l
@@ -131,7 +130,7 @@ func (m *Monitor) latency(e *transport.CallEvent) *latency {
 	return at.Load()
 }
 
-func (l *latency) add(e *transport.CallEvent, failed bool) {
+func (l *latency) add(e *rpc.CallEvent, failed bool) {
 	if failed {
 		l.failed.Add(1)
 	}
@@ -201,7 +200,7 @@ type slowList struct {
 	now, earlier []Call
 }
 
-func (s *slowList) offer(e *transport.CallEvent, entry func() Call) {
+func (s *slowList) offer(e *rpc.CallEvent, entry func() Call) {
 	end := e.Began.Add(e.Total)
 	if int64(e.Total) <= s.floor.Load() && end.UnixNano() < s.until.Load() {
 		return

@@ -85,7 +85,7 @@ type Totals struct {
 	ExposedBytes int64 `json:"exposed_bytes"` // that peers can reach at the moment
 	HeldBytes    int64 `json:"held_bytes"`    // that calls hold which are executed
 
-	Counters map[string]uint64 `json:"counters"` // transport.Stats, by name
+	Counters map[string]uint64 `json:"counters"` // rpc.Stats, by name
 	Adapter  map[string]uint64 `json:"adapter"`  // fabric.Counting
 }
 
@@ -99,7 +99,7 @@ type Conn struct {
 	Version  uint32  `json:"version"`
 	Age      Seconds `json:"age"`
 
-	// The agreement of the ends: see transport.ConnInfo.
+	// The agreement of the ends: see rpc.ConnInfo.
 	InlineSend         int  `json:"inline_send"`
 	InlineRecv         int  `json:"inline_recv"`
 	PrivateData        bool `json:"private_data"`
@@ -118,7 +118,7 @@ type Conn struct {
 	ExposedBytes int64 `json:"exposed_bytes"` // that the peer can reach at the moment
 	HeldBytes    int64 `json:"held_bytes"`    // that calls hold which are executed
 
-	Counters map[string]uint64 `json:"counters"` // transport.Stats of the connection, by name
+	Counters map[string]uint64 `json:"counters"` // rpc.Stats of the connection, by name
 	Adapter  []fabric.Counter  `json:"adapter"`  // fabric.Counting
 }
 
@@ -135,7 +135,7 @@ type Call struct {
 	Backward  bool      `json:"backward"`
 	Peer      string    `json:"peer,omitempty"`
 
-	// The parts of its time: see transport.CallEvent.
+	// The parts of its time: see rpc.CallEvent.
 	Total   Seconds `json:"total"`
 	Waited  Seconds `json:"waited"`
 	Wire    Seconds `json:"wire"`
@@ -144,7 +144,7 @@ type Call struct {
 	// How the messages travelled, and the outcome of the call.
 	Request  Travel `json:"request"`
 	Reply    Travel `json:"reply"`
-	Outcome  string `json:"outcome,omitempty"`  // transport.CallEvent.Outcome; none: it is under way
+	Outcome  string `json:"outcome,omitempty"`  // rpc.CallEvent.Outcome; none: it is under way
 	Error    string `json:"error,omitempty"`    // the text of the error
 	Resent   int    `json:"resent,omitempty"`   // how often the call was sent again
 	Replayed bool   `json:"replayed,omitempty"` // the reply was remembered
@@ -162,11 +162,11 @@ func (c *Call) What() string {
 	return fmt.Sprintf("%s %d %s", c.Program, c.Vers, proc)
 }
 
-// A Travel is a transport.Transfer.
+// A Travel is a rpc.Transfer.
 type Travel struct {
 	Bytes      int    `json:"bytes"`       // of the RPC message, with all data that was in chunks
 	ChunkBytes int    `json:"chunk_bytes"` // bytes moved by RDMA Read or Write
-	By         string `json:"by"`          // transport.Ways
+	By         string `json:"by"`          // rpc.Ways
 }
 
 // A Refusal is a message that was refused, or a connection that was rejected.

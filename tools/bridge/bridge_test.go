@@ -21,6 +21,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/middleware"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -33,7 +34,7 @@ func randomText(seed uint64, n int) string {
 
 // serveGoNFS has go-nfs, unchanged, serve a file system in memory with one file until the test ends,
 // and returns the address and the file's contents.
-func serveGoNFS(t *testing.T, around ...transport.Middleware) (addr, text string) {
+func serveGoNFS(t *testing.T, around ...rpc.Middleware) (addr, text string) {
 	t.Helper()
 	files := memfs.New()
 	text = randomText(1, 100_000)

@@ -218,7 +218,7 @@ func (p *player) tell() error {
 }
 
 // handle executes calls, at servers and, for calls back, at clients.
-func (p *player) handle(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (p *player) handle(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	d := xdr.NewDecoder(req.Args)
 	switch req.Proc {
 	case procNull:
@@ -278,7 +278,7 @@ func (p *player) handle(ctx context.Context, req *transport.Request, res *transp
 func (p *player) callBack(ctx context.Context, cn rpc.Conn, seed uint64) bool {
 	args := make([]byte, 256)
 	fill(args, seed)
-	call := transport.Call{Prog: program, Vers: versions, Proc: procEcho, Args: args, MaxResults: len(args)}
+	call := rpc.Call{Prog: program, Vers: versions, Proc: procEcho, Args: args, MaxResults: len(args)}
 	nested := p.Server && seed%2 == 0
 	if nested {
 		call.Proc, call.Args, call.MaxResults = procBack, xdr.AppendUint64(nil, seed), 4
@@ -301,9 +301,9 @@ func (p *player) callBack(ctx context.Context, cn rpc.Conn, seed uint64) bool {
 	return true
 }
 
-func (p *player) program() transport.Program {
-	return transport.Program{
-		Number: program, Low: 1, High: versions, Handler: transport.HandlerFunc(p.handle),
+func (p *player) program() rpc.Program {
+	return rpc.Program{
+		Number: program, Low: 1, High: versions, Handler: rpc.HandlerFunc(p.handle),
 		Idempotent: func(_, proc uint32) bool { return proc != procOnce },
 		Inline:     func(vers, proc uint32) bool { return vers == inlineVersion && proc != procBack && proc != procSlow },
 	}
@@ -318,7 +318,7 @@ func (p *player) config() (transport.Config, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	return transport.Config{
 		Logger: quiet, Observer: &p.watcher,
-		Middleware: []transport.Middleware{middleware.Log(middleware.LogConfig{Logger: quiet}), limiter.Wrap},
+		Middleware: []rpc.Middleware{middleware.Log(middleware.LogConfig{Logger: quiet}), limiter.Wrap},
 	}, nil
 }
 
@@ -434,7 +434,7 @@ func (p *player) closeTwice(what string, e ender) {
 
 // dial connects, with a Client or a Group.
 func (p *player) dial(ctx context.Context, rng *rand.Rand, addr string, cfg *transport.ClientConfig, group bool) (interface {
-	transport.Caller
+	rpc.Caller
 	ender
 }, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -456,7 +456,7 @@ func (p *player) connection(ctx context.Context, rng *rand.Rand, addr string) {
 	cfg := transport.ClientConfig{Config: common, MaxPause: 200 * time.Millisecond}
 	withBack := rng.IntN(3) == 0
 	if withBack {
-		cfg.Callbacks = []transport.Program{p.program()}
+		cfg.Callbacks = []rpc.Program{p.program()}
 	}
 	if rng.IntN(4) == 0 {
 		cfg.Version = transport.Version1
@@ -495,12 +495,12 @@ func (p *player) connection(ctx context.Context, rng *rand.Rand, addr string) {
 }
 
 // several makes calls at once, through a Pipeline.
-func (p *player) several(ctx context.Context, cl transport.Caller, rng *rand.Rand) {
-	calls := make([]*transport.Call, 1+rng.IntN(40))
+func (p *player) several(ctx context.Context, cl rpc.Caller, rng *rand.Rand) {
+	calls := make([]*rpc.Call, 1+rng.IntN(40))
 	for i := range calls {
 		args := make([]byte, 256)
 		fill(args, rng.Uint64())
-		calls[i] = &transport.Call{Prog: program, Vers: 1 + rng.Uint32N(versions), Proc: procEcho, Args: args, MaxResults: len(args)}
+		calls[i] = &rpc.Call{Prog: program, Vers: 1 + rng.Uint32N(versions), Proc: procEcho, Args: args, MaxResults: len(args)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -530,7 +530,7 @@ func (p *player) ended(ctx context.Context, what string, err error) {
 }
 
 // one makes a call and looks at what comes back.
-func (p *player) one(ctx context.Context, cl transport.Caller, rng *rand.Rand, withBack bool) {
+func (p *player) one(ctx context.Context, cl rpc.Caller, rng *rand.Rand, withBack bool) {
 	seed := rng.Uint64()
 	sizes := [...]int{0, 1, 100, 4000, 5000, 65_536, 300_001, 1 << 20}
 	n := sizes[rng.IntN(len(sizes))]
@@ -538,7 +538,7 @@ func (p *player) one(ctx context.Context, cl transport.Caller, rng *rand.Rand, w
 	if proc == procBack && !withBack {
 		proc = procNull
 	}
-	call := transport.Call{Prog: program, Vers: 1 + rng.Uint32N(versions), Proc: proc}
+	call := rpc.Call{Prog: program, Vers: 1 + rng.Uint32N(versions), Proc: proc}
 	args := xdr.AppendUint64(nil, seed)
 	switch proc {
 	case procEcho:
@@ -548,13 +548,13 @@ func (p *player) one(ctx context.Context, cl transport.Caller, rng *rand.Rand, w
 	case procGet:
 		n = max(n, 1) // memory of nothing is a caller's mistake
 		call.Args = xdr.AppendUint32(args, uint32(n))
-		call.WriteItems = []transport.WriteItem{{Buf: make([]byte, n)}}
+		call.WriteItems = []rpc.WriteItem{{Buf: make([]byte, n)}}
 		call.MaxResults = 64
 	case procPut:
 		data := make([]byte, n)
 		fill(data, seed)
 		call.Args = xdr.AppendUint32(args, uint32(n))
-		call.ReadItems = []transport.ReadItem{{Offset: len(call.Args), Data: data}}
+		call.ReadItems = []rpc.ReadItem{{Offset: len(call.Args), Data: data}}
 		call.MaxResults = 4
 	case procLong:
 		n = min(n, 300_001)

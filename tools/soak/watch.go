@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/rpc"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A watcher is an Observer that asks whatever an Observer may, at every event, and counts what has
@@ -19,11 +18,11 @@ func (w *watcher) ask(cn rpc.Conn) {
 	}
 }
 
-func (w *watcher) ConnBegan(e transport.ConnEvent)  { w.conns.Add(1); w.ask(e.Conn) }
-func (w *watcher) ConnEnded(e transport.ConnEvent)  { w.conns.Add(-1); w.ask(e.Conn) }
-func (w *watcher) CallBegan(e *transport.CallEvent) { w.calls.Add(1); w.ask(e.Conn) }
-func (w *watcher) CallEnded(e *transport.CallEvent) { w.calls.Add(-1); w.ask(e.Conn) }
-func (w *watcher) Noticed(n transport.Notice)       { w.ask(n.Conn) }
+func (w *watcher) ConnBegan(e rpc.ConnEvent)  { w.conns.Add(1); w.ask(e.Conn) }
+func (w *watcher) ConnEnded(e rpc.ConnEvent)  { w.conns.Add(-1); w.ask(e.Conn) }
+func (w *watcher) CallBegan(e *rpc.CallEvent) { w.calls.Add(1); w.ask(e.Conn) }
+func (w *watcher) CallEnded(e *rpc.CallEvent) { w.calls.Add(-1); w.ask(e.Conn) }
+func (w *watcher) Noticed(n rpc.Notice)       { w.ask(n.Conn) }
 
 // open names what has begun and not ended, or more often ended than begun.
 func (w *watcher) open() string {

@@ -10,13 +10,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/examples/calc"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // calculator implements calc.CalcV1Server.
 type calculator struct{}
 
-func (calculator) Evaluate(_ context.Context, _ *transport.Request, args *calc.Expression, res *calc.Result) error {
+func (calculator) Evaluate(_ context.Context, _ *rpc.Request, args *calc.Expression, res *calc.Result) error {
 	if len(args.Steps) > calc.MaxSteps { // lists have no limit in the language
 		res.Status = calc.TooLong
 		return nil

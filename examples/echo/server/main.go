@@ -10,13 +10,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/examples/echo"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // echoer implements echo.EchoV1Server.
 type echoer struct{}
 
-func (echoer) Say(_ context.Context, _ *transport.Request, said string, res *string) error {
+func (echoer) Say(_ context.Context, _ *rpc.Request, said string, res *string) error {
 	*res = said
 	return nil
 }

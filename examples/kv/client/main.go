@@ -12,13 +12,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/examples/kv"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A printer implements kv.WatcherV1Server: what the server calls.
 type printer struct{}
 
-func (printer) Changed(_ context.Context, _ *transport.Request, key string) error {
+func (printer) Changed(_ context.Context, _ *rpc.Request, key string) error {
 	fmt.Printf("%q has changed\n", key)
 	return nil
 }
@@ -29,7 +30,7 @@ func main() {
 	flag.BoolFunc("tcp", "connect over TCP, not RDMA", func(string) error { provider = transport.TCP{}; return nil })
 	flag.Parse()
 	ctx := context.Background()
-	config := &transport.ClientConfig{Callbacks: []transport.Program{kv.WatcherV1Program(printer{})}}
+	config := &transport.ClientConfig{Callbacks: []rpc.Program{kv.WatcherV1Program(printer{})}}
 	client := must(transport.Dial(ctx, provider, *addr, config))
 	defer client.Close()
 	store := kv.NewStoreV1Client(client)

@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/examples/kv"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -23,7 +24,7 @@ type store struct {
 	watchers sync.Map // prefixes of keys, by the chan string to which changed keys go
 }
 
-func (s *store) Put(_ context.Context, _ *transport.Request, key string, value kv.Value, res *kv.Status) error {
+func (s *store) Put(_ context.Context, _ *rpc.Request, key string, value kv.Value, res *kv.Status) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.values[key]; !ok && len(s.values) == kv.MaxKeys {
@@ -44,7 +45,7 @@ func (s *store) Put(_ context.Context, _ *transport.Request, key string, value k
 	return nil
 }
 
-func (s *store) Get(_ context.Context, _ *transport.Request, key string, res *kv.Result) error {
+func (s *store) Get(_ context.Context, _ *rpc.Request, key string, res *kv.Result) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	value, ok := s.values[key]
@@ -55,7 +56,7 @@ func (s *store) Get(_ context.Context, _ *transport.Request, key string, res *kv
 }
 
 // Watch calls the client over the connection that its own call came by.
-func (s *store) Watch(ctx context.Context, req *transport.Request, prefix string, res *kv.Status) error {
+func (s *store) Watch(ctx context.Context, req *rpc.Request, prefix string, res *kv.Status) error {
 	changes := make(chan string, 64)
 	s.watchers.Store(changes, prefix)
 	defer s.watchers.Delete(changes)

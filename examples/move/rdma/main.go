@@ -12,6 +12,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/examples/move"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -21,7 +22,7 @@ var provider = iwarp.New(iwarp.Config{})
 // summer implements move.MoveV1Server.
 type summer struct{}
 
-func (summer) Sum(_ context.Context, _ *transport.Request, args *move.File, res *move.Sum) error {
+func (summer) Sum(_ context.Context, _ *rpc.Request, args *move.File, res *move.Sum) error {
 	*res = sha256.Sum256(args.Data)
 	return nil
 }

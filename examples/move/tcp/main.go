@@ -11,6 +11,7 @@ import (
 	"os/signal"
 
 	"github.com/rpcrdma/rpcrdma/examples/move"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -20,7 +21,7 @@ var provider = transport.TCP{}
 // summer implements move.MoveV1Server.
 type summer struct{}
 
-func (summer) Sum(_ context.Context, _ *transport.Request, args *move.File, res *move.Sum) error {
+func (summer) Sum(_ context.Context, _ *rpc.Request, args *move.File, res *move.Sum) error {
 	*res = sha256.Sum256(args.Data)
 	return nil
 }

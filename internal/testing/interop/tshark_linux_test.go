@@ -16,6 +16,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -57,15 +58,15 @@ const prog = 0x20000055
 
 // record captures a conversation with all messages of version 1, and returns the kinds of
 // calls.
-func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
+func record(t *testing.T, cfg iwarp.Config, path string) rpc.Stats {
 	provider := iwarp.New(cfg)
 	s, err := transport.NewServer(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = s.Register(transport.Program{Number: prog, Low: 1, High: 1,
+	err = s.Register(rpc.Program{Number: prog, Low: 1, High: 1,
 		Inline: func(_, _ uint32) bool { return true },
-		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			d := xdr.NewDecoder(req.Args)
 			data := d.Opaque(1 << 20)
 			switch req.Proc {
@@ -100,16 +101,16 @@ func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 	for _, n := range []int{0, 5, 1000, 5000, 65_537, len(data)} {
 		count := xdr.AppendUint32(nil, uint32(n))
 		buf := make([]byte, len(data)+1)
-		for _, call := range []transport.Call{
+		for _, call := range []rpc.Call{
 			// read chunk, write chunk
-			{Proc: 1, Args: count, ReadItems: []transport.ReadItem{{Offset: 4, Data: data[:n]}},
-				WriteItems: []transport.WriteItem{{Buf: buf[:n+1]}}, MaxResults: 8},
+			{Proc: 1, Args: count, ReadItems: []rpc.ReadItem{{Offset: 4, Data: data[:n]}},
+				WriteItems: []rpc.WriteItem{{Buf: buf[:n+1]}}, MaxResults: 8},
 			// long call, reply chunk
 			{Proc: 2, Args: xdr.AppendOpaque(nil, data[:n]), MaxResults: n + 8},
 			// only a read chunk, which the reply invalidates
-			{Proc: 3, Args: count, ReadItems: []transport.ReadItem{{Offset: 4, Data: data[:n]}}},
+			{Proc: 3, Args: count, ReadItems: []rpc.ReadItem{{Offset: 4, Data: data[:n]}}},
 			// read chunk, reply chunk
-			{Proc: 2, Args: count, ReadItems: []transport.ReadItem{{Offset: 4, Data: data[:n]}}, MaxResults: n + 8},
+			{Proc: 2, Args: count, ReadItems: []rpc.ReadItem{{Offset: 4, Data: data[:n]}}, MaxResults: n + 8},
 		} {
 			call.Prog, call.Vers = prog, 1
 			if err := cl.Call(ctx, &call); err != nil {
@@ -118,8 +119,8 @@ func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 		}
 	}
 	// ERR_CHUNK: a long reply without a reply chunk.
-	var re *transport.RDMAError
-	if err := cl.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: 2, Args: xdr.AppendOpaque(nil, data[:9000])}); !errors.As(err, &re) {
+	var re *rpc.RDMAError
+	if err := cl.Call(ctx, &rpc.Call{Prog: prog, Vers: 1, Proc: 2, Args: xdr.AppendOpaque(nil, data[:9000])}); !errors.As(err, &re) {
 		t.Fatalf("call returned %v, want an RDMAError", err)
 	}
 	stats := cl.Stats()
@@ -141,7 +142,7 @@ var expected = []string{
 }
 
 // problems reads the capture with tshark and returns what is wrong with it.
-func problems(t *testing.T, tshark, path string, cfg iwarp.Config, calls transport.Stats) (wrong []string) {
+func problems(t *testing.T, tshark, path string, cfg iwarp.Config, calls rpc.Stats) (wrong []string) {
 	t.Helper()
 	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	run := func(args ...string) []byte {

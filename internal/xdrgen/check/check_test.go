@@ -63,7 +63,7 @@ func TestErrors(t *testing.T) {
 
 		{"Go name that is none", "struct s { int x; /* go: 1st */\nint y; /* go: range */\n};", []string{`a.x:1:19: "1st" cannot be the name of x in Go`, `a.x:2:8: "range" cannot be the name of y in Go`}},
 		{"Go name of Go", "typedef int t; /* go: uint32 */\nconst A = 1; /* go: xdr */", []string{`a.x:1:16: "uint32" cannot be the name of t in Go`, `a.x:2:14: "xdr" cannot be the name of A in Go`}},
-		{"Go name of a package", "const A = 1; /* go: transport */\nenum e { B = 1 /* go: res */\n};", []string{"a.x:1:14: go: name transport is taken", "a.x:2:16: go: name res is taken"}},
+		{"Go name of a package", "const A = 1; /* go: rpc */\nenum e { B = 1 /* go: res */\n};", []string{"a.x:1:14: go: name rpc is taken", "a.x:2:16: go: name res is taken"}},
 		{"Go name twice", "enum e { A = 1 /* go: T */\n};\nstruct s { int x; }; /* go: T */", []string{"a.x:3:22: go: name T is taken"}},
 		{"Go name of another field", "struct s { int x; /* go: A */\nint y; /* go: A */\n};", []string{"a.x:2:8: go: name A is taken"}},
 		{"Go name of a method", "union u switch (int d) {\ncase 1: int x; /* go: Check */\n};", []string{"a.x:2:16: go: name Check is taken"}},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -47,7 +48,7 @@ func TestGreedyListing(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 64 {
 		wg.Go(func() {
-			call := transport.Call{Prog: nfs.Program, Vers: nfs.Version, Proc: nfs.ProcReadDirPlus, Cred: user().Auth(), Args: args, MaxResults: 1<<20 + 1024}
+			call := rpc.Call{Prog: nfs.Program, Vers: nfs.Version, Proc: nfs.ProcReadDirPlus, Cred: user().Auth(), Args: args, MaxResults: 1<<20 + 1024}
 			for ctx.Err() == nil && greedy.Call(ctx, &call) == nil {
 				listings.Add(1)
 			}
@@ -82,7 +83,7 @@ func (w *world) honest(calls int) time.Duration {
 		c := w.dial()
 		defer c.Close()
 		wg.Go(func() {
-			call := transport.Call{Prog: nfs.Program, Vers: nfs.Version, Proc: nfs.ProcGetAttr, Cred: user().Auth(), Args: w.root.Append(nil)}
+			call := rpc.Call{Prog: nfs.Program, Vers: nfs.Version, Proc: nfs.ProcGetAttr, Cred: user().Auth(), Args: w.root.Append(nil)}
 			for range calls {
 				began := time.Now()
 				if err := c.Call(context.Background(), &call); err != nil {

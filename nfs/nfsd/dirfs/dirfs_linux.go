@@ -19,7 +19,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Config configures an FS. The zero value and a nil pointer mean the defaults.
@@ -334,7 +334,7 @@ func (f *FS) find(ctx context.Context, id *id) (*node, error) {
 	}
 	if !f.direct {
 		var host netip.Prefix
-		if conn := transport.ConnFromContext(ctx); conn != nil {
+		if conn := rpc.ConnFromContext(ctx); conn != nil {
 			host = conn.Host()
 		}
 		return f.locate(ctx, host, id)

@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // results decodes what a procedure has to return.
@@ -181,7 +181,7 @@ func FuzzMount(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, proc uint8, path string, garble uint16) {
 		w.t = t
-		call := transport.Call{Prog: nfs.MountProgram, Vers: nfs.MountVersion, Proc: uint32(proc), Cred: user().Auth(), MaxResults: 64 << 10}
+		call := rpc.Call{Prog: nfs.MountProgram, Vers: nfs.MountVersion, Proc: uint32(proc), Cred: user().Auth(), MaxResults: 64 << 10}
 		if proc != uint8(nfs.MountProcDump) && proc != uint8(nfs.MountProcExport) && proc != uint8(nfs.MountProcUmntAll) || garble != 0 {
 			call.Args = xdr.AppendOpaque(nil, []byte(path))
 			call.Args[int(garble)%len(call.Args)] ^= byte(garble >> 8)

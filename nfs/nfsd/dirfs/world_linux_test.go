@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -211,7 +212,7 @@ func (w *world) call(who *oncrpc.AuthSys, proc uint32, args message, res result)
 }
 
 func (w *world) callBytes(who *oncrpc.AuthSys, proc uint32, args []byte, res result) error {
-	call := transport.Call{Prog: nfs.Program, Vers: nfs.Version, Proc: proc, Args: args, MaxResults: 1<<20 + 1024}
+	call := rpc.Call{Prog: nfs.Program, Vers: nfs.Version, Proc: proc, Args: args, MaxResults: 1<<20 + 1024}
 	if who != nil {
 		call.Cred = who.Auth()
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -202,7 +203,7 @@ func missing(what string, names []string) error {
 }
 
 // make makes the call and prints what it returns.
-func (m *method) make(ctx context.Context, cmd *cobra.Command, o *connect.Options, addr string, version transport.Version, call *transport.Call) error {
+func (m *method) make(ctx context.Context, cmd *cobra.Command, o *connect.Options, addr string, version transport.Version, call *rpc.Call) error {
 	stderr := cmd.ErrOrStderr()
 	log := o.Logger(stderr)
 	cfg := transport.Config{Version: version, MaxMessage: messages(call)}
@@ -230,7 +231,7 @@ func (m *method) make(ctx context.Context, cmd *cobra.Command, o *connect.Option
 }
 
 // messages is how long messages of a call and its reply may get, in bytes.
-func messages(call *transport.Call) int {
+func messages(call *rpc.Call) int {
 	const heads = 1 << 16
 	sent, received := heads+len(call.Args), heads+call.MaxResults
 	for _, item := range call.ReadItems {
@@ -243,8 +244,8 @@ func messages(call *transport.Call) int {
 }
 
 // newCall returns the call of a method. args are its arguments, which results may depend on.
-func (m *method) newCall(args []any) *transport.Call {
-	call := &transport.Call{
+func (m *method) newCall(args []any) *rpc.Call {
+	call := &rpc.Call{
 		Prog: m.program.Number, Vers: m.version.Number, Proc: m.proc.Number,
 		Names: m.names(), Cred: caller().Auth(),
 		MaxResults: m.size(m.proc.Bound, args),
@@ -268,7 +269,7 @@ func (m *method) size(b check.Bound, args []any) int {
 				v = fields[member.Name]
 			}
 			n, _ := strconv.ParseInt(fmt.Sprint(v), 0, 64)
-			most = max(most, transport.Counted(n))
+			most = max(most, rpc.Counted(n))
 		}
 		size += most
 	}

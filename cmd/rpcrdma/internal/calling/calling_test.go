@@ -9,7 +9,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cmdtest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 func TestMain(m *testing.M) { os.Exit(cmdtest.Main(m)) }
@@ -39,7 +39,7 @@ func TestEcho(t *testing.T) {
 		m := methodOf(t, "all.x", tt.proc)
 		call, err := m.encode(tt.text)
 		testutil.Must(t, err)
-		v, err := m.decode(&transport.Call{Results: call.AppendArgs(nil)})
+		v, err := m.decode(&rpc.Call{Results: call.AppendArgs(nil)})
 		got, jsonErr := json.Marshal(v)
 		testutil.Must(t, err, jsonErr)
 		want := bytes.NewBufferString("null")
@@ -141,7 +141,7 @@ func FuzzResults(f *testing.F) {
 	testutil.Must(f, err)
 	f.Add(call.AppendArgs(nil))
 	f.Fuzz(func(t *testing.T, results []byte) {
-		v, err := m.decode(&transport.Call{Results: results})
+		v, err := m.decode(&rpc.Call{Results: results})
 		if err != nil {
 			return
 		}

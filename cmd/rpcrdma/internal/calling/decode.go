@@ -9,11 +9,11 @@ import (
 	"strconv"
 
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // decode returns the result of a call as JSON prints it.
-func (m *method) decode(call *transport.Call) (any, error) {
+func (m *method) decode(call *rpc.Call) (any, error) {
 	results := call.Decoder()
 	d := decoder{&results, m.proc}
 	var v any
@@ -26,7 +26,7 @@ func (m *method) decode(call *transport.Call) (any, error) {
 // A decoder decodes the results of a call. After an error, which the ResultDecoder keeps, values mean
 // nothing.
 type decoder struct {
-	*transport.ResultDecoder
+	*rpc.ResultDecoder
 	proc *check.Proc
 }
 

@@ -14,11 +14,11 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // encode returns the call with the arguments of a JSON text.
-func (m *method) encode(text string) (*transport.Call, error) {
+func (m *method) encode(text string) (*rpc.Call, error) {
 	args, err := arguments(text, m.proc.Args)
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func arguments(text string, params []*check.Member) ([]any, error) {
 // An encoder appends values to the arguments of a call.
 type encoder struct {
 	proc *check.Proc
-	call *transport.Call
+	call *rpc.Call
 }
 
 // A placeError is a value that is wrong, and where.
@@ -118,7 +118,7 @@ func (e *encoder) member(m *check.Member, v any) error {
 	}
 	e.call.Args = xdr.AppendUint32(e.call.Args, uint32(len(data)))
 	if len(data) > 0 {
-		e.call.ReadItems = append(e.call.ReadItems, transport.ReadItem{Offset: len(e.call.Args), Data: data})
+		e.call.ReadItems = append(e.call.ReadItems, rpc.ReadItem{Offset: len(e.call.Args), Data: data})
 	}
 	return nil
 }

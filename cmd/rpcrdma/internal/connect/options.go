@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -105,14 +106,14 @@ func AddConnectionsOption(cmd *cobra.Command, conns *int) {
 }
 
 // LogInfo logs what the ends of a connection agreed on.
-func LogInfo(log *slog.Logger, i transport.ConnInfo) {
+func LogInfo(log *slog.Logger, i rpc.ConnInfo) {
 	log.Debug("connected", "provider", i.Provider, "local", i.LocalAddr, "remote", i.RemoteAddr, "version", i.Version,
 		"private_data", i.PrivateData, "inline_send", i.InlineSend, "inline_recv", i.InlineRecv,
 		"remote_invalidation", i.RemoteInvalidation)
 }
 
 // LogStats logs the counters of a connection that are not zero.
-func LogStats(log *slog.Logger, s transport.Stats) {
+func LogStats(log *slog.Logger, s rpc.Stats) {
 	var args []any
 	for c, n := range s.Counters() {
 		if n != 0 {

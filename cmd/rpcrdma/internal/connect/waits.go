@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -63,7 +64,7 @@ func (o *Options) Stalled(stderr io.Writer, what string, c transport.Requester) 
 }
 
 // connState describes a connection on which nothing happens.
-func connState(i transport.ConnInfo, s transport.Stats) string {
+func connState(i rpc.ConnInfo, s rpc.Stats) string {
 	how := i.Provider
 	if i.Version != 0 { // not over TCP
 		how = fmt.Sprintf("RPC-over-RDMA version %d over %s", i.Version, i.Provider)
@@ -77,7 +78,7 @@ func connState(i transport.ConnInfo, s transport.Stats) string {
 }
 
 // Heard is how many messages the server has sent.
-func Heard(s transport.Stats) uint64 {
+func Heard(s rpc.Stats) uint64 {
 	return s.Replies + s.ErrVers + s.ErrChunk + s.Dropped + s.Optional
 }
 
@@ -101,7 +102,7 @@ func (s *stage) get() string {
 
 // AwaitSilence returns true when calls are outstanding and the server has sent nothing for limit, and
 // false when ctx ends. It checks at every tick; a tick's value is the time.
-func AwaitSilence(ctx context.Context, ticks <-chan time.Time, limit time.Duration, stats func() transport.Stats) (silent bool) {
+func AwaitSilence(ctx context.Context, ticks <-chan time.Time, limit time.Duration, stats func() rpc.Stats) (silent bool) {
 	var seen uint64
 	var since time.Time // of the first tick with this number
 	for {

@@ -8,29 +8,29 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A connection is given up when calls are outstanding and nothing arrives for the limit, and not
 // before.
 func TestWatchLimit(t *testing.T) {
-	s := func(calls, replies, cancelled uint64) transport.Stats {
-		return transport.Stats{Calls: calls, Replies: replies, Cancelled: cancelled}
+	s := func(calls, replies, cancelled uint64) rpc.Stats {
+		return rpc.Stats{Calls: calls, Replies: replies, Cancelled: cancelled}
 	}
 	other := s(5, 1, 0)
 	other.Dropped = 1
 	for _, tt := range []struct {
 		name  string
-		stats []transport.Stats // at each second
-		want  int               // the second at which it is given up, -1: never
+		stats []rpc.Stats // at each second
+		want  int         // the second at which it is given up, -1: never
 	}{
-		{"no answer at all", []transport.Stats{s(1, 0, 0), s(1, 0, 0), s(1, 0, 0), s(1, 0, 0), s(1, 0, 0)}, 3},
-		{"nothing is asked", []transport.Stats{s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(1, 1, 0)}, -1},
-		{"what was asked is not wanted any more", []transport.Stats{s(3, 1, 2), s(3, 1, 2), s(3, 1, 2), s(3, 1, 2), s(3, 1, 2)}, -1},
-		{"an answer now and then", []transport.Stats{s(5, 1, 0), s(5, 1, 0), s(5, 2, 0), s(5, 2, 0), s(5, 3, 0), s(5, 3, 0)}, -1},
-		{"other messages", []transport.Stats{s(5, 1, 0), s(5, 1, 0), s(5, 1, 0), other, other, other}, -1},
-		{"the last answer", []transport.Stats{s(5, 1, 0), s(5, 2, 0), s(5, 2, 0), s(5, 2, 0), s(5, 2, 0)}, 4},
-		{"a call after a rest", []transport.Stats{s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(2, 1, 0), s(2, 1, 0), s(2, 1, 0)}, 6},
+		{"no answer at all", []rpc.Stats{s(1, 0, 0), s(1, 0, 0), s(1, 0, 0), s(1, 0, 0), s(1, 0, 0)}, 3},
+		{"nothing is asked", []rpc.Stats{s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(1, 1, 0)}, -1},
+		{"what was asked is not wanted any more", []rpc.Stats{s(3, 1, 2), s(3, 1, 2), s(3, 1, 2), s(3, 1, 2), s(3, 1, 2)}, -1},
+		{"an answer now and then", []rpc.Stats{s(5, 1, 0), s(5, 1, 0), s(5, 2, 0), s(5, 2, 0), s(5, 3, 0), s(5, 3, 0)}, -1},
+		{"other messages", []rpc.Stats{s(5, 1, 0), s(5, 1, 0), s(5, 1, 0), other, other, other}, -1},
+		{"the last answer", []rpc.Stats{s(5, 1, 0), s(5, 2, 0), s(5, 2, 0), s(5, 2, 0), s(5, 2, 0)}, 4},
+		{"a call after a rest", []rpc.Stats{s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(2, 1, 0), s(2, 1, 0), s(2, 1, 0)}, 6},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestWatchLimit(t *testing.T) {
 				ticks, got := make(chan time.Time), make(chan bool, 1)
 				var now atomic.Int64
 				go func() {
-					got <- AwaitSilence(ctx, ticks, 3*time.Second, func() transport.Stats { return tt.stats[now.Load()] })
+					got <- AwaitSilence(ctx, ticks, 3*time.Second, func() rpc.Stats { return tt.stats[now.Load()] })
 				}()
 				ended := -1
 				for i := range tt.stats {

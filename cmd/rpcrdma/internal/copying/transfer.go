@@ -18,7 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // transferOptions are the options of get, put and cp.
@@ -91,17 +91,17 @@ func (t *transfer) skip(path string, why string) {
 
 // ResultJSON is the result of get, put and cp as --json prints it.
 type ResultJSON struct {
-	URL         string          `json:"url"`             // of a cp, what it was copied to
-	Local       string          `json:"local,omitempty"` // of a get and put
-	From        string          `json:"from,omitempty"`  // of a cp
-	Files       int             `json:"files"`
-	Unchanged   int             `json:"unchanged"` // files that were complete before, with --resume
-	Directories int             `json:"directories"`
-	Links       int             `json:"links"`
-	Skipped     int             `json:"skipped"`
-	Bytes       int64           `json:"bytes"`
-	Seconds     float64         `json:"seconds"`
-	Stats       transport.Stats `json:"stats"`
+	URL         string    `json:"url"`             // of a cp, what it was copied to
+	Local       string    `json:"local,omitempty"` // of a get and put
+	From        string    `json:"from,omitempty"`  // of a cp
+	Files       int       `json:"files"`
+	Unchanged   int       `json:"unchanged"` // files that were complete before, with --resume
+	Directories int       `json:"directories"`
+	Links       int       `json:"links"`
+	Skipped     int       `json:"skipped"`
+	Bytes       int64     `json:"bytes"`
+	Seconds     float64   `json:"seconds"`
+	Stats       rpc.Stats `json:"stats"`
 }
 
 // finish cleans up after a transfer that ended with err, and prints the result, which has

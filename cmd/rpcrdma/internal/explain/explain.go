@@ -25,6 +25,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -113,8 +114,8 @@ func explainRPC(err error) (text string, ok bool) {
 		binding *rpcbind.OpError
 		answer  *rpcbind.BadReplyError
 		denied  *oncrpc.RPCError
-		rdma    *transport.RDMAError
-		version *transport.VersionError
+		rdma    *rpc.RDMAError
+		version *rpc.VersionError
 	)
 	switch {
 	case errors.As(err, &binding):
@@ -137,8 +138,8 @@ func explainConn(err error) (text string, ok bool) {
 		dial     *transport.DialError
 		busy     *transport.BusyError
 		reject   *fabric.RejectError
-		lost     *transport.LostError
-		closed   *transport.ClosedError
+		lost     *rpc.LostError
+		closed   *rpc.ClosedError
 		stranger *iwarp.StrangerError
 		setup    *iwarp.SetupError
 	)

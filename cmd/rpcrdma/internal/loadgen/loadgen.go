@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A Result is the measurement of a step.
@@ -55,7 +55,7 @@ const warmup = 4
 
 // Run measures s on c, a connection or several, to a server that has [Program]. The first error of a
 // call ends it, and so does the end of ctx; then the error is the context's cause.
-func Run(ctx context.Context, c transport.Caller, s Step, cfg Config) (*Result, error) {
+func Run(ctx context.Context, c rpc.Caller, s Step, cfg Config) (*Result, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func Run(ctx context.Context, c transport.Caller, s Step, cfg Config) (*Result, 
 type runner struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	client  transport.Caller
+	client  rpc.Caller
 	cfg     Config
 	workers []*worker
 
@@ -185,12 +185,12 @@ func (r *runner) stalled() error {
 // its contents for Echo, the only op with data that both ends know.
 type worker struct {
 	step      Step
-	call      transport.Call
+	call      rpc.Call
 	latencies Histogram
 }
 
 func newWorker(s Step) *worker {
-	w := &worker{step: s, call: transport.Call{Prog: ProgramNumber, Vers: ProgramVersion}}
+	w := &worker{step: s, call: rpc.Call{Prog: ProgramNumber, Vers: ProgramVersion}}
 	data := make([]byte, s.Size)
 	for i := range data {
 		data[i] = byte(i * 7)
@@ -203,19 +203,19 @@ func newWorker(s Step) *worker {
 	case Write:
 		w.call.Proc = ProcSink
 		w.call.Args = xdr.AppendUint32(nil, uint32(s.Size))
-		w.call.ReadItems = []transport.ReadItem{{Offset: 4, Data: data}}
+		w.call.ReadItems = []rpc.ReadItem{{Offset: 4, Data: data}}
 		w.call.MaxResults = 4
 	case Read:
 		w.call.Proc = ProcSource
 		w.call.Args = xdr.AppendUint32(nil, uint32(s.Size))
-		w.call.WriteItems = []transport.WriteItem{{Buf: data}}
+		w.call.WriteItems = []rpc.WriteItem{{Buf: data}}
 		w.call.MaxResults = 4
 	}
 	return w
 }
 
 // once makes one call.
-func (w *worker) once(ctx context.Context, c transport.Caller) error {
+func (w *worker) once(ctx context.Context, c rpc.Caller) error {
 	if err := c.Call(ctx, &w.call); err != nil {
 		return err
 	}

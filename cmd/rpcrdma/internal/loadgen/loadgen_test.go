@@ -15,11 +15,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // dial connects to a server with program p, until the test ends.
-func dial(t *testing.T, p transport.Program) *transport.Client {
+func dial(t *testing.T, p rpc.Program) *transport.Client {
 	t.Helper()
 	server, err := transport.NewServer(nil)
 	testutil.Must(t, err, server.Register(p))
@@ -37,8 +38,8 @@ func dial(t *testing.T, p transport.Program) *transport.Client {
 // The program moves data of every size, inline and in chunks, and refuses what is wrong.
 func TestBenchmarkProgram(t *testing.T) {
 	c := dial(t, Program())
-	call := func(proc uint32, args []byte, ri []transport.ReadItem, wi []transport.WriteItem) (*transport.Call, error) {
-		call := &transport.Call{Prog: ProgramNumber, Vers: ProgramVersion, Proc: proc, Args: args, ReadItems: ri, WriteItems: wi}
+	call := func(proc uint32, args []byte, ri []rpc.ReadItem, wi []rpc.WriteItem) (*rpc.Call, error) {
+		call := &rpc.Call{Prog: ProgramNumber, Vers: ProgramVersion, Proc: proc, Args: args, ReadItems: ri, WriteItems: wi}
 		return call, c.Call(t.Context(), call)
 	}
 	for _, size := range []int{0, 1, 7, 1000, 1 << 20, 3<<20 + 1} {
@@ -49,11 +50,11 @@ func TestBenchmarkProgram(t *testing.T) {
 				t.Errorf("ECHO of %d bytes: %d bytes, %v", size, len(got), err)
 			}
 		}
-		sink, err := call(ProcSink, xdr.AppendUint32(nil, uint32(size)), []transport.ReadItem{{Offset: 4, Data: data}}, nil)
+		sink, err := call(ProcSink, xdr.AppendUint32(nil, uint32(size)), []rpc.ReadItem{{Offset: 4, Data: data}}, nil)
 		if n, _ := xdr.ConsumeUint32(sink.Results); err != nil || int(n) != size {
 			t.Errorf("SINK of %d bytes: %d, %v", size, n, err)
 		}
-		wi := []transport.WriteItem{{Buf: make([]byte, max(size, 1))}}
+		wi := []rpc.WriteItem{{Buf: make([]byte, max(size, 1))}}
 		source, err := call(ProcSource, xdr.AppendUint32(nil, uint32(size)), nil, wi)
 		if n, _ := xdr.ConsumeUint32(source.Results); err != nil || int(n) != size || size > 4096 && (!wi[0].Chunked || wi[0].N != size) {
 			t.Errorf("SOURCE of %d bytes: %d, %v, %v", size, n, wi[0].Chunked, err)
@@ -114,7 +115,7 @@ func TestRunRefuses(t *testing.T) {
 // A wrong answer ends the step.
 func TestRunWrongAnswer(t *testing.T) {
 	p := Program()
-	p.Handler = transport.HandlerFunc(func(_ context.Context, _ *transport.Request, res *transport.Response) {
+	p.Handler = rpc.HandlerFunc(func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 		res.Results = append(res.Results, 0, 0, 0, 1)
 	})
 	c := dial(t, p)
@@ -130,7 +131,7 @@ func TestRunWrongAnswer(t *testing.T) {
 func TestRunStalls(t *testing.T) {
 	silent := make(chan struct{})
 	p := Program()
-	p.Handler = transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) { <-silent })
+	p.Handler = rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) { <-silent })
 	c := dial(t, p)
 	t.Cleanup(func() { close(silent) })
 	why := errors.New("the reason")

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -33,15 +34,15 @@ const (
 )
 
 // Program returns the benchmark program, for a server to register. It keeps no state.
-func Program() transport.Program {
-	return transport.Program{
+func Program() rpc.Program {
+	return rpc.Program{
 		Number: ProgramNumber, Low: ProgramVersion, High: ProgramVersion,
-		Handler: transport.HandlerFunc(serve), Idempotent: transport.Every,
+		Handler: rpc.HandlerFunc(serve), Idempotent: rpc.Every,
 		Inline: func(_, proc uint32) bool { return proc == ProcEcho },
 	}
 }
 
-func serve(_ context.Context, req *transport.Request, res *transport.Response) {
+func serve(_ context.Context, req *rpc.Request, res *rpc.Response) {
 	d := xdr.NewDecoder(req.Args)
 	switch req.Proc {
 	case ProcEcho, ProcSink:

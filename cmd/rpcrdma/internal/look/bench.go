@@ -18,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -255,7 +256,7 @@ func (p *benchProgress) close() {
 // A benchReport is the output of bench.
 type benchReport struct {
 	addr    string
-	info    transport.ConnInfo
+	info    rpc.ConnInfo
 	started time.Time
 	conns   uint64 // at the end
 	results []*loadgen.Result

@@ -12,6 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -77,7 +78,7 @@ counted, since it warms things up for the others. The default port is 20049.`,
 }
 
 // printPing prints the result of ping. It sorts times.
-func printPing(cmd *cobra.Command, asJSON bool, addr string, info transport.ConnInfo, prog, vers uint32, times []time.Duration) error {
+func printPing(cmd *cobra.Command, asJSON bool, addr string, info rpc.ConnInfo, prog, vers uint32, times []time.Duration) error {
 	slices.Sort(times)
 	n := len(times)
 	// The p99 is the shortest time that 99 % of the calls did not exceed.

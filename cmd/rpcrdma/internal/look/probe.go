@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -85,7 +86,7 @@ func probeConfig(ccp bool, version transport.Version) *transport.ClientConfig {
 	return cfg
 }
 
-// InfoJSON is transport.ConnInfo as --json prints it. Sizes are in bytes.
+// InfoJSON is rpc.ConnInfo as --json prints it. Sizes are in bytes.
 type InfoJSON struct {
 	Provider           string `json:"provider"`
 	Device             string `json:"device,omitempty"` // of provider rdma
@@ -125,7 +126,7 @@ type capabilitiesJSON struct {
 	OutboundReads    int    `json:"outbound_reads"`
 }
 
-func newInfoJSON(i transport.ConnInfo, nullCall string) InfoJSON {
+func newInfoJSON(i rpc.ConnInfo, nullCall string) InfoJSON {
 	c := i.Capabilities
 	j := InfoJSON{
 		Provider: i.Provider, Local: i.LocalAddr.String(), Remote: i.RemoteAddr.String(), Version: i.Version, Properties: i.Properties,

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // fillIn sets the zero values in a struct to something else.
@@ -29,9 +29,9 @@ func fillIn(v reflect.Value) {
 	}
 }
 
-// The JSON has every field of transport.ConnInfo, under a similar name.
+// The JSON has every field of rpc.ConnInfo, under a similar name.
 func TestProbeTellsAll(t *testing.T) {
-	var i transport.ConnInfo
+	var i rpc.ConnInfo
 	fillIn(reflect.ValueOf(&i).Elem())
 	i.LocalAddr, i.RemoteAddr = &net.TCPAddr{Port: 1}, &net.TCPAddr{Port: 2}
 	i.ConfigError = errors.New("text")

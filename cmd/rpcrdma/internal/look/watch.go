@@ -22,6 +22,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -119,7 +120,7 @@ func (w *watcher) run(ctx context.Context) error {
 	log := w.Logger(w.stderr)
 	cl, err := w.dial(ctx, &transport.ClientConfig{
 		Config:      transport.Config{Logger: log},
-		Callbacks:   []transport.Program{w.sub.Program()},
+		Callbacks:   []rpc.Program{w.sub.Program()},
 		OnReconnect: func(cl *transport.Client) { w.again(ctx, cl) },
 		KeepAlive:   cmp.Or(w.Timeout, -1),
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -47,10 +48,10 @@ func NewClient(cfg ClientConfig) *Client {
 
 // Program returns the program that the server calls. It must be among the callbacks of
 // the connections that [Client.Subscribe] is given.
-func (c *Client) Program() transport.Program {
-	return transport.Program{
+func (c *Client) Program() rpc.Program {
+	return rpc.Program{
 		Number: ClientProgram, Low: ClientVersion, High: ClientVersion,
-		Handler: transport.HandlerFunc(c.serve),
+		Handler: rpc.HandlerFunc(c.serve),
 	}
 }
 
@@ -74,7 +75,7 @@ func (c *Client) Subscribe(ctx context.Context, cl *transport.Client) error {
 	}
 	defer c.unlock()
 	a := subscribeArgs{dir: c.cfg.Dir, recursive: c.cfg.Recursive, old: former{again: c.known, id: c.id}}
-	call := transport.Call{
+	call := rpc.Call{
 		Prog: ServerProgram, Vers: ServerVersion, Proc: ProcSubscribe, Args: a.Append(nil),
 		NoResend: true, // it is about this connection, not the next one
 	}
@@ -113,7 +114,7 @@ func (c *Client) Unsubscribe(ctx context.Context, cl *transport.Client) error {
 	if !c.known {
 		return nil
 	}
-	call := transport.Call{
+	call := rpc.Call{
 		Prog: ServerProgram, Vers: ServerVersion, Proc: ProcUnsubscribe,
 		Args: xdr.AppendFixedOpaque(nil, c.id[:]), NoResend: true,
 	}
@@ -133,7 +134,7 @@ func (c *Client) Unsubscribe(ctx context.Context, cl *transport.Client) error {
 }
 
 // serve executes NOTIFY.
-func (c *Client) serve(ctx context.Context, req *transport.Request, res *transport.Response) {
+func (c *Client) serve(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	if req.Proc != ProcNotify {
 		res.Fail(oncrpc.ProcUnavail)
 		return

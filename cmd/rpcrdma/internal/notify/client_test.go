@@ -8,6 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -27,7 +28,7 @@ func newClient(lines *testutil.Lines) *Client {
 func (b *bed) connect(t *testing.T, c *Client) *transport.Client {
 	t.Helper()
 	cl, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), b.addr, &transport.ClientConfig{
-		NoReconnect: true, Callbacks: []transport.Program{c.Program()},
+		NoReconnect: true, Callbacks: []rpc.Program{c.Program()},
 	})
 	testutil.Must(t, err)
 	t.Cleanup(func() { cl.Close() })
@@ -107,8 +108,8 @@ func TestWatchNumbers(t *testing.T) {
 		if tt.args.id == (token{}) {
 			tt.args.id = c.id
 		}
-		var res transport.Response
-		req := &transport.Request{Procedure: transport.Procedure{Proc: ProcNotify}, Args: tt.args.Append(nil)}
+		var res rpc.Response
+		req := &rpc.Request{Procedure: rpc.Procedure{Proc: ProcNotify}, Args: tt.args.Append(nil)}
 		before := len(lines.All())
 		c.serve(t.Context(), req, &res)
 		testutil.WantLines(t, lines.All()[before:], tt.want...)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -22,7 +23,7 @@ func ExampleClient() {
 		},
 	})
 	client, err := transport.Dial(ctx, iwarp.New(iwarp.Config{}), "server.example:20049", &transport.ClientConfig{
-		Callbacks:   []transport.Program{watch.Program()}, // before it subscribes: events may come at once
+		Callbacks:   []rpc.Program{watch.Program()}, // before it subscribes: events may come at once
 		OnReconnect: func(c *transport.Client) { watch.Subscribe(ctx, c) },
 	})
 	if err != nil {

@@ -65,10 +65,10 @@ func NewServer(source Source, log *slog.Logger) *Server {
 }
 
 // Program returns the program, for a [transport.Server] to register.
-func (s *Server) Program() transport.Program {
-	return transport.Program{
+func (s *Server) Program() rpc.Program {
+	return rpc.Program{
 		Number: ServerProgram, Low: ServerVersion, High: ServerVersion,
-		Handler: transport.HandlerFunc(s.serve),
+		Handler: rpc.HandlerFunc(s.serve),
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-func (s *Server) serve(_ context.Context, req *transport.Request, res *transport.Response) {
+func (s *Server) serve(_ context.Context, req *rpc.Request, res *rpc.Response) {
 	d := xdr.NewDecoder(req.Args)
 	switch req.Proc {
 	case ProcSubscribe:
@@ -307,9 +307,9 @@ func (s *subscription) send() (more bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.server.answer)
 	defer cancel()
-	call := transport.Call{Prog: ClientProgram, Vers: ClientVersion, Proc: ProcNotify, Args: a.Append(nil)}
+	call := rpc.Call{Prog: ClientProgram, Vers: ClientVersion, Proc: ProcNotify, Args: a.Append(nil)}
 	err = s.back.Call(ctx, &call)
-	var size *transport.SizeError
+	var size *rpc.SizeError
 	if errors.As(err, &size) {
 		// The connection that came next takes less than the one it was made for.
 		a.events = []Event{overflow()}

@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -155,8 +156,8 @@ func (b *bed) dial(t *testing.T, cfg transport.ClientConfig) *notified {
 func (b *bed) redial(t *testing.T, c *notified, cfg transport.ClientConfig) {
 	t.Helper()
 	if cfg.Callbacks == nil {
-		cfg.Callbacks = []transport.Program{{
-			Number: ClientProgram, Low: ClientVersion, High: ClientVersion, Handler: transport.HandlerFunc(c.serve),
+		cfg.Callbacks = []rpc.Program{{
+			Number: ClientProgram, Low: ClientVersion, High: ClientVersion, Handler: rpc.HandlerFunc(c.serve),
 		}}
 	}
 	cfg.NoReconnect = true
@@ -166,7 +167,7 @@ func (b *bed) redial(t *testing.T, c *notified, cfg transport.ClientConfig) {
 	c.cl = cl
 }
 
-func (c *notified) serve(_ context.Context, req *transport.Request, res *transport.Response) {
+func (c *notified) serve(_ context.Context, req *rpc.Request, res *rpc.Response) {
 	c.hold.Lock()
 	defer c.hold.Unlock()
 	c.mu.Lock()
@@ -192,7 +193,7 @@ func (c *notified) serve(_ context.Context, req *transport.Request, res *transpo
 }
 
 func (c *notified) subscribe(a subscribeArgs) (r subscribeRes, err error) {
-	call := transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: ProcSubscribe, Args: a.Append(nil)}
+	call := rpc.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: ProcSubscribe, Args: a.Append(nil)}
 	if err = c.cl.Call(c.t.Context(), &call); err != nil {
 		return r, err
 	}
@@ -203,7 +204,7 @@ func (c *notified) subscribe(a subscribeArgs) (r subscribeRes, err error) {
 
 func (c *notified) unsubscribe(id token) Status {
 	c.t.Helper()
-	call := transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: ProcUnsubscribe, Args: xdr.AppendFixedOpaque(nil, id[:])}
+	call := rpc.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: ProcUnsubscribe, Args: xdr.AppendFixedOpaque(nil, id[:])}
 	testutil.Must(c.t, c.cl.Call(c.t.Context(), &call))
 	d := xdr.NewDecoder(call.Results)
 	status := Status(d.Uint32())
@@ -286,7 +287,7 @@ func TestSubscribeHostile(t *testing.T) {
 	c := b.dial(t, transport.ClientConfig{})
 	garbage := func(proc uint32, args []byte) {
 		t.Helper()
-		err := c.cl.Call(t.Context(), &transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: proc, Args: args})
+		err := c.cl.Call(t.Context(), &rpc.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: proc, Args: args})
 		want := oncrpc.GarbageArgs
 		if proc > ProcUnsubscribe {
 			want = oncrpc.ProcUnavail
@@ -375,8 +376,8 @@ func TestSubscriptionsOfANetwork(t *testing.T) {
 		c := &notified{t: t, numbers: make(map[token]uint64)}
 		cl, err := transport.DialTCPWith(t.Context(), addr, &transport.ClientConfig{
 			NoReconnect: true,
-			Callbacks: []transport.Program{{
-				Number: ClientProgram, Low: ClientVersion, High: ClientVersion, Handler: transport.HandlerFunc(c.serve),
+			Callbacks: []rpc.Program{{
+				Number: ClientProgram, Low: ClientVersion, High: ClientVersion, Handler: rpc.HandlerFunc(c.serve),
 			}},
 		}, func(context.Context, string) (net.Conn, error) {
 			a, b := net.Pipe()
@@ -452,8 +453,8 @@ func TestSubscriptionEnds(t *testing.T) {
 	}
 	t.Run("without the program", func(t *testing.T) {
 		b := newBed(t, short, testutil.Patience)
-		c := b.dial(t, transport.ClientConfig{Callbacks: []transport.Program{{
-			Number: ClientProgram + 1, Low: 1, High: 1, Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {}),
+		c := b.dial(t, transport.ClientConfig{Callbacks: []rpc.Program{{
+			Number: ClientProgram + 1, Low: 1, High: 1, Handler: rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {}),
 		}}})
 		// The server asks at once whether the program is there, and may have ended the
 		// connection before the reply has left.
@@ -526,10 +527,10 @@ func FuzzNotifyCalls(f *testing.F) {
 	}
 	f.Add(testutil.AppendCall(testutil.AppendCall(nil, ProcUnsubscribe, make([]byte, 16)), 9, nil))
 	b := newBed(f, time.Minute, time.Minute)
-	silent := transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {})
+	silent := rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {})
 	cl, err := transport.Dial(context.Background(), iwarp.New(iwarp.Config{}), b.addr, &transport.ClientConfig{
 		NoReconnect: true,
-		Callbacks:   []transport.Program{{Number: ClientProgram, Low: ClientVersion, High: ClientVersion, Handler: silent}},
+		Callbacks:   []rpc.Program{{Number: ClientProgram, Low: ClientVersion, High: ClientVersion, Handler: silent}},
 	})
 	testutil.Must(f, err)
 	f.Cleanup(func() { cl.Close() })
@@ -537,7 +538,7 @@ func FuzzNotifyCalls(f *testing.F) {
 		c := &notified{t: t, cl: cl}
 		var ids []token
 		testutil.EachCall(in, func(proc uint32, args []byte) {
-			call := transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: proc, Args: args}
+			call := rpc.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: proc, Args: args}
 			err := cl.Call(t.Context(), &call)
 			var rpc *oncrpc.RPCError
 			if err != nil && !errors.As(err, &rpc) {

@@ -25,6 +25,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -273,7 +274,7 @@ func ConcernsOne(ctx context.Context, err error) bool {
 		changed *nfs.ChangedError
 		reply   *nfs.BadReplyError
 		denied  *oncrpc.RPCError
-		refused *transport.RDMAError
+		refused *rpc.RDMAError
 		path    *fs.PathError
 		link    *os.LinkError
 	)

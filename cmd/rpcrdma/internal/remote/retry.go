@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -131,7 +132,7 @@ const (
 const settle = 5 * time.Second
 
 // step looks at the counters of a connection on which pending calls have no reply.
-func (p *patience) step(now time.Time, s transport.Stats, pending int) verdict {
+func (p *patience) step(now time.Time, s rpc.Stats, pending int) verdict {
 	down := s.OpenConns == 0
 	p.lost, p.recovered = down && !p.down, p.down && !down
 	if p.lost || p.recovered || !p.begun {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A patience gives up when the connection is away for longer than --retry, and when it is
@@ -35,7 +35,7 @@ func TestPatience(t *testing.T) {
 		p := patience{retry: tt.retry, limit: tt.limit}
 		start := time.Unix(0, 0)
 		for i, s := range tt.steps {
-			st := transport.Stats{Replies: s.heard}
+			st := rpc.Stats{Replies: s.heard}
 			if s.up {
 				st.OpenConns = 1
 			}

@@ -23,10 +23,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 	"github.com/rpcrdma/rpcrdma/rpc/prometheus"
 	"github.com/rpcrdma/rpcrdma/rpc/status"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // Bounds of the port for metrics: load on it costs a small part of a processor.
@@ -95,11 +95,11 @@ func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error)
 }
 
 // observer is for the transport: nil if there are no metrics.
-func (m *metrics) observer() transport.Observer {
+func (m *metrics) observer() rpc.Observer {
 	if m == nil {
 		return nil
 	}
-	return transport.Observers(m.monitor, m.collector)
+	return rpc.Observers(m.monitor, m.collector)
 }
 
 // start serves until Close.

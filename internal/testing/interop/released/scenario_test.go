@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -68,8 +69,8 @@ func serve(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	repeat := func(place func(res *transport.Response, data []byte)) transport.HandlerFunc {
-		return func(_ context.Context, req *transport.Request, res *transport.Response) {
+	repeat := func(place func(res *rpc.Response, data []byte)) rpc.HandlerFunc {
+		return func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			if len(req.Args) != 4 {
 				res.Fail(oncrpc.GarbageArgs)
 				return
@@ -77,19 +78,19 @@ func serve(t *testing.T) string {
 			place(res, pattern(int(min(binary.BigEndian.Uint32(req.Args), 2*size))))
 		}
 	}
-	err = server.Register(transport.Program{Number: program, Low: 1, High: 1, Handler: transport.Procedures{
-		echo: func(_ context.Context, req *transport.Request, res *transport.Response) {
+	err = server.Register(rpc.Program{Number: program, Low: 1, High: 1, Handler: rpc.Procedures{
+		echo: func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			res.Results = append(res.Results, req.Args...)
 		},
-		sum: func(_ context.Context, req *transport.Request, res *transport.Response) {
+		sum: func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			res.Results = xdr.AppendUint32(res.Results, total(opaque(req.Args)))
 		},
-		fill: repeat(func(res *transport.Response, data []byte) { res.AddItem(data, nil) }),
-		long: repeat(func(res *transport.Response, data []byte) { res.Results = xdr.AppendOpaque(res.Results, data) }),
-		fail: func(_ context.Context, _ *transport.Request, res *transport.Response) { res.Fail(oncrpc.GarbageArgs) },
-		ask: func(ctx context.Context, req *transport.Request, res *transport.Response) {
+		fill: repeat(func(res *rpc.Response, data []byte) { res.AddItem(data, nil) }),
+		long: repeat(func(res *rpc.Response, data []byte) { res.Results = xdr.AppendOpaque(res.Results, data) }),
+		fail: func(_ context.Context, _ *rpc.Request, res *rpc.Response) { res.Fail(oncrpc.GarbageArgs) },
+		ask: func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			req.Conn().AllowBackward(1)
-			call := transport.Call{Prog: back, Vers: 1, Proc: question, Args: req.Args, MaxResults: 64}
+			call := rpc.Call{Prog: back, Vers: 1, Proc: question, Args: req.Args, MaxResults: 64}
 			if err := req.Conn().Call(ctx, &call); err != nil {
 				res.FailWith(req, err)
 				return
@@ -111,13 +112,13 @@ func serve(t *testing.T) string {
 // dial returns today's client.
 func dial(t *testing.T, addr string, version transport.Version) (*transport.Client, error) {
 	t.Helper()
-	answer := func(_ context.Context, req *transport.Request, res *transport.Response) {
+	answer := func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 		res.Results = xdr.AppendOpaque(res.Results, bytes.Repeat(opaque(req.Args), 2))
 	}
 	return transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), addr, &transport.ClientConfig{
 		NoReconnect: true,
 		Config:      transport.Config{Version: version},
-		Callbacks:   []transport.Program{{Number: back, Low: 1, High: 1, Handler: transport.Procedures{question: answer}}},
+		Callbacks:   []rpc.Program{{Number: back, Low: 1, High: 1, Handler: rpc.Procedures{question: answer}}},
 	})
 }
 
@@ -132,17 +133,17 @@ var scenarios = []scenario{
 	{"null", func(ctx context.Context, c *transport.Client) error { return c.Null(ctx, program, 1) }},
 	{"inline", func(ctx context.Context, c *transport.Client) error {
 		args := xdr.AppendOpaque(nil, []byte("hello"))
-		return calls(ctx, c, &transport.Call{Proc: echo, Args: args, MaxResults: 64}, args)
+		return calls(ctx, c, &rpc.Call{Proc: echo, Args: args, MaxResults: 64}, args)
 	}},
 	{"read-chunk", func(ctx context.Context, c *transport.Client) error {
 		data := pattern(size)
-		return calls(ctx, c, &transport.Call{
-			Proc: sum, Args: xdr.AppendUint32(nil, size), ReadItems: []transport.ReadItem{{Offset: 4, Data: data}}, MaxResults: 4,
+		return calls(ctx, c, &rpc.Call{
+			Proc: sum, Args: xdr.AppendUint32(nil, size), ReadItems: []rpc.ReadItem{{Offset: 4, Data: data}}, MaxResults: 4,
 		}, xdr.AppendUint32(nil, total(data)))
 	}},
 	{"write-chunk", func(ctx context.Context, c *transport.Client) error {
 		buf := make([]byte, size+3)
-		call := &transport.Call{Proc: fill, Args: xdr.AppendUint32(nil, size), WriteItems: []transport.WriteItem{{Buf: buf}}, MaxResults: 4}
+		call := &rpc.Call{Proc: fill, Args: xdr.AppendUint32(nil, size), WriteItems: []rpc.WriteItem{{Buf: buf}}, MaxResults: 4}
 		if err := calls(ctx, c, call, xdr.AppendUint32(nil, size)); err != nil {
 			return err
 		}
@@ -152,33 +153,33 @@ var scenarios = []scenario{
 		return nil
 	}},
 	{"reply-chunk", func(ctx context.Context, c *transport.Client) error {
-		return calls(ctx, c, &transport.Call{Proc: long, Args: xdr.AppendUint32(nil, size), MaxResults: size + 7}, xdr.AppendOpaque(nil, pattern(size)))
+		return calls(ctx, c, &rpc.Call{Proc: long, Args: xdr.AppendUint32(nil, size), MaxResults: size + 7}, xdr.AppendOpaque(nil, pattern(size)))
 	}},
 	{"long-call", func(ctx context.Context, c *transport.Client) error {
 		data := pattern(size)
-		return calls(ctx, c, &transport.Call{Proc: sum, Args: xdr.AppendOpaque(nil, data), MaxResults: 4}, xdr.AppendUint32(nil, total(data)))
+		return calls(ctx, c, &rpc.Call{Proc: sum, Args: xdr.AppendOpaque(nil, data), MaxResults: 4}, xdr.AppendUint32(nil, total(data)))
 	}},
 	{"program-error", func(ctx context.Context, c *transport.Client) error {
-		err := calls(ctx, c, &transport.Call{Proc: fail, MaxResults: 4}, nil)
+		err := calls(ctx, c, &rpc.Call{Proc: fail, MaxResults: 4}, nil)
 		if e := (*oncrpc.RPCError)(nil); !errors.As(err, &e) || e.AcceptStat != oncrpc.GarbageArgs {
 			return fmt.Errorf("got %v, want GARBAGE_ARGS", err)
 		}
 		return nil
 	}},
 	{"transport-error", func(ctx context.Context, c *transport.Client) error {
-		err := calls(ctx, c, &transport.Call{Proc: long, Args: xdr.AppendUint32(nil, size), MaxResults: 64}, nil)
-		if e := (*transport.RDMAError)(nil); !errors.As(err, &e) || e.Code != rpcrdma.ErrChunk {
+		err := calls(ctx, c, &rpc.Call{Proc: long, Args: xdr.AppendUint32(nil, size), MaxResults: 64}, nil)
+		if e := (*rpc.RDMAError)(nil); !errors.As(err, &e) || e.Code != rpcrdma.ErrChunk {
 			return fmt.Errorf("got %v, want ERR_CHUNK", err)
 		}
 		return nil
 	}},
 	{"backward", func(ctx context.Context, c *transport.Client) error {
-		return calls(ctx, c, &transport.Call{Proc: ask, Args: xdr.AppendOpaque(nil, []byte("who?")), MaxResults: 64}, xdr.AppendOpaque(nil, []byte("who?who?")))
+		return calls(ctx, c, &rpc.Call{Proc: ask, Args: xdr.AppendOpaque(nil, []byte("who?")), MaxResults: 64}, xdr.AppendOpaque(nil, []byte("who?who?")))
 	}},
 }
 
 // calls makes a call of the program and compares its results.
-func calls(ctx context.Context, c *transport.Client, call *transport.Call, want []byte) error {
+func calls(ctx context.Context, c *transport.Client, call *rpc.Call, want []byte) error {
 	call.Prog, call.Vers = program, 1
 	if err := c.Call(ctx, call); err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -129,18 +130,18 @@ func callWrongly(t *testing.T, path, buffer string) {
 	v2 := NewEchoV2Client(c)
 	for _, tt := range []struct {
 		name string
-		call transport.Call
+		call rpc.Call
 		want oncrpc.RPCError
 	}{
-		{"program", transport.Call{Prog: EchoProg + 1, Vers: EchoV2}, oncrpc.RPCError{AcceptStat: oncrpc.ProgUnavail}},
-		{"version", transport.Call{Prog: EchoProg, Vers: 9}, oncrpc.RPCError{AcceptStat: oncrpc.ProgMismatch, Low: EchoV2, High: EchoV3}},
-		{"procedure", transport.Call{Prog: EchoProg, Vers: EchoV2, Proc: 99}, oncrpc.RPCError{AcceptStat: oncrpc.ProcUnavail}},
-		{"no arguments", transport.Call{Prog: EchoProg, Vers: EchoV2, Proc: EchoBasic}, oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs}},
-		{"label too long", transport.Call{Prog: EchoProg, Vers: EchoV2, Proc: EchoBulk,
+		{"program", rpc.Call{Prog: EchoProg + 1, Vers: EchoV2}, oncrpc.RPCError{AcceptStat: oncrpc.ProgUnavail}},
+		{"version", rpc.Call{Prog: EchoProg, Vers: 9}, oncrpc.RPCError{AcceptStat: oncrpc.ProgMismatch, Low: EchoV2, High: EchoV3}},
+		{"procedure", rpc.Call{Prog: EchoProg, Vers: EchoV2, Proc: 99}, oncrpc.RPCError{AcceptStat: oncrpc.ProcUnavail}},
+		{"no arguments", rpc.Call{Prog: EchoProg, Vers: EchoV2, Proc: EchoBasic}, oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs}},
+		{"label too long", rpc.Call{Prog: EchoProg, Vers: EchoV2, Proc: EchoBulk,
 			Args: xdr.AppendBool(xdr.AppendOpaque(xdr.AppendString(nil, "one more than 16."), nil), true)},
 			oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs}},
-		{"failure", transport.Call{Prog: EchoProg, Vers: EchoV2, Proc: EchoFail}, oncrpc.RPCError{AcceptStat: oncrpc.SystemErr}},
-		{"no credentials", transport.Call{Prog: EchoProg, Vers: EchoV2, Proc: EchoUser},
+		{"failure", rpc.Call{Prog: EchoProg, Vers: EchoV2, Proc: EchoFail}, oncrpc.RPCError{AcceptStat: oncrpc.SystemErr}},
+		{"no credentials", rpc.Call{Prog: EchoProg, Vers: EchoV2, Proc: EchoUser},
 			oncrpc.RPCError{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: oncrpc.AuthTooWeak}},
 	} {
 		tt.want.Prog, tt.want.Vers, tt.want.Proc = tt.call.Prog, tt.call.Vers, tt.call.Proc
@@ -165,9 +166,9 @@ func callWrongly(t *testing.T, path, buffer string) {
 }
 
 // An oddColor is a client that sends 77 as the arguments of every call.
-type oddColor struct{ transport.Caller }
+type oddColor struct{ rpc.Caller }
 
-func (o oddColor) Call(ctx context.Context, call *transport.Call) error {
+func (o oddColor) Call(ctx context.Context, call *rpc.Call) error {
 	call.Args = xdr.AppendInt32(call.Args[:0], 77)
 	return o.Caller.Call(ctx, call)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -41,61 +42,61 @@ func (e *echo) saw(v any) {
 	e.counts[i]++
 }
 
-func (e *echo) Basic(_ context.Context, _ *transport.Request, args, res *Basic) error {
+func (e *echo) Basic(_ context.Context, _ *rpc.Request, args, res *Basic) error {
 	e.saw(*args)
 	*res = *args
 	return nil
 }
 
-func (e *echo) Arrays(_ context.Context, _ *transport.Request, args, res *Arrays) error {
+func (e *echo) Arrays(_ context.Context, _ *rpc.Request, args, res *Arrays) error {
 	e.saw(*args)
 	*res = *args
 	return nil
 }
 
-func (e *echo) Unions(_ context.Context, _ *transport.Request, args, res *Unions) error {
+func (e *echo) Unions(_ context.Context, _ *rpc.Request, args, res *Unions) error {
 	e.saw(*args)
 	*res = *args
 	return nil
 }
 
-func (e *echo) Nodes(_ context.Context, _ *transport.Request, args Nodes, res *Nodes) error {
+func (e *echo) Nodes(_ context.Context, _ *rpc.Request, args Nodes, res *Nodes) error {
 	e.saw(args)
 	*res = args
 	return nil
 }
 
-func (e *echo) Options(_ context.Context, _ *transport.Request, args, res *Options) error {
+func (e *echo) Options(_ context.Context, _ *rpc.Request, args, res *Options) error {
 	e.saw(*args)
 	*res = *args
 	return nil
 }
 
-func (e *echo) Bulk(_ context.Context, _ *transport.Request, args, res *Bulk) error {
+func (e *echo) Bulk(_ context.Context, _ *rpc.Request, args, res *Bulk) error {
 	e.saw(*args)
 	*res = *args
 	return nil
 }
 
-func (e *echo) Color(_ context.Context, _ *transport.Request, args Color, res *Color) error {
+func (e *echo) Color(_ context.Context, _ *rpc.Request, args Color, res *Color) error {
 	e.saw(args)
 	*res = args
 	return nil
 }
 
-func (e *echo) Text(_ context.Context, _ *transport.Request, text string, res *string) error {
+func (e *echo) Text(_ context.Context, _ *rpc.Request, text string, res *string) error {
 	e.saw(text)
 	*res = text
 	return nil
 }
 
-func (e *echo) Several(_ context.Context, _ *transport.Request, number int32, text Label, hue Color, data Payload, res *Arrays) error {
+func (e *echo) Several(_ context.Context, _ *rpc.Request, number int32, text Label, hue Color, data Payload, res *Arrays) error {
 	e.saw(several{number, text, hue, string(data)})
 	*res = Arrays{Ints: [3]int32{2: number}, Named: text, Hues: []Color{hue}, Rest: data}
 	return nil
 }
 
-func (e *echo) User(_ context.Context, req *transport.Request, res *uint32) error {
+func (e *echo) User(_ context.Context, req *rpc.Request, res *uint32) error {
 	var user oncrpc.AuthSys
 	if _, err := oncrpc.ConsumeAuthSys(req.Cred.Body, &user); err != nil || req.Cred.Flavor != oncrpc.FlavorSys || user.Machine != "machine" || user.GID != 5678 {
 		return errors.New("credentials of another user")
@@ -104,9 +105,9 @@ func (e *echo) User(_ context.Context, req *transport.Request, res *uint32) erro
 	return nil
 }
 
-func (e *echo) Fail(context.Context, *transport.Request) error { return errors.New("as it is to") }
+func (e *echo) Fail(context.Context, *rpc.Request) error { return errors.New("as it is to") }
 
-func (e *echo) End(context.Context, *transport.Request) error {
+func (e *echo) End(context.Context, *rpc.Request) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ends++
@@ -116,7 +117,7 @@ func (e *echo) End(context.Context, *transport.Request) error {
 // An echo3 is our server of the other version.
 type echo3 struct{}
 
-func (echo3) Number(_ context.Context, _ *transport.Request, args int64, res *int64) error {
+func (echo3) Number(_ context.Context, _ *rpc.Request, args int64, res *int64) error {
 	*res = args
 	return nil
 }
@@ -126,7 +127,7 @@ func serve(t *testing.T, e *echo) (port string) {
 	t.Helper()
 	s, err := transport.NewServer(nil)
 	testutil.Must(t, err)
-	both, err := transport.Versions(EchoV2Program(e), EchoV3Program(echo3{}))
+	both, err := rpc.Versions(EchoV2Program(e), EchoV3Program(echo3{}))
 	testutil.Must(t, err, s.Register(both))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testutil.Must(t, err)

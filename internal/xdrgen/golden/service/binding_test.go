@@ -10,18 +10,18 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-func proc(n uint32) transport.Procedure {
-	return transport.Procedure{Prog: StoreProg, Vers: StoreV1, Proc: n}
+func proc(n uint32) rpc.Procedure {
+	return rpc.Procedure{Prog: StoreProg, Vers: StoreV1, Proc: n}
 }
 
 // message is a value to encode.
 type message interface{ Append(b []byte) []byte }
 
 // in returns the data of items.
-func in(stream []byte, items []transport.Range) []string {
+func in(stream []byte, items []rpc.Range) []string {
 	var list []string
 	for _, r := range items {
 		list = append(list, string(stream[r.Offset:][:r.Length]))
@@ -47,7 +47,7 @@ func TestBindingItems(t *testing.T) {
 		{"ECHO", StoreEcho, &GetArgs{Id: StoreId("id")}, nil},
 		{"none", StoreClear, &ListArgs{}, nil},
 	}
-	stale := []transport.Range{{Offset: 1, Length: 1}}
+	stale := []rpc.Range{{Offset: 1, Length: 1}}
 	for _, tt := range args {
 		b := tt.args.Append(nil)
 		items, _ := StoreV1Binding{}.Call(proc(tt.proc), b, stale)
@@ -93,8 +93,8 @@ func TestBindingHostile(t *testing.T) {
 	put := (&PutArgs{Id: StoreId("id"), Value: StoreValue("value")}).Append(nil)
 	get := (&GetRes{Ok: GetOk{Tag: []byte("tag"), Value: []byte("value")}}).Append(nil)
 	swap := (&Pair{Text: []byte("text"), Other: StoreValue("other")}).Append(nil)
-	stale := []transport.Range{{Offset: 1, Length: 1}}
-	none := func(name string, b []byte, p transport.Procedure) {
+	stale := []rpc.Range{{Offset: 1, Length: 1}}
+	none := func(name string, b []byte, p rpc.Procedure) {
 		t.Helper()
 		if items, _ := (StoreV1Binding{}).Call(p, b, stale); len(items) > 0 {
 			t.Errorf("%s: arguments have items %v", name, items)
@@ -121,7 +121,7 @@ func TestBindingHostile(t *testing.T) {
 	none("length of 2^32-1", testutil.Hex(t, "00000000 00000000 ffffffff 00000000"), proc(StoreGet))
 	none("length beyond the limit", testutil.Hex(t, "00000000 00100001 00000000"), proc(StorePut))
 	none("option that is no bool", testutil.Hex(t, "00000000 00000000 00000002 00000000"), proc(StoreSwap))
-	for _, p := range []transport.Procedure{
+	for _, p := range []rpc.Procedure{
 		{Prog: StoreProg + 1, Vers: StoreV1, Proc: StorePut}, {Prog: StoreProg, Vers: StoreV2, Proc: StorePut},
 		{Prog: StoreProg, Vers: StoreV1, Proc: 99}, {},
 	} {
@@ -130,7 +130,7 @@ func TestBindingHostile(t *testing.T) {
 }
 
 func TestBindingBounds(t *testing.T) {
-	bounds := func(p uint32, args message) transport.ReplyBounds {
+	bounds := func(p uint32, args message) rpc.ReplyBounds {
 		var b []byte
 		if args != nil {
 			b = args.Append(nil)
@@ -138,25 +138,25 @@ func TestBindingBounds(t *testing.T) {
 		_, r := StoreV1Binding{}.Call(proc(p), b, nil)
 		return r
 	}
-	get := func(n int) transport.ReplyBounds {
-		return transport.ReplyBounds{MaxResults: 4 + 20 + 4 + 4, Items: [4]int{n}, NumItems: 1}
+	get := func(n int) rpc.ReplyBounds {
+		return rpc.ReplyBounds{MaxResults: 4 + 20 + 4 + 4, Items: [4]int{n}, NumItems: 1}
 	}
 	for _, tt := range []struct {
 		name      string
-		got, want transport.ReplyBounds
+		got, want rpc.ReplyBounds
 	}{
-		{"sizes of types", bounds(StorePut, nil), transport.ReplyBounds{MaxResults: 12}},
-		{"void", bounds(StoreClear, nil), transport.ReplyBounds{}},
-		{"no such procedure", bounds(99, nil), transport.ReplyBounds{}},
-		{"no limit", bounds(StoreName, nil), transport.ReplyBounds{MaxResults: 4 + 65536}},
+		{"sizes of types", bounds(StorePut, nil), rpc.ReplyBounds{MaxResults: 12}},
+		{"void", bounds(StoreClear, nil), rpc.ReplyBounds{}},
+		{"no such procedure", bounds(99, nil), rpc.ReplyBounds{}},
+		{"no limit", bounds(StoreName, nil), rpc.ReplyBounds{MaxResults: 4 + 65536}},
 		{"item with a count", bounds(StoreGet, &GetArgs{Count: 5}), get(8)},
 		{"count of 2^32-1", bounds(StoreGet, &GetArgs{Count: 1<<32 - 1}), get(16 << 20)},
-		{"arguments that do not decode", bounds(StoreGet, &StoreId{1}), transport.ReplyBounds{MaxResults: 32}},
-		{"list with a count", bounds(StoreList, &ListArgs{Count: 1001}), transport.ReplyBounds{MaxResults: 8 + 1004}},
+		{"arguments that do not decode", bounds(StoreGet, &StoreId{1}), rpc.ReplyBounds{MaxResults: 32}},
+		{"list with a count", bounds(StoreList, &ListArgs{Count: 1001}), rpc.ReplyBounds{MaxResults: 8 + 1004}},
 		{"items with a number and a limit", bounds(StoreSwap, nil),
-			transport.ReplyBounds{MaxResults: 24, Items: [4]int{65536, MaxValue}, NumItems: 2}},
+			rpc.ReplyBounds{MaxResults: 24, Items: [4]int{65536, MaxValue}, NumItems: 2}},
 		{"number for what is no item here", bounds(StoreCopy, nil),
-			transport.ReplyBounds{MaxResults: 24 + 65536, Items: [4]int{MaxValue}, NumItems: 1}},
+			rpc.ReplyBounds{MaxResults: 24 + 65536, Items: [4]int{MaxValue}, NumItems: 1}},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, tt.got, tt.want)
@@ -167,7 +167,7 @@ func TestBindingBounds(t *testing.T) {
 func TestIdempotent(t *testing.T) {
 	program := StoreV1Program(UnimplementedStoreV1Server{})
 	for p, want := range map[uint32]bool{StoreGet: true, StoreSwap: true, StorePut: false, StoreClear: false, 99: false} {
-		if program.Idempotent(StoreV1, p) != want || program.Idempotent(StoreV1+1, p) || program.Binding.(transport.Idempotence).Idempotent(proc(p)) != want {
+		if program.Idempotent(StoreV1, p) != want || program.Idempotent(StoreV1+1, p) || program.Binding.(rpc.Idempotence).Idempotent(proc(p)) != want {
 			t.Errorf("procedure %d: idempotent is not %v", p, want)
 		}
 	}
@@ -181,7 +181,7 @@ func TestIdempotent(t *testing.T) {
 func TestBindingAllocs(t *testing.T) {
 	put := (&PutArgs{Id: StoreId("id"), Value: StoreValue("value")}).Append(nil)
 	swap := (&Pair{Text: []byte("text"), Mark: &StoreToken{1}, Other: StoreValue("other")}).Append(nil)
-	items := make([]transport.Range, 0, 4)
+	items := make([]rpc.Range, 0, 4)
 	if n := testing.AllocsPerRun(100, func() {
 		items, _ = StoreV1Binding{}.Call(proc(StorePut), put, items)
 		items, _ = StoreV1Binding{}.Call(proc(StoreSwap), swap, items)
@@ -205,7 +205,7 @@ func FuzzBinding(f *testing.F) {
 		before := bytes.Clone(b)
 		args, bounds := StoreV1Binding{}.Call(proc(p), b, nil)
 		results := StoreV1Binding{}.Reply(proc(p), b, false, nil)
-		for _, items := range [][]transport.Range{args, results} {
+		for _, items := range [][]rpc.Range{args, results} {
 			end := 0
 			for _, r := range items {
 				if r.Offset < end+xdr.Unit || r.Offset%xdr.Unit != 0 || r.Length < 0 || r.End() > len(b) {

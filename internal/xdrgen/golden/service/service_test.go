@@ -18,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -30,7 +31,7 @@ type store struct {
 	released atomic.Int64
 }
 
-func (s *store) Put(_ context.Context, _ *transport.Request, args *PutArgs, res *PutRes) error {
+func (s *store) Put(_ context.Context, _ *rpc.Request, args *PutArgs, res *PutRes) error {
 	if len(args.Id) == 0 {
 		res.Status = StoreFull
 		return nil
@@ -42,7 +43,7 @@ func (s *store) Put(_ context.Context, _ *transport.Request, args *PutArgs, res 
 	return nil
 }
 
-func (s *store) Get(_ context.Context, req *transport.Request, args *GetArgs, res *GetRes) error {
+func (s *store) Get(_ context.Context, req *rpc.Request, args *GetArgs, res *GetRes) error {
 	s.mu.Lock()
 	value, ok := s.values[string(args.Id)]
 	s.mu.Unlock()
@@ -63,33 +64,33 @@ func (s *store) Get(_ context.Context, req *transport.Request, args *GetArgs, re
 	return nil
 }
 
-func (s *store) Count(_ context.Context, _ *transport.Request, shard uint32, res *uint32) error {
+func (s *store) Count(_ context.Context, _ *rpc.Request, shard uint32, res *uint32) error {
 	*res = shard + 1
 	return nil
 }
 
-func (s *store) Name(_ context.Context, _ *transport.Request, shard uint32, prefix string, res *string) error {
+func (s *store) Name(_ context.Context, _ *rpc.Request, shard uint32, prefix string, res *string) error {
 	*res = fmt.Sprint(prefix, shard)
 	return nil
 }
 
 // Swap answers with what is in the call.
-func (s *store) Swap(_ context.Context, _ *transport.Request, args, res *Pair) error {
+func (s *store) Swap(_ context.Context, _ *rpc.Request, args, res *Pair) error {
 	*res = Pair{Number: -args.Number, Text: args.Other, Mark: args.Mark, Other: args.Text}
 	return nil
 }
 
-func (s *store) Copy(_ context.Context, _ *transport.Request, args, res *Pair) error {
+func (s *store) Copy(_ context.Context, _ *rpc.Request, args, res *Pair) error {
 	*res = *args
 	return nil
 }
 
-func (s *store) Echo(_ context.Context, _ *transport.Request, args, res *GetArgs) error {
+func (s *store) Echo(_ context.Context, _ *rpc.Request, args, res *GetArgs) error {
 	*res = *args
 	return nil
 }
 
-func (s *store) List(_ context.Context, _ *transport.Request, args *ListArgs, res *Listing) error {
+func (s *store) List(_ context.Context, _ *rpc.Request, args *ListArgs, res *Listing) error {
 	for i := range args.Count {
 		res.Entries = append(res.Entries, Entry{Id: StoreId{byte(i)}, Size: uint64(args.Cookie)})
 	}
@@ -97,7 +98,7 @@ func (s *store) List(_ context.Context, _ *transport.Request, args *ListArgs, re
 	return nil
 }
 
-func (s *store) Clear(context.Context, *transport.Request) error {
+func (s *store) Clear(context.Context, *rpc.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.values)
@@ -105,7 +106,7 @@ func (s *store) Clear(context.Context, *transport.Request) error {
 }
 
 // Watch calls the client back before it answers.
-func (s *store) Watch(ctx context.Context, req *transport.Request, events uint32, id StoreId, res *StoreStatus) error {
+func (s *store) Watch(ctx context.Context, req *rpc.Request, events uint32, id StoreId, res *StoreStatus) error {
 	req.Conn().AllowBackward(0)
 	back := NewWatchV1Client(req.Conn())
 	if err := back.Null(ctx); err != nil {
@@ -130,7 +131,7 @@ type watcher struct {
 	ids []string
 }
 
-func (w *watcher) Changed(_ context.Context, _ *transport.Request, id StoreId, status StoreStatus, res *uint32) error {
+func (w *watcher) Changed(_ context.Context, _ *rpc.Request, id StoreId, status StoreStatus, res *uint32) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ids = append(w.ids, fmt.Sprint(string(id), " ", status))
@@ -165,7 +166,7 @@ func (b *syncBuffer) String() string {
 }
 
 // start starts a server of the program, over TCP or the software adapter.
-func start(t *testing.T, over string, program transport.Program) *bed {
+func start(t *testing.T, over string, program rpc.Program) *bed {
 	t.Helper()
 	b := &bed{watcher: new(watcher), log: new(syncBuffer)}
 	config := transport.Config{Logger: slog.New(slog.NewTextHandler(b.log, nil))}
@@ -176,7 +177,7 @@ func start(t *testing.T, over string, program transport.Program) *bed {
 	testutil.Must(t, err)
 	t.Cleanup(func() { server.Close() })
 	testutil.Must(t, server.Register(program))
-	cc := &transport.ClientConfig{Config: config, Callbacks: []transport.Program{WatchV1Program(b.watcher)}}
+	cc := &transport.ClientConfig{Config: config, Callbacks: []rpc.Program{WatchV1Program(b.watcher)}}
 	if over == "tcp" {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		testutil.Must(t, err)
@@ -382,8 +383,8 @@ func TestSmallBuffer(t *testing.T) {
 			testutil.Must(t, err)
 			_, err = b.store.Get(t.Context(), &GetArgs{Id: StoreId("v"), Count: MaxValue}, make([]byte, tt.room))
 			var decode *xdr.DecodeError
-			var refused *transport.RDMAError
-			var bad *transport.BadReplyError
+			var refused *rpc.RDMAError
+			var bad *rpc.BadReplyError
 			switch {
 			case errors.As(err, &decode):
 				want := fmt.Sprintf("GET of STORE v1: results: xdr: byte %d: opaque of %d bytes, its buffer has %d", decode.Offset, tt.size, tt.room)
@@ -411,7 +412,7 @@ type counter struct {
 	most atomic.Int64
 }
 
-func (c *counter) Cells(_ context.Context, _ *transport.Request, args *Table, _ []byte, res *uint32) error {
+func (c *counter) Cells(_ context.Context, _ *rpc.Request, args *Table, _ []byte, res *uint32) error {
 	kept := 0
 	for _, row := range args.Rows[:cap(args.Rows)] {
 		kept += 4 * cap(row.Cells)
@@ -457,13 +458,13 @@ type holder struct {
 	conn atomic.Pointer[transport.Conn]
 }
 
-func (h *holder) Cells(_ context.Context, req *transport.Request, _ *Table, _ []byte, res *uint32) error {
+func (h *holder) Cells(_ context.Context, req *rpc.Request, _ *Table, _ []byte, res *uint32) error {
 	h.conn.Store(req.Conn().(*transport.Conn))
 	*res = uint32(req.Conn().Stats().HeldBytes)
 	return nil
 }
 
-func (h *holder) Slots(_ context.Context, req *transport.Request, _ *Slots, res *uint32) error {
+func (h *holder) Slots(_ context.Context, req *rpc.Request, _ *Slots, res *uint32) error {
 	h.conn.Store(req.Conn().(*transport.Conn))
 	*res = uint32(req.Conn().Stats().HeldBytes)
 	return nil
@@ -477,7 +478,7 @@ func TestArgumentsCharged(t *testing.T) {
 		program := StoreV2Program(h)
 		var limit atomic.Int64
 		inner := program.Handler
-		program.Handler = transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+		program.Handler = rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			if n := limit.Load(); n > 0 {
 				req.LimitMemory(int(n))
 			}
@@ -554,16 +555,16 @@ type broken struct {
 	err atomic.Pointer[error]
 }
 
-func (b *broken) Clear(context.Context, *transport.Request) error { return *b.err.Load() }
+func (b *broken) Clear(context.Context, *rpc.Request) error { return *b.err.Load() }
 
-func (b *broken) Count(context.Context, *transport.Request, uint32, *uint32) error { panic("no count") }
+func (b *broken) Count(context.Context, *rpc.Request, uint32, *uint32) error { panic("no count") }
 
-func (b *broken) Echo(_ context.Context, _ *transport.Request, _, res *GetArgs) error {
+func (b *broken) Echo(_ context.Context, _ *rpc.Request, _, res *GetArgs) error {
 	res.Id = make(StoreId, 50)
 	return nil
 }
 
-func (b *broken) Watch(_ context.Context, _ *transport.Request, _ uint32, _ StoreId, res *StoreStatus) error {
+func (b *broken) Watch(_ context.Context, _ *rpc.Request, _ uint32, _ StoreId, res *StoreStatus) error {
 	*res = 5
 	return nil
 }
@@ -575,7 +576,7 @@ func TestServerErrors(t *testing.T) {
 		b := start(t, over, StoreV1Program(s))
 		ctx := t.Context()
 		raw := func(proc uint32, args ...byte) error {
-			return b.client.Call(ctx, &transport.Call{Prog: StoreProg, Vers: StoreV1, Proc: proc, Args: args})
+			return b.client.Call(ctx, &rpc.Call{Prog: StoreProg, Vers: StoreV1, Proc: proc, Args: args})
 		}
 		clear := func(err error) func() error {
 			return func() error {
@@ -642,7 +643,7 @@ func TestLongestMessage(t *testing.T) {
 	const want = "which Config.MaxMessage bounds, is 1114976 bytes long, the limit is 1048576"
 	refused := func(what string, err error) {
 		t.Helper()
-		var size *transport.SizeError
+		var size *rpc.SizeError
 		if !errors.As(err, &size) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", what, err, want)
 		}
@@ -652,10 +653,10 @@ func TestLongestMessage(t *testing.T) {
 	testutil.Must(t, err)
 	defer server.Close()
 	refused("Register", RegisterStoreV1(server, newStore()))
-	joined, err := transport.Versions(StoreV1Program(newStore()), StoreV2Program(both{}))
+	joined, err := rpc.Versions(StoreV1Program(newStore()), StoreV2Program(both{}))
 	testutil.Must(t, err)
 	refused("Register of versions", server.Register(joined))
-	_, err = transport.DialTCP(t.Context(), "127.0.0.1:1", &transport.ClientConfig{Config: small, Callbacks: []transport.Program{StoreV1Program(newStore())}})
+	_, err = transport.DialTCP(t.Context(), "127.0.0.1:1", &transport.ClientConfig{Config: small, Callbacks: []rpc.Program{StoreV1Program(newStore())}})
 	refused("a client's callbacks", err)
 	testutil.Must(t, RegisterWatchV1(server, new(watcher)))
 
@@ -696,9 +697,9 @@ func TestNames(t *testing.T) {
 // Results that cannot be decoded are an error with the name of the procedure.
 func TestBadResults(t *testing.T) {
 	each(t, func(t *testing.T, over string) {
-		b := start(t, over, transport.Program{
+		b := start(t, over, rpc.Program{
 			Number: StoreProg, Low: StoreV1, High: StoreV1,
-			Handler: transport.HandlerFunc(func(_ context.Context, _ *transport.Request, res *transport.Response) {
+			Handler: rpc.HandlerFunc(func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 				res.Results = append(res.Results, 0, 0, 0, 0, 0, 0, 0, 3)
 			}),
 		})
@@ -724,7 +725,7 @@ func TestPadBytes(t *testing.T) {
 	each(t, func(t *testing.T, over string) {
 		b := start(t, over, StoreV1Program(newStore()))
 		raw := func(proc uint32, hex string) error {
-			return b.client.Call(t.Context(), &transport.Call{Prog: StoreProg, Vers: StoreV1, Proc: proc, Args: testutil.Hex(t, hex)})
+			return b.client.Call(t.Context(), &rpc.Call{Prog: StoreProg, Vers: StoreV1, Proc: proc, Args: testutil.Hex(t, hex)})
 		}
 		const id, badID = "00000003 61626300", "00000003 61626301"
 		for _, tt := range []struct {
@@ -747,9 +748,9 @@ func TestPadBytes(t *testing.T) {
 		}
 	})
 	each(t, func(t *testing.T, over string) {
-		b := start(t, over, transport.Program{
+		b := start(t, over, rpc.Program{
 			Number: StoreProg, Low: StoreV1, High: StoreV2,
-			Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+			Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 				if req.Vers == StoreV2 { // a list of one entry
 					res.Results = append(res.Results, 0, 0, 0, 1, 0, 0, 0, 1, 'a', 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 					return
@@ -771,9 +772,9 @@ func TestPadBytes(t *testing.T) {
 // Credentials go with each call.
 func TestCred(t *testing.T) {
 	var got oncrpc.Auth
-	b := start(t, "iwarp", transport.Program{
+	b := start(t, "iwarp", rpc.Program{
 		Number: StoreProg, Low: StoreV1, High: StoreV1,
-		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, _ *transport.Response) {
+		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, _ *rpc.Response) {
 			got = oncrpc.Auth{Flavor: req.Cred.Flavor, Body: bytes.Clone(req.Cred.Body)}
 		}),
 	})
@@ -786,13 +787,13 @@ func TestCred(t *testing.T) {
 // both is version 2 beside version 1.
 type both struct{ UnimplementedStoreV2Server }
 
-func (both) Fetch(_ context.Context, _ *transport.Request, id StoreId, res *StorePage) error {
+func (both) Fetch(_ context.Context, _ *rpc.Request, id StoreId, res *StorePage) error {
 	*res = append(append(*res, "value of "...), id...)
 	return nil
 }
 
 // Switch answers with the page if the identifier and the reason are those of the test.
-func (both) Switch(_ context.Context, req *transport.Request, id StoreId, page StorePage, reason []byte, res *StorePage) error {
+func (both) Switch(_ context.Context, req *rpc.Request, id StoreId, page StorePage, reason []byte, res *StorePage) error {
 	if string(id) != "id" || !bytes.Equal(reason, pattern(len(page)/2)) {
 		return oncrpc.GarbageArgs
 	}
@@ -801,18 +802,18 @@ func (both) Switch(_ context.Context, req *transport.Request, id StoreId, page S
 	return nil
 }
 
-func (both) Lend(_ context.Context, _ *transport.Request, page StorePage, res *StorePage) error {
+func (both) Lend(_ context.Context, _ *rpc.Request, page StorePage, res *StorePage) error {
 	*res = page
 	return nil
 }
 
-func (both) Say(_ context.Context, _ *transport.Request, reason []byte, res *[]byte) error {
+func (both) Say(_ context.Context, _ *rpc.Request, reason []byte, res *[]byte) error {
 	*res = reason
 	return nil
 }
 
 // Entries answers with as many entries as the caller has room for.
-func (both) Entries(_ context.Context, _ *transport.Request, n uint32, res *[]Entry) error {
+func (both) Entries(_ context.Context, _ *rpc.Request, n uint32, res *[]Entry) error {
 	for range n / 32 { // each is 28 bytes long
 		*res = append(*res, Entry{Id: StoreId("0123456789"), Size: 7})
 	}
@@ -837,7 +838,7 @@ func TestBareItems(t *testing.T) {
 	each(t, func(t *testing.T, over string) {
 		b := start(t, over, StoreV2Program(both{}))
 		store := NewStoreV2Client(b.client)
-		var before transport.Stats
+		var before rpc.Stats
 		for _, n := range sizes {
 			page, buf := StorePage(pattern(n)), make([]byte, n)
 			for name, call := range map[string]func() ([]byte, error){
@@ -869,7 +870,7 @@ func TestBareItems(t *testing.T) {
 }
 
 func TestTwoVersions(t *testing.T) {
-	program, err := transport.Versions(StoreV1Program(newStore()), StoreV2Program(both{}))
+	program, err := rpc.Versions(StoreV1Program(newStore()), StoreV2Program(both{}))
 	testutil.Must(t, err)
 	each(t, func(t *testing.T, over string) {
 		b := start(t, over, program)
