@@ -26,5 +26,5 @@ func ExampleCallerFunc() {
 	})
 	err := denied(server).Call(context.Background(), &rpc.Call{Prog: 0x20000201, Vers: 1, Proc: 1})
 	fmt.Println(err)
-	// Output: log in first: rpc: server denied the call: AUTH_TOOWEAK
+	// Output: log in first: rpc: the server denied the call (AUTH_TOOWEAK)
 }
