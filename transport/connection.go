@@ -75,9 +75,8 @@ type load struct {
 	dead bool // there are some, and no goroutine waits for any of them
 }
 
-// A Conn is one connection as a handler sees it: the way to the end that has called.
-// It may be kept, and used by many goroutines at once, beyond the call. A connection has
-// one Conn: pointers to it can be compared, and be keys of a map.
+// A Conn is an [rpc.Conn] as this package makes it. A connection has one Conn: pointers to it can be
+// compared, and be keys of a map.
 type Conn struct {
 	c      connection
 	cfg    *config
@@ -116,28 +115,10 @@ func replyTooLong(call *oncrpc.CallHeader, what string, size, limit int) error {
 	return &rpc.ReplySizeError{Procedure: rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, SizeError: rpc.SizeError{What: what, Size: size, Limit: limit}}
 }
 
-// AllowBackward permits up to calls concurrent calls to the client; 0 is Config.BackwardCredits, which
-// also bounds it. The client may grant fewer. Call it once the client has told the program, in its
-// own protocol and on this connection, that its callbacks are registered (RFC 8167 section 6). It does
-// nothing on a client's Conn.
+// AllowBackward permits up to calls concurrent calls to the client: see [rpc.Conn].
 func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 
-// Call makes a call to the other end, in the way of Client.Call, with these
-// differences:
-//
-//   - before AllowBackward a server's call fails with a *NotReadyError;
-//   - over RDMA, a server's call has no chunks unless Config.PeerChunks is AllChunks: one
-//     that does not fit inline, or whose reply might not, fails with a *SizeError;
-//   - it ends with the connection. See Backchannel for calls that do not.
-//
-// Over TCP the reply may come after calls of the peer that have to wait for their turn or for
-// memory. Until it comes, such calls are read ahead and kept: at most Config.MaxMemory bytes of
-// a connection, on top of what running calls hold, and within MaxTotalMemory. A call of up to 4 KiB
-// counts as 8 KiB, a longer one as up to twice its length. If there is no room for another one for
-// StallTimeout, the connection is closed with a *StallError. For handlers that call their client,
-// all calls that the client has in flight should fit: its Credits times their length.
-//
-// A handler that is Inline gets an error: see [rpc.Program].Inline.
+// Call makes a call to the other end: see [rpc.Conn].
 func (cn *Conn) Call(ctx context.Context, call *rpc.Call) error { return cn.make(ctx, pendingOf(call)) }
 
 func (cn *Conn) make(ctx context.Context, call *pendingCall) error {
