@@ -2,9 +2,9 @@ package rpc
 
 import "context"
 
-// A Caller makes calls to one peer: a transport.Client, over RDMA or TCP, a transport.Group of them, a [Conn]
-// or a transport.Backchannel. Code that makes the calls of a program, such as generated code,
-// takes a Caller and runs over any of them.
+// A Caller makes calls to one peer: a transport.Client, over RDMA or TCP, a transport.Group of them,
+// a [Conn] or a transport.Backchannel. Code that makes the calls of a program, such as generated
+// code, has a Caller as a parameter and runs over any of them.
 //
 // Call makes one call and waits for its reply. For all Callers:
 //
@@ -28,10 +28,10 @@ type Caller interface {
 	Call(ctx context.Context, call *Call) error
 }
 
-// A CallerFunc is a Caller that consists of one function. A client's middleware is a
-// func(Caller) Caller: it returns one that does something before and after it calls the other, and
-// stands in its place for code that takes a Caller, such as generated clients. It may make another
-// Call of the one that it gets, if it then keeps the promises of Call for the one that it got.
+// A CallerFunc is a Caller that consists of one function. A client's middleware is a func(Caller)
+// Caller: it returns one that does something before and after it calls the other, and replaces it for
+// code with a Caller as a parameter, such as generated clients. It may make another Call of the one
+// that it gets, if it then keeps the promises of Call for the one that it got.
 type CallerFunc func(ctx context.Context, call *Call) error
 
 // Call calls f.

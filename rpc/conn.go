@@ -13,8 +13,8 @@ type Conn interface {
 	// Call makes a call to the other end, in the way of a client's, with these differences:
 	//
 	//   - before AllowBackward a server's call fails with a *NotReadyError;
-	//   - over RDMA, a server's call has no chunks unless its PeerChunks is AllChunks: one
-	//     that does not fit inline, or whose reply might not, fails with a *SizeError;
+	//   - over RDMA, a server's call has no chunks unless its PeerChunks is AllChunks: a call that
+	//     does not fit inline, or may have a reply that does not, fails with a *SizeError;
 	//   - it ends with the connection. See transport.Backchannel for calls that do not.
 	//
 	// Over TCP the reply may come after calls of the peer that have to wait for their turn or for
@@ -30,10 +30,10 @@ type Conn interface {
 	// Null calls procedure 0 of a program, which every program answers.
 	Null(ctx context.Context, prog, vers uint32) error
 
-	// AllowBackward permits up to calls concurrent calls to the client; 0 is
-	// Config.BackwardCredits, which also bounds it. The client may grant fewer. Call it once the
-	// client has told the program, in its own protocol and on this connection, that its callbacks
-	// are registered (RFC 8167 section 6). It does nothing on a client's Conn.
+	// AllowBackward permits up to calls concurrent calls to the client; 0 is Config.BackwardCredits,
+	// which also bounds it. The client may grant fewer. Call it once the client has announced, in the
+	// program's own protocol and on this connection, that its callbacks are registered (RFC 8167
+	// section 6). It does nothing on a client's Conn.
 	AllowBackward(calls int)
 
 	// Info returns what the connection's set-up agreed on, and the credits granted.

@@ -4,9 +4,9 @@
 // generates, needs this package alone.
 //
 //   - A [Call] is made with a [Caller].
-//   - A [Program] is what a server executes. Its [Handler] gets a [Request] and fills a [Response]; a
+//   - A [Program] is executed by a server. Its [Handler] gets a [Request] and fills a [Response]; a
 //     [Binding] says which data may travel as chunks; a [Middleware] wraps handlers.
-//   - A [Conn] is the connection by which a call has come, and the way back to the client.
+//   - A [Conn] is the connection of a call, and the way back to the client.
 //   - An [Observer] sees connections and calls begin and end.
 //   - Errors have types, with what is known as their fields.
 //

@@ -8,9 +8,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// A ClosedError is what calls get on a connection that has ended. It unwraps to
-// net.ErrClosed and to the reason, a *fabric.ConnError unless this end closed
-// the connection for a reason of its own.
+// A ClosedError is the error of calls on a connection that has ended. It unwraps to net.ErrClosed and
+// to the reason, a *fabric.ConnError unless this end closed the connection for a reason of its own.
 type ClosedError struct {
 	Addr   string
 	Reason error // nil: closed by this end's Close or Shutdown
@@ -38,7 +37,7 @@ type StallError struct {
 	Replies int // that wait to be taken, as far as that is known
 	Reads   int // RDMA Reads without an answer
 	Calls   int // over TCP: calls, or replies, of which the rest has not come
-	Behind  int // over TCP: calls of this end whose replies may come after calls that there is no memory for
+	Behind  int // over TCP: calls of this end with replies that may come after calls that there is no memory for
 }
 
 func (e *StallError) Error() string {
@@ -59,9 +58,9 @@ func (e *StallError) Error() string {
 // Timeout is true: see net.Error.
 func (e *StallError) Timeout() bool { return true }
 
-// A LostError is what a call gets that has lost its connection and does not live to see
-// another. It unwraps to net.ErrClosed, to the context's error if that is what ended the
-// call, and to what is known of the connection.
+// A LostError is the error of a call that lost its connection and ended before there was another. It
+// unwraps to net.ErrClosed, to the context's error if that ended the call, and to what is known of
+// the connection.
 type LostError struct {
 	Addr   string
 	Sent   bool  // the call has been sent: it may have been executed

@@ -155,8 +155,8 @@ func (r *Request) AuthSys() (sys *oncrpc.AuthSys, ok bool) {
 // one piece, and must not change until ServeRPC returns.
 func (r *Request) SetArgs(args []byte) { r.Args, r.at, r.pad = args, 0, xdr.Padding{} }
 
-// Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call. What it allocates
-// counts in Config.MaxMemory until ServeRPC has returned, and is limited: see LimitMemory.
+// Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call. Its allocations
+// count in Config.MaxMemory until ServeRPC has returned, and are limited: see LimitMemory.
 func (r *Request) Decoder() xdr.Decoder {
 	d := xdr.NewPaddedDecoder(r.Args, r.at, r.pad)
 	d.ChargeTo((*account)(r))

@@ -49,7 +49,7 @@ func (w *Response) Alloc(n int) []byte { return w.o.AllocItem(n) }
 // *RDMAError, or SYSTEM_ERR over TCP, and Config.Logger a *ReplySizeError.
 func (w *Response) Room() int { return w.o.Room(w.taken()) }
 
-// taken is what of the reply's room Results, Verf and Reserve take.
+// taken returns how much of the reply's room Results, Verf and Reserve take.
 func (w *Response) taken() int { return len(w.Results) + xdr.Padded(len(w.Verf.Body)) + w.reserved }
 
 // Reserve makes Room and ItemRoom return n bytes less: a wrapper does that before it calls the inner
@@ -57,8 +57,8 @@ func (w *Response) taken() int { return len(w.Results) + xdr.Padded(len(w.Verf.B
 // is set before that counts by itself.
 func (w *Response) Reserve(n int) { w.reserved += max(n, 0) }
 
-// ItemRoom is how many bytes of data the next AddItem has room for: in its write chunk, or,
-// when the call has no more of them, in the rest of the reply.
+// ItemRoom is how many bytes of data the next AddItem has room for: in its write chunk, or, when the
+// call has no further chunk, in the rest of the reply.
 func (w *Response) ItemRoom() int { return w.o.ItemRoom(w.taken()) }
 
 // Fail makes the reply an RPC error without results: oncrpc.GarbageArgs, ProcUnavail or

@@ -129,7 +129,7 @@ func (s *Stats) Add(o *Stats) {
 	}
 }
 
-// ConnStats are what there is to know of a connection at the moment.
+// ConnStats is the state of a connection at the moment.
 type ConnStats struct {
 	Stats // Conns and OpenConns are zero
 

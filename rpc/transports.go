@@ -6,8 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// What transports do with the types of this package, and programs do not. The types in the signatures
-// are internal.
+// Functions for transports, not for programs. The types in the signatures are internal.
 
 // StateOf returns what the transport that makes a call keeps in it, for transports.
 func StateOf(call *Call) *origin.State { return &call.state }

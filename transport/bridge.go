@@ -132,8 +132,8 @@ func (b *bridge) execute(x *exch) {
 }
 
 // ServeRPC has a net.Conn's reader execute a call, and waits for its reply. If ctx ends before that,
-// a call that has not been read is not executed. What became of others is unknown, and the reply is not
-// remembered.
+// a call that has not been read is not executed. The outcome of other calls is unknown, and their
+// replies are not remembered.
 func (b *bridge) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	p := &passed{x: rpc.OriginOf(req).(*exch), reply: make(chan []byte, 1)} // TCP has no bridges
 	rc := b.pass(req, res, p)

@@ -41,7 +41,7 @@ type scratch struct {
 	sizes  []int // of results
 }
 
-// outline is what a call consists of, but for what the transport puts around it.
+// outline returns the parts of a call, without what the transport puts around it.
 func (sc *scratch) outline(call *pendingCall) (pc plan.Call, err error) {
 	pc.Args = len(call.Args)
 	if call.raw != nil {
@@ -63,7 +63,7 @@ func (sc *scratch) outline(call *pendingCall) (pc plan.Call, err error) {
 	return pc, call.checkLengths()
 }
 
-// results is what the reply to a call may consist of.
+// results returns the possible parts of the reply to a call.
 func (sc *scratch) results(call *pendingCall) (plan.Results, error) {
 	sc.sizes = sc.sizes[:0]
 	for i := range call.WriteItems {
@@ -230,9 +230,8 @@ func (s *slot) message(t *plan.Terms) ([]byte, error) {
 	return s.appendStream(rpcrdma.AppendHeader(s.send.Bytes[:0], h), place.Chunks, false), nil
 }
 
-// checkLengths holds the ReadItems against the length words in the arguments: a server
-// that is told another length would take what follows for something else. The items are
-// in order.
+// checkLengths holds the ReadItems against the length words in the arguments: with another length a
+// server would misread what follows. The items are in order.
 func (call *pendingCall) checkLengths() error {
 	args := call.Args
 	if call.raw != nil {

@@ -31,8 +31,9 @@ type callTable[C any] struct {
 
 func (t *callTable[C]) init(lf *life, newCall func(idx int) *C) { t.life, t.newCall = lf, newCall }
 
-// acquire takes a call, or waits for one, and returns it with its caller's waiter. The state is locked, and
-// unlocked on return. While it waits another goroutine may make call, unless that is nil: see startNext.
+// acquire returns a call and its caller's waiter, after waiting for one if need be. The state is
+// locked, and unlocked on return. While it waits another goroutine may make call, unless that is nil:
+// see startNext.
 func (t *callTable[C]) acquire(ctx context.Context, call *pendingCall) (*C, *waiter, error) {
 	state := t.core.wire
 	err := ctx.Err()

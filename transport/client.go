@@ -217,15 +217,14 @@ func (cl *Client) Null(ctx context.Context, prog, vers uint32) error {
 	return cl.Call(ctx, &rpc.Call{Prog: prog, Vers: vers})
 }
 
-// Operate requests an optional operation of Config.Operations and waits for the answer,
-// whose memory is the caller's. It fails with an *OperationError on a connection of version 1, with
-// an *RDMAError when the server does not know the operation, and else as Call does.
+// Operate requests an optional operation of Config.Operations and waits for the answer. The memory of
+// the answer is the caller's. It fails with an *OperationError on a connection of version 1, with an
+// *RDMAError when the server does not know the operation, and else as Call does.
 func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
 	return operate(cl.connCfg, m, func(call *pendingCall) error { return cl.link.call(ctx, call) })
 }
 
-// Info says what the set-up of the latest connection agreed on, and the credits
-// granted.
+// Info returns the agreement of the latest connection, and the credits granted.
 func (cl *Client) Info() rpc.ConnInfo { return cl.latest().info() }
 
 // Stats returns the counters, of all connections together.
@@ -288,8 +287,8 @@ func (cl *Client) finish() {
 	cl.over()
 }
 
-// A Requester is a client's end, with all of its connections to a server: a [Client], which has
-// one, or a [Group], which has several. [Client] says what the methods do.
+// A Requester is a client's end, with all of its connections to a server: a [Client], which has one,
+// or a [Group], which has several. [Client] documents the methods.
 type Requester interface {
 	rpc.Caller
 

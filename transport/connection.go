@@ -43,7 +43,7 @@ type connection interface {
 	leaveIdle() bool                    // has it take no new calls, unless some are under way
 	drainFor(ctx context.Context)       // has a server's connection end when its calls are answered
 
-	// What else is known of the connection.
+	// Other state of the connection.
 
 	local() net.Addr
 	remote() net.Addr

@@ -22,8 +22,8 @@ func (e *DialError) Error() string {
 
 func (e *DialError) Unwrap() error { return e.Err }
 
-// A BusyError is what a server of this package answers when it accepts no further connections,
-// for now. It unwraps to the rejection.
+// A BusyError means that a server of this package accepts no further connections, for now. It unwraps
+// to the rejection.
 type BusyError struct {
 	Addr string
 	Err  error

@@ -59,12 +59,12 @@ type carrier interface {
 	origin.Origin
 	replycache.Waiter
 
-	other() bool                                 // takes a call to a program that is not in the registry, or returns false
+	other() bool                                 // handles a call to a program that is not in the registry, or returns false
 	fits(p *rpc.Program) bool                    // the call's chunks are as the program's binding says
 	endPace()                                    // see pace
 	proceed()                                    // has the exchange execute the call when there is memory for its results
 	results() []byte                             // where the results are built, empty
-	answer(h oncrpc.ReplyHeader, results []byte) // sends a reply, in whose results the exchange's items belong
+	answer(h oncrpc.ReplyHeader, results []byte) // sends a reply; the exchange's items belong in its results
 	answerAgain(header, results []byte)          // the same with a reply that has been sent before
 	goOn()                                       // finishes the exchange and moves the connection on a new goroutine, see serve
 	unrefused() int                              // bytes of a buffer that is not refused: no more than goes inline
@@ -271,7 +271,7 @@ func (x *exchange) arrived() {
 	}
 }
 
-// observeCall says that the call, whose message is whole, begins. t is how it has come.
+// observeCall reports that a call begins, after its message is whole. t is how the message came.
 func (x *exchange) observeCall(t rpc.Transfer) {
 	call := &x.call
 	x.event = x.core.cfg.observation.begin(rpc.CallEvent{

@@ -361,8 +361,8 @@ func (g *Group) RegisterMemory(mem []byte) (*Memory, error) {
 	return registerWith(g.regions, mem, conns...)
 }
 
-// Info says what the set-up of a connection agreed on: of the first one that takes calls, or else
-// of the first. Credits are those of all connections together.
+// Info returns the agreement of a connection: of the first one that takes calls, or else of the
+// first. Credits are those of all connections together.
 func (g *Group) Info() rpc.ConnInfo {
 	all := g.list()
 	of, credits := -1, 0

@@ -20,9 +20,10 @@ type holdings struct {
 	values int             // bytes of decoded arguments, which are not in held
 }
 
-// alloc takes a buffer of at least n bytes, which is kept until the reply is out. Buffers of up to free bytes
-// are not refused. What the call has reserved has room for all results that fit its chunks and MaxMessage.
-// Results of less than half a buffer come on top, so that many of them do not use it up.
+// alloc returns a buffer of at least n bytes, which is kept until the reply is out. Buffers of up to
+// free bytes are not refused. The call's reservation has room for all results that fit its chunks and
+// MaxMessage. Results of less than half a buffer are not counted against it, so that many of them do
+// not use it up.
 func (h *holdings) alloc(n, free int) (*arena.Buffer, error) {
 	size := arena.SizeOf(n)
 	more := h.used + size - h.held

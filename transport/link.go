@@ -131,9 +131,9 @@ func (l *link) addr() string {
 	return "peer"
 }
 
-// call makes one call on the connections that there are until its reply has come, or
-// nothing can be hoped for any more. An Inline handler must not wait for it on any connection:
-// it may be the handler's own, or the next one may be.
+// call makes one call on the connections that there are until its reply arrives, or there is no hope
+// of one. An Inline handler must not wait for it on any connection: it may be the handler's own, or
+// the next one may be.
 func (l *link) call(ctx context.Context, call *pendingCall) error {
 	if rpc.IsInline(ctx) {
 		return errInline

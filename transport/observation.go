@@ -39,7 +39,7 @@ func (o *observation) begin(init rpc.CallEvent) *callEvent {
 	return e
 }
 
-// end says that the call has ended. e must not be in use any more.
+// end reports that the call has ended. e must no longer be in use.
 func (o *observation) end(e *callEvent) {
 	e.Total = time.Since(e.Began)
 	o.CallEnded(&e.CallEvent)
@@ -84,7 +84,7 @@ func (e *callEvent) left(c *Conn, xid uint32, again bool, request rpc.Transfer) 
 	}
 }
 
-// met notes that the reply has come.
+// met notes the arrival of the reply.
 func (e *callEvent) met() { e.Wire = time.Since(e.sent) }
 
 // notice reports n, if there is an Observer.
@@ -155,7 +155,7 @@ func (cn *Conn) tellEnd(o *observation) {
 
 // ---- calls over RDMA
 
-// wayOf says how a call with the header h travelled.
+// wayOf returns how a call with the header h travelled.
 func wayOf(h *rpcrdma.Header) rpc.Ways {
 	switch {
 	case h.Proc == rpcrdma.ProcNomsg:
@@ -176,7 +176,7 @@ func (s *slot) request() rpc.Transfer {
 	return t
 }
 
-// replyTransfer is how a reply with the header h and n bytes after it has come.
+// replyTransfer describes the arrival of a reply with the header h and n bytes after it.
 func replyTransfer(h *rpcrdma.Header, n int) rpc.Transfer {
 	t := rpc.Transfer{Bytes: n}
 	for i := range h.Writes {
@@ -202,7 +202,7 @@ func replyTransfer(h *rpcrdma.Header, n int) rpc.Transfer {
 	return t
 }
 
-// transfer is how the call of x has come.
+// transfer describes the arrival of the call of x.
 func (x *exch) transfer() rpc.Transfer {
 	t := rpc.Transfer{Bytes: len(x.Msg), By: wayOf(&x.hdr)}
 	for i := range x.hdr.Reads {

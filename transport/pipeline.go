@@ -39,7 +39,7 @@ type Pipeline struct {
 	conns   *link           // of a Client or Backchannel; or nil
 	conn    *Conn           // of a Conn; or nil
 	note    func(*rpc.Call) // is called with each call that is started; or nil
-	refuse  func() error    // why none may be started any more; or nil
+	refuse  func() error    // why none may be started; or nil
 	lane    lane            // which takes calls; nil: the next connection has to be waited for
 	at      connection      // of the lane, or of the one before; nil: any is as good
 	old     []*oldLane      // of calls that are under way on earlier connections
@@ -233,7 +233,7 @@ func (p *Pipeline) Close() {
 	}
 }
 
-// pop takes a call that has ended and has no function. It calls those of others.
+// pop removes a call that has ended and has no function. It calls the functions of others.
 func (p *Pipeline) pop() (*rpc.Call, error) {
 	for p.next < len(p.ended) {
 		o := p.ended[p.next]

@@ -151,7 +151,8 @@ func (x *exch) tooLong(what string, size int, limit uint64) error {
 	return replyTooLong(&x.call, what, size, int(min(limit, math.MaxInt)))
 }
 
-// room is what a reply with so many bytes of results, and the items there are, has left.
+// room returns the room that a reply with so many bytes of results, and the items there are, has
+// left.
 func (x *exch) Room(results int) int {
 	n := x.c.sendMax() - x.base
 	if x.hdr.HasReply {
@@ -169,7 +170,7 @@ func (x *exch) Room(results int) int {
 	return max(n, 0)
 }
 
-// itemRoom is what the next item may have.
+// itemRoom returns the room for the next item.
 func (x *exch) ItemRoom(results int) int {
 	if i := len(x.items); i < len(x.hdr.Writes) {
 		return int(min(x.hdr.Writes[i].Length(), uint64(x.c.cfg.MaxMessage)))

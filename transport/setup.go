@@ -2,9 +2,9 @@ package transport
 
 import "github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 
-// What the ends exchange while they connect: private data of RFC 8797, and after it, for peers that
-// know it, the version of the protocol and the properties of version 2 (docs/protocol.md, At setup).
-// When its offer is accepted, a client needs no message to find out about the server.
+// Data that the ends exchange while they connect: private data of RFC 8797, and after it, for peers
+// that know it, the version of the protocol and the properties of version 2 (docs/protocol.md, At
+// setup). When its offer is accepted, a client needs no message to find out about the server.
 
 // greeting returns this end's private data as it connects, nil for nothing; setup is in it if that is
 // not nil and there is room.

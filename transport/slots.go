@@ -126,8 +126,8 @@ func (c *conn) opened(n int) {
 // openCalls lets a server's first calls out when there are receives for their replies.
 func (l *leader) openCalls() { l.setGrant(uint32(l.granted)) }
 
-// acquire takes a slot, or waits for one. If it had to wait, call may have been made meanwhile, unless it is
-// nil: see startNext.
+// acquire returns a slot, after waiting for one if need be. If it had to wait, call may have been
+// made meanwhile, unless it is nil: see startNext.
 func (c *conn) acquire(ctx context.Context, call *pendingCall) (*slot, error) {
 	s, w, err := c.state.Lock().calls.acquire(ctx, call)
 	if err == nil && s.waiter != w {

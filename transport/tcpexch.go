@@ -597,7 +597,8 @@ func (x *tcpExch) AddItem(at int, data []byte, release func()) {
 	}
 }
 
-// room is what a reply with so many bytes of results, and the items there are, has left.
+// room returns the room that a reply with so many bytes of results, and the items there are, has
+// left.
 func (x *tcpExch) Room(results int) int {
 	n := x.c.cfg.MaxMessage - acceptedSize - results
 	for i := range x.items {

@@ -23,14 +23,14 @@ var phrases = []phrase{
 	{regexp.MustCompile(`(?i)\bthat which\b`), "the thing's name", 0},
 	{regexp.MustCompile(`(?i)\bbecomes? of\b`), "happens to", 0},
 	{regexp.MustCompile(`(?i)\b(is|are) none\b`), "does not exist, has no", 1},
-	{regexp.MustCompile(`(?i)\b(whom?|whose|nobody|somebody|whoever)\b`), "which or that, unless it is about people", 61},
+	{regexp.MustCompile(`(?i)\b(whom?|whose|nobody|somebody|whoever)\b`), "which or that, unless it is about people", 54},
 	{regexp.MustCompile(`(?i)\bbehind\b`), "after, unless it is a place", 4},
-	{regexp.MustCompile(`(?i)\btold\b`), "called, notified, learns", 8},
+	{regexp.MustCompile(`(?i)\btold\b`), "called, notified, learns", 5},
 	{regexp.MustCompile(`(?i)\bof these\b`), "the noun", 0},
 	{regexp.MustCompile(`(?i)\bwhat is \w+ed\b`), "the thing's name", 1},
 	{regexp.MustCompile(`(?i)\bno more\b($|[^ ]| [^t])`), "no longer, only, at most", 1},
 	{regexp.MustCompile(`(?i)\bcomes? to\b`), "reaches, amounts to", 1},
-	{regexp.MustCompile(`(?i)\btakes? an? `), "needs, accepts, processes", 11},
+	{regexp.MustCompile(`(?i)\btakes? an? `), "needs, accepts, processes", 2},
 }
 
 // ReadsNative forbids phrases that a native engineer does not write, and keeps others from becoming more.

@@ -1,13 +1,13 @@
-// Package origin is what package rpc and the transports share and programs do not see: where a call
-// that is executed has come from, and what a transport keeps of a call that is made.
+// Package origin is shared by package rpc and the transports, and hidden from programs: where a call
+// that is executed comes from, and what a transport keeps of a call that is made.
 package origin
 
 import "github.com/rpcrdma/rpcrdma/proto/xdr"
 
-// An Origin is where a call has come from and its reply goes to, as a handler's Request and
-// Response use it.
+// An Origin is where a call comes from and its reply goes to, as a handler's Request and Response use
+// it.
 type Origin interface {
-	// AddItem takes an item for the place at in the results. release, unless it is nil, is called
+	// AddItem accepts an item for the place at in the results. release, unless it is nil, is called
 	// when the transport no longer uses data.
 	AddItem(at int, data []byte, release func())
 	AllocItem(n int) []byte // n bytes that need no release, or nil
@@ -42,7 +42,7 @@ func Splice(b []byte, n int, items []Item) {
 	}
 }
 
-// A State is what the transport that makes a call keeps in it.
+// A State is kept in a call by the transport that makes it.
 type State struct{ Value any }
 
 // An Outcome is an error of a transport that chooses its word in the outcomes of connections and calls.
