@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/rpc"
@@ -37,6 +38,15 @@ func (e *BusyError) Unwrap() error { return e.Err }
 
 // Temporary is true: the same may succeed later.
 func (e *BusyError) Temporary() bool { return true }
+
+// ErrServerClosed is the error of Listen, Serve, ServeTCP and ListenAndServe after Close or
+// Shutdown of the server. It unwraps to net.ErrClosed.
+var ErrServerClosed error = serverClosedError{}
+
+type serverClosedError struct{}
+
+func (serverClosedError) Error() string { return "transport: server closed" }
+func (serverClosedError) Unwrap() error { return net.ErrClosed }
 
 var (
 	errOverrun    = &rpc.PeerError{Reason: "it sent more calls than it was granted"}

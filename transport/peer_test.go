@@ -112,6 +112,13 @@ func (p *peer) Listen(context.Context, string, fabric.ConnAttr) (fabric.Listener
 	return l, nil
 }
 
+// An unvisited peer listens, and no connection comes.
+type unvisited struct{ *peer }
+
+func (u unvisited) Listen(context.Context, string, fabric.ConnAttr) (fabric.Listener, error) {
+	return &peerListener{p: u.peer, closed: make(chan struct{})}, nil
+}
+
 type peerListener struct {
 	p      *peer
 	conns  chan fabric.Conn

@@ -71,11 +71,14 @@ func testProceduresServed(t *testing.T, p fabric.Provider) {
 		}
 	}
 	cancel()
-	if err := <-served; !errors.Is(err, context.Canceled) {
+	if err := <-served; err != ErrServerClosed || !errors.Is(err, net.ErrClosed) {
 		t.Errorf("ListenAndServe returned %v", err)
 	}
-	if err := cl.Null(context.Background(), testProg, 1); err != nil {
-		t.Errorf("a connection does not outlive its listener: %v", err)
+	if n := s.Stats().OpenConns; n != 0 {
+		t.Errorf("%d connections outlive the server", n)
+	}
+	if err := s.ListenAndServe(ctx, p, addr); err != ErrServerClosed {
+		t.Errorf("ListenAndServe of a closed server returned %v", err)
 	}
 }
 
@@ -107,10 +110,10 @@ func TestTCPProvider(t *testing.T) {
 		t.Errorf("Listen where somebody listens: %v", err)
 	}
 	s.Close()
-	if err := <-served; !errors.Is(err, net.ErrClosed) {
+	if err := <-served; err != ErrServerClosed {
 		t.Errorf("Serve returned %v", err)
 	}
-	if _, err := s.Listen(bg, TCP{}, "127.0.0.1:0"); !errors.Is(err, net.ErrClosed) {
+	if _, err := s.Listen(bg, TCP{}, "127.0.0.1:0"); err != ErrServerClosed {
 		t.Errorf("Listen of a closed server: %v", err)
 	}
 	if _, err := Dial(bg, TCP{}, l.Addr().String(), nil); !errors.Is(err, syscall.ECONNREFUSED) {

@@ -120,6 +120,9 @@ func (s *Server) Register(p rpc.Program) error {
 	return s.register(p)
 }
 
+// shutdownTime is how long ListenAndServe waits for replies after its context has ended.
+const shutdownTime = 10 * time.Second
+
 // A Listener is an address at which a server can be reached.
 type Listener struct {
 	wire     listener
@@ -181,14 +184,14 @@ func (s *Server) announce(l *Listener) error {
 	defer s.mu.Unlock()
 	if s.closing {
 		l.Close()
-		return net.ErrClosed
+		return ErrServerClosed
 	}
 	s.listeners[l] = struct{}{}
 	return nil
 }
 
-// Serve accepts connections from l until l or the server is closed; the error is then net.ErrClosed.
-// While the process is out of descriptors or memory, it waits. For [TCP] see [Server.ServeTCP].
+// Serve accepts connections from l. It returns [ErrServerClosed] after Close or Shutdown of the
+// server, at once, and net.ErrClosed after Close of l alone. While the process is out of descriptors or memory, it waits. For [TCP] see [Server.ServeTCP].
 func (s *Server) Serve(l *Listener) error {
 	defer func() {
 		l.Close()
@@ -200,7 +203,9 @@ func (s *Server) Serve(l *Listener) error {
 	for {
 		a, err := l.wire.accept()
 		switch {
-		case errors.Is(err, net.ErrClosed), err != nil && s.closes():
+		case err != nil && s.closes():
+			return ErrServerClosed
+		case errors.Is(err, net.ErrClosed):
 			return net.ErrClosed
 		case scarce(err):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
@@ -446,17 +451,21 @@ func (s *Server) sweep() {
 }
 
 // ListenAndServe listens on addr and serves the connections that come: see [Server.Listen]
-// and [Server.Serve]. It returns when ctx ends, with ctx's error, or when the server is
-// closed, with net.ErrClosed. Connections live on.
+// and [Server.Serve]. When ctx ends, it shuts down the whole server, as [Server.Shutdown] does,
+// with 10 seconds for the calls that have arrived, and returns [ErrServerClosed]. After Close or
+// Shutdown by another goroutine it returns ErrServerClosed at once.
 func (s *Server) ListenAndServe(ctx context.Context, p fabric.Provider, addr string) error {
 	l, err := s.Listen(ctx, p, addr)
-	if err != nil {
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { l.Close() })
+		err = s.Serve(l)
+		stop()
+	}
+	if ctx.Err() == nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { l.Close() })
-	defer stop()
-	if err := s.Serve(l); ctx.Err() == nil {
-		return err
-	}
-	return ctx.Err()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	defer cancel()
+	s.Shutdown(last)
+	return ErrServerClosed
 }

@@ -920,6 +920,32 @@ func TestServerEnds(t *testing.T) {
 		})
 	})
 
+	for name, answers := range map[string]bool{"once calls are answered": true, "after 10 seconds": false} {
+		t.Run("ListenAndServe shuts down with its context, "+name, func(t *testing.T) {
+			testServer(t, nil, func(p *peer, s *Server, svc *testService) {
+				p.send(callBytes(rpcrdma.Header{XID: 1}, procHold), 0)
+				ctx, cancel := context.WithCancel(bg)
+				served := make(chan error, 1)
+				go func() { served <- s.ListenAndServe(ctx, unvisited{p}, "script:2") }()
+				synctest.Wait()
+				cancel()
+				synctest.Wait()
+				start, want := time.Now(), 10*time.Second
+				if answers {
+					want = 0
+					close(svc.gate)
+					p.message("the reply")
+				}
+				if err := <-served; err != ErrServerClosed || time.Since(start) != want {
+					t.Errorf("after %v ListenAndServe returned %v", time.Since(start), err)
+				}
+				if p.end == nil || p.end.Clean != answers {
+					t.Errorf("the connection ended with %v", p.end)
+				}
+			})
+		})
+	}
+
 	for name, end := range map[string]func(s *Server) error{
 		"Close": (*Server).Close, "Shutdown": func(s *Server) error { return s.Shutdown(bg) },
 	} {

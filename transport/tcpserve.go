@@ -4,8 +4,7 @@ import "net"
 
 // ServeTCP takes connections from l and executes the calls that come on them as records (RFC 5531
 // section 11), with the registered Programs: their Handlers need not know how a call arrived. It
-// returns when l or the server is closed; the error is then net.ErrClosed. Connections are among
-// those that Close and Shutdown end. Listeners of any kind will do, those of crypto/tls as well.
+// returns as [Server.Serve] does. Connections are among those that Close and Shutdown end. Listeners of any kind will do, those of crypto/tls as well.
 //
 // The bounds are those of Config. Connections count in MaxConns. At most Credits calls of one are in
 // flight; while there are as many, nothing more is read. Memory of calls counts in MaxMemory and
