@@ -1,23 +1,12 @@
 package transport
 
 import (
-	"sync/atomic"
-
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
 // The agreement of the two ends of a connection: the inline thresholds and the use of remote
 // invalidation, by private data (RFC 8797) and by the version of the protocol.
-
-// An agreement has the negotiated values of a connection.
-type agreement struct {
-	version   atomic.Uint32 // of the protocol; 0: no call has arrived yet
-	sendLimit atomic.Int32  // longest Send we may make
-	recvLimit atomic.Int32  // longest Send the peer may make
-	raise     atomic.Int32  // what sendLimit becomes with the first reply; 0: it has been sent
-	remoteInv atomic.Bool   // both ends allow it, for replies to the client's calls
-}
 
 // version is that of the connection, 0 before the first call.
 func (c *conn) version() uint32 { return c.agreed.version.Load() }

@@ -34,13 +34,6 @@ func replyHead(cred *oncrpc.Auth) int {
 	return fixed + mismatch + oncrpc.MaxAuthBody
 }
 
-// scratch is memory for deciding about calls, over RDMA and TCP.
-type scratch struct {
-	items  []plan.Item
-	pieces []plan.Piece
-	sizes  []int // of results
-}
-
 // outline returns the parts of a call, without what the transport puts around it.
 func (sc *scratch) outline(call *pendingCall) (pc plan.Call, err error) {
 	pc.Args = len(call.Args)

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -18,79 +17,6 @@ import (
 // Sizes include the transport header, as the 1024 bytes of section 6.1 do. Each end's
 // maxrdmaread is the number of RDMA Reads that its adapter serves, so it limits the
 // Reads of the other end; if one of the two is zero, neither end uses read chunks.
-
-// ConfigProtocol turns on the Connection Configuration Protocol of RFC 5666 section 6. A
-// client's Dial then makes its call before anything else; a server that does not have
-// the program, or refuses the call, leaves the connection as it was. A server answers
-// the program beside those registered.
-//
-// The protocol is useful with peers that send no private data (RFC 8797): without both,
-// messages have at most 1024 bytes. After private data it can only lower the sizes.
-// ConnInfo has the result.
-//
-// A server cannot state the size of its inline replies: the client assumes that it may use
-// what was asked for. So a server's InlineSend should be at least the InlineRecv of its
-// clients.
-//
-// The call should be protected (section 11), or an attacker on the path can slow down the
-// connection. This package neither makes nor verifies RPCSEC_GSS: use a credential
-// that the server knows, or a link that is itself protected.
-type ConfigProtocol struct {
-	// Align is the alignment in bytes that a server recommends for opaque data, at
-	// most 65536. 0 and 1 recommend none.
-	Align int
-
-	// MaxReads is how many RDMA Reads the peer may have in progress at this end. Zero, or more than
-	// the adapter serves, is the adapter's limit.
-	MaxReads int
-
-	// NoReads allows the peer no Reads: neither end uses read chunks, and calls that
-	// do not fit inline fail with *SizeError.
-	NoReads bool
-
-	// Cred and Verf are the credential and verifier of a client's call.
-	Cred, Verf oncrpc.Auth
-
-	// Auth decides at a server whether a call with this credential may configure the
-	// connection. Any result but oncrpc.AuthOK rejects the call; oncrpc.AuthTooWeak is
-	// for a flavor that does not suffice. Auth must be quick and must not keep the
-	// credential's memory. Nil accepts every flavor, including AUTH_NONE, except
-	// RPCSEC_GSS, which is always rejected.
-	Auth func(cred oncrpc.Auth) oncrpc.AuthStat
-}
-
-// configures reports whether the protocol is turned on.
-func (o *RFC5666) configures() bool { return o != nil && o.ConfigProtocol != nil }
-
-// check returns an error if a field is out of range.
-func (f *ConfigProtocol) check(o *RFC5666) error {
-	switch {
-	case f.Align < 0 || f.Align > maxAlign:
-		return fmt.Errorf("transport: ConfigProtocol.Align is %d, want at most %d", f.Align, maxAlign)
-	case f.MaxReads < 0:
-		return fmt.Errorf("transport: ConfigProtocol.MaxReads is %d", f.MaxReads)
-	case len(f.Cred.Body) > oncrpc.MaxAuthBody || len(f.Verf.Body) > oncrpc.MaxAuthBody:
-		return fmt.Errorf("transport: ConfigProtocol has a credential or verifier of more than %d bytes", oncrpc.MaxAuthBody)
-	case o.Align == 0 && o.Thresh != 0 && o.Thresh <= oncrpc.MaxAuthBody:
-		return fmt.Errorf("transport: RFC5666 has Thresh %d, want more than %d", o.Thresh, oncrpc.MaxAuthBody)
-	}
-	return nil
-}
-
-// A configuration has the bounds that the setup of a connection leaves to the protocol,
-// and the result of the protocol. It is written before other goroutines use the connection, or
-// with the connection's state locked.
-type configuration struct {
-	send, recv int // the most that our Sends and the peer's can get
-
-	align   int  // of our RDMA_MSGP calls
-	noReads bool // no read chunks
-
-	done      bool
-	refused   error // the server's
-	peerReads uint32
-	peerAlign uint32 // recommended by the server
-}
 
 // startConfig sets the bounds: the limits of this end, and those in the peer's private data,
 // which hold for the life of the connection (RFC 8797 section 4). The default of 1024 bytes

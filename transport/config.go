@@ -248,13 +248,6 @@ func (c Config) settle(owner string) (*config, error) {
 	return conns, nil
 }
 
-// setDefault gives a field that is zero its default.
-func setDefault[T comparable](field *T, value T) {
-	if *field == *new(T) {
-		*field = value
-	}
-}
-
 // A limit is the values that a field may have.
 type limit struct {
 	field    string

@@ -60,6 +60,30 @@ type state struct {
 	told  bool            // the ends have exchanged their properties
 }
 
+// An agreement has the negotiated values of a connection.
+type agreement struct {
+	version   atomic.Uint32 // of the protocol; 0: no call has arrived yet
+	sendLimit atomic.Int32  // longest Send we may make
+	recvLimit atomic.Int32  // longest Send the peer may make
+	raise     atomic.Int32  // what sendLimit becomes with the first reply; 0: it has been sent
+	remoteInv atomic.Bool   // both ends allow it, for replies to the client's calls
+}
+
+// A configuration has the bounds that the setup of a connection leaves to the protocol,
+// and the result of the protocol. It is written before other goroutines use the connection, or
+// with the connection's state locked.
+type configuration struct {
+	send, recv int // the most that our Sends and the peer's can get
+
+	align   int  // of our RDMA_MSGP calls
+	noReads bool // no read chunks
+
+	done      bool
+	refused   error // the server's
+	peerReads uint32
+	peerAlign uint32 // recommended by the server
+}
+
 // newConn makes a connection that is not set up, and hands its token to the caller, which gives it
 // back when it is. usage, which may be nil, counts the memory of its arena with that of others.
 func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.Usage) (*conn, *leader) {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -85,6 +86,15 @@ type Conn struct {
 
 	life   connLife
 	server bool // the other end has opened it
+}
+
+// A connLife is the part of a connection that an Observer learns of.
+type connLife struct {
+	began time.Time // of the goroutine that has set it up
+
+	mu    sync.Mutex
+	known bool // ConnBegan has returned
+	over  bool
 }
 
 // logUnsent logs why a reply is not sent: once for each connection, as the peer decides how many there

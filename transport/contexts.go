@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/rpcrdma/rpcrdma/internal/origin"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // contexts are those of the handlers of a connection. They are part of it, so that a call allocates
@@ -13,12 +14,12 @@ type contexts struct {
 }
 
 // init makes those that end with the connection, from own.
-func (c *contexts) init(cn *Conn, own context.Context) { c.fill(0, cn, own) }
+func (c *contexts) init(cn rpc.Conn, own context.Context) { c.fill(0, cn, own) }
 
 // remember makes the contexts of handlers with replies that are remembered, from all.
 func (c *contexts) remember(all context.Context) { c.fill(1, c.list[0][0].conn, all) }
 
-func (c *contexts) fill(i int, cn *Conn, from context.Context) {
+func (c *contexts) fill(i int, cn rpc.Conn, from context.Context) {
 	c.list[i] = [2]handlerContext{{from, cn, false}, {from, cn, true}}
 }
 
@@ -38,7 +39,7 @@ func (c *contexts) of(remembered, inline bool) context.Context {
 // be remembered, with the client or server.
 type handlerContext struct {
 	context.Context
-	conn   *Conn
+	conn   rpc.Conn
 	inline bool
 }
 

@@ -249,6 +249,50 @@ func (c *core) allow(n int) {
 	c.wire.opened(n)
 }
 
+// A watch has the observations of a connection. It is part of the connection's state.
+type watch struct {
+	met     uint64    // requests completed
+	since   time.Time // that nothing more has completed, while something is awaited
+	heard   uint64
+	spoke   time.Time // when the peer did last, about
+	trimmed time.Time
+}
+
+const (
+	sweepTime = time.Second
+
+	// slowTime is how long a peer may not receive before it gets only as much as a new one.
+	slowTime = 2 * time.Second
+
+	// trimTime is how long memory of calls is kept without a use, at least. It goes after
+	// twice as long, at most.
+	trimTime = 4 * time.Second
+)
+
+// sweepTime is how often connections are looked at.
+func (c *Config) sweepTime() time.Duration {
+	if c.StallTimeout > 0 {
+		return min(sweepTime, max(c.StallTimeout/4, time.Millisecond))
+	}
+	return sweepTime
+}
+
+// note takes down when the peer spoke.
+func (w *watch) note(heard uint64, now time.Time) {
+	if heard != w.heard || w.spoke.IsZero() {
+		w.heard, w.spoke = heard, now
+	}
+}
+
+// trims reports whether it is time to unmap memory that is not in use.
+func (w *watch) trims(now time.Time) bool {
+	if now.Sub(w.trimmed) < trimTime {
+		return false
+	}
+	w.trimmed = now
+	return true
+}
+
 // ---- what is known of a connection
 
 // load counts the calls under way.

@@ -60,7 +60,7 @@ func reversal() []transport.Operation {
 	return []transport.Operation{{
 		Type:     0x7e57,
 		IsAnswer: func(info []byte) bool { return bytes.HasPrefix(info, []byte("!")) },
-		Handle: func(_ context.Context, _ *transport.Conn, m transport.Optional) (transport.Optional, error) {
+		Handle: func(_ context.Context, _ rpc.Conn, m transport.Optional) (transport.Optional, error) {
 			var back []byte
 			for i := range m.Payload {
 				back = append(back, m.Payload[len(m.Payload)-1-i])

@@ -12,12 +12,6 @@ import (
 
 // How the connections tell their Observer.
 
-// A callEvent is an event of a call.
-type callEvent struct {
-	rpc.CallEvent
-	sent time.Time // the last time
-}
-
 // observation is an Observer at work. Nil: nothing is measured.
 type observation struct {
 	rpc.Observer
@@ -106,15 +100,6 @@ func (cn *Conn) refused(xid uint32, err error) {
 func (cn *Conn) registered(n int) { cn.notice(rpc.Notice{Kind: rpc.NoticeRegistered, Bytes: n}) }
 
 // ---- connections
-
-// A connLife is the part of a connection that an Observer learns of.
-type connLife struct {
-	began time.Time // of the goroutine that has set it up
-
-	mu    sync.Mutex
-	known bool // ConnBegan has returned
-	over  bool
-}
 
 // begun reports that the connection has been set up. It may have ended already.
 func (cn *Conn) begun() {

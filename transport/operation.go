@@ -17,47 +17,6 @@ import (
 // an end that does not know it. A request uses a credit as a call does, and its answer grants as a
 // reply does; both fit inline.
 
-// An Operation is an optional operation that an end knows.
-type Operation struct {
-	// Type is rdma_opttype. The transport's own properties operation is not to be had.
-	Type uint32
-
-	// Payload decides whether an RPC message follows (version two section 3.2). Requests and answers
-	// that break the rule are refused, with RDMA_ERR_BAD_HEADER.
-	Payload PayloadRule
-
-	// IsAnswer tells an answer from a request by its rdma_optinfo: both ends may make
-	// requests, and their xids may be the same.
-	IsAnswer func(info []byte) bool
-
-	// Handle executes a request that came on cn and returns the answer, of which Type is
-	// ignored. m is valid until it returns. An error is reported as RDMA_ERR_INVAL_OPTION:
-	// errors that the other end is to understand are for the answer to tell. A panic is
-	// reported in the same way, and logged like a Handler's. Nil: this end makes requests, and
-	// refuses the peer's.
-	Handle func(ctx context.Context, cn *Conn, m Optional) (answer Optional, err error)
-}
-
-// A PayloadRule decides whether an RPC message follows the transport header of an optional operation.
-type PayloadRule uint8
-
-const (
-	PayloadMay   PayloadRule = iota // it may
-	PayloadMust                     // it must
-	PayloadNever                    // it must not
-)
-
-func (r PayloadRule) holds(payload []byte) bool {
-	return r == PayloadMay || (r == PayloadMust) == (len(payload) > 0)
-}
-
-// An Optional is the content of an RDMA_OPTIONAL message.
-type Optional struct {
-	Type    uint32 // rdma_opttype
-	Info    []byte // rdma_optinfo
-	Payload []byte // the RPC message after it, if there is one
-}
-
 // An OperationError says why an optional operation cannot be requested. Nothing has been sent,
 // unless the request was under way when its connection was lost, and the next is of version
 // 1. It unwraps to errors.ErrUnsupported.
@@ -71,14 +30,6 @@ func (e *OperationError) Error() string {
 }
 
 func (e *OperationError) Unwrap() error { return errors.ErrUnsupported }
-
-// An operation is a request under way.
-type operation struct {
-	Optional
-	answers func(info []byte) bool
-	rule    PayloadRule
-	answer  Optional
-}
 
 // Operate is as that of a Client. Before AllowBackward a server's fails as a call does.
 func (cn *Conn) Operate(ctx context.Context, m Optional) (answer Optional, err error) {

@@ -36,7 +36,7 @@ const (
 )
 
 func testOps() []Operation {
-	echo := func(_ context.Context, _ *Conn, m Optional) (Optional, error) {
+	echo := func(_ context.Context, _ rpc.Conn, m Optional) (Optional, error) {
 		info := append([]byte("!"), bytes.TrimPrefix(m.Info, []byte("?"))...)
 		return Optional{Info: info, Payload: bytes.Clone(m.Payload)}, nil
 	}
@@ -44,14 +44,14 @@ func testOps() []Operation {
 		{Type: testOp, Handle: echo},
 		{Type: testOpMust, Payload: PayloadMust, Handle: echo},
 		{Type: testOpNever, Payload: PayloadNever, Handle: echo},
-		{Type: testOpFails, Handle: func(context.Context, *Conn, Optional) (Optional, error) {
+		{Type: testOpFails, Handle: func(context.Context, rpc.Conn, Optional) (Optional, error) {
 			return Optional{Info: []byte("!no")}, errors.New("no")
 		}},
 		{Type: testOpAsks},
-		{Type: testOpLong, Handle: func(_ context.Context, _ *Conn, m Optional) (Optional, error) {
+		{Type: testOpLong, Handle: func(_ context.Context, _ rpc.Conn, m Optional) (Optional, error) {
 			return Optional{Info: []byte("!"), Payload: make([]byte, 4096-28+len(m.Payload))}, nil
 		}},
-		{Type: testOpBreaks, Payload: PayloadNever, Handle: func(context.Context, *Conn, Optional) (Optional, error) {
+		{Type: testOpBreaks, Payload: PayloadNever, Handle: func(context.Context, rpc.Conn, Optional) (Optional, error) {
 			return Optional{Info: []byte("!"), Payload: []byte("message")}, nil
 		}},
 	}
@@ -736,7 +736,7 @@ func TestOptionalExecutedLimits(t *testing.T) {
 	t.Run("a client that requests more than it was granted loses the connection", func(t *testing.T) {
 		var cancelled atomic.Int32
 		server := &Settings{Credits: 4, Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
-			Handle: func(ctx context.Context, _ *Conn, _ Optional) (Optional, error) {
+			Handle: func(ctx context.Context, _ rpc.Conn, _ Optional) (Optional, error) {
 				<-ctx.Done()
 				cancelled.Add(1)
 				return Optional{}, nil
@@ -784,7 +784,7 @@ func TestOptionalExecutedLimits(t *testing.T) {
 	t.Run("a Handle that panics, or calls runtime.Goexit", func(t *testing.T) {
 		for name, ends := range map[string]func(){"panic": func() { panic("as it was told") }, "Goexit": runtime.Goexit} {
 			server := &Settings{Logger: slog.New(slog.DiscardHandler), Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
-				Handle: func(_ context.Context, _ *Conn, m Optional) (Optional, error) {
+				Handle: func(_ context.Context, _ rpc.Conn, m Optional) (Optional, error) {
 					if string(m.Info) == "?ends" {
 						ends()
 					}
@@ -806,7 +806,7 @@ func TestOptionalExecutedLimits(t *testing.T) {
 	t.Run("a client that makes many requests at once is granted more", func(t *testing.T) {
 		var gate chan struct{}
 		server := &Settings{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
-			Handle: func(context.Context, *Conn, Optional) (Optional, error) {
+			Handle: func(context.Context, rpc.Conn, Optional) (Optional, error) {
 				<-gate
 				return Optional{Info: []byte("!done")}, nil
 			}}}}
@@ -853,7 +853,7 @@ func TestOptionalExecutedHandlers(t *testing.T) {
 	t.Run("Shutdown lets requests finish", func(t *testing.T) {
 		var gate chan struct{}
 		server := &Settings{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
-			Handle: func(context.Context, *Conn, Optional) (Optional, error) {
+			Handle: func(context.Context, rpc.Conn, Optional) (Optional, error) {
 				<-gate
 				return Optional{Info: []byte("!done")}, nil
 			}}}}

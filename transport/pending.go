@@ -1,8 +1,11 @@
 package transport
 
 import (
+	"time"
+
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
 // A pendingCall is a program's Call while it is being made, with what the transport keeps of it: for one
@@ -46,4 +49,25 @@ func (call *pendingCall) sign(xid uint32) {
 		XID: xid, RPCVers: oncrpc.Version, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: call.Cred,
 	})
 	call.Verf = call.Sign(call.signed[:len(call.signed)-verf])
+}
+
+// scratch is memory for deciding about calls, over RDMA and TCP.
+type scratch struct {
+	items  []plan.Item
+	pieces []plan.Piece
+	sizes  []int // of results
+}
+
+// An operation is a request under way.
+type operation struct {
+	Optional
+	answers func(info []byte) bool
+	rule    PayloadRule
+	answer  Optional
+}
+
+// A callEvent is an event of a call.
+type callEvent struct {
+	rpc.CallEvent
+	sent time.Time // the last time
 }

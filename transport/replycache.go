@@ -5,28 +5,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
-// A ReplyCache bounds a duplicate-request cache, which answers a call that a client sends again,
-// having lost its connection, with the reply that it has been given before. A reply is kept for two
-// minutes, as kernels do, because xids come again. Replies that do not fit are forgotten earlier. A
-// call that comes again after that is executed again. When the cache is full, the host with the
-// largest share of it loses its oldest reply, so that a busy client does not cost others theirs.
-type ReplyCache struct {
-	// Entries is how many replies are remembered, and how many calls may be under way with replies to
-	// be remembered; at most a quarter of them from one host. Calls beyond that are executed all the
-	// same, but their replies are not remembered, and their contexts end with their connections. Zero
-	// is 4096.
-	Entries int
-
-	// Bytes is how many bytes the replies have together, bulk results included. Replies
-	// of more than an eighth of it are not kept. Zero is 16 MiB.
-	Bytes int
-}
-
-const (
-	defaultCacheEntries = 4096
-	defaultCacheBytes   = 16 << 20
-)
-
 // Wait makes the exchange wait for the reply of e: see replycache.Waiter.
 func (x *exch) Wait(e *replycache.Entry) {
 	x.detach()

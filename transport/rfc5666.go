@@ -1,67 +1,14 @@
 package transport
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
-)
-
-// RFC5666 turns on what RFC 5666 has and RFC 8166 has taken out of the protocol. Both ends have to do
-// so: a peer that has not answers RDMA_MSGP with ERR_CHUNK, fails calls if their replies have read
-// chunks, and ignores RDMA_DONE.
-//
-//   - A server takes RDMA_MSGP for programs that say Program.Padded.
-//   - A server answers programs that say Program.ReadReplies with read chunks when a
-//     reply fits nowhere else, and holds that memory until the client says RDMA_DONE.
-//   - A client fetches such replies and says RDMA_DONE.
-//   - With ConfigProtocol the two ends settle sizes and the number of RDMA Reads.
-type RFC5666 struct {
-	// Align and Thresh make a client send a call with RDMA_MSGP if its bulk arguments fit inline: the
-	// data of ReadItems of at least Thresh bytes then begins at a multiple of Align, counted from the
-	// start of the RPC message (section 3.9). Thresh must be above 400, the longest credential, and a
-	// call is not padded if its other arguments could hold something as long. An Align of 0 or 1 turns
-	// this off; but with Thresh and ConfigProtocol set, 0 is what the server recommends, if that is at
-	// most 65536.
-	Align, Thresh int
-
-	// InflateLengths makes a server return the lengths of write chunks with XDR
-	// padding counted in, as far as the chunk has room, although it writes none
-	// (section 3.7).
-	InflateLengths bool
-
-	// DoneTimeout is how long a server waits for RDMA_DONE before it ends the
-	// connection, which closes the memory (section 3.8). Zero is 30 seconds.
-	DoneTimeout time.Duration
-
-	// ConfigProtocol turns on the Connection Configuration Protocol (section 6). Nil:
-	// clients do without, and servers answer PROG_UNAVAIL.
-	ConfigProtocol *ConfigProtocol
-}
-
-// settle returns a copy with the defaults in place.
-func (o RFC5666) settle() (*RFC5666, error) {
-	if o.Align < 0 || o.Align > maxAlign || o.Align > 1 && o.Thresh <= oncrpc.MaxAuthBody {
-		return nil, fmt.Errorf("transport: RFC5666 has Align %d and Thresh %d, want at most %d, and more than %d", o.Align, o.Thresh, maxAlign, oncrpc.MaxAuthBody)
-	}
-	if o.ConfigProtocol != nil {
-		if err := o.ConfigProtocol.check(&o); err != nil {
-			return nil, err
-		}
-	}
-	setDefault(&o.DoneTimeout, defaultDoneTimeout)
-	return &o, nil
-}
-
-const (
-	defaultDoneTimeout = 30 * time.Second
-	maxAlign           = 1 << 16
 )
 
 // ---- replies with read chunks, at the requester

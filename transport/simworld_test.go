@@ -610,7 +610,7 @@ func (w *simWorld) config(e *simEnd, who uint64) *transport.Settings {
 	cfg.Operations = []transport.Operation{{
 		Type:     simOption,
 		IsAnswer: func(info []byte) bool { return len(info) == 1 },
-		Handle: func(_ context.Context, cn *transport.Conn, m transport.Optional) (transport.Optional, error) {
+		Handle: func(_ context.Context, cn rpc.Conn, m transport.Optional) (transport.Optional, error) {
 			want := make([]byte, len(m.Payload))
 			if simFill(want, uint64(len(want)), 'o'); !bytes.Equal(want, m.Payload) {
 				w.fail("an operation has a wrong payload")

@@ -27,29 +27,6 @@ import (
 // 2 has no Send with Invalidate. The properties of docs/protocol.md add it, as well as sizes
 // that do not fit private data.
 
-// Version selects the versions of RPC-over-RDMA that one end speaks.
-type Version uint8
-
-const (
-	// VersionAuto is version 2 if the peer speaks it, else version 1.
-	VersionAuto Version = iota
-	// Version1 is only version 1.
-	Version1
-	// Version2 is only version 2: connections to other peers fail.
-	Version2
-)
-
-// String returns the name that the command's options use: "auto", "1" or "2".
-func (v Version) String() string {
-	switch v {
-	case Version1:
-		return "1"
-	case Version2:
-		return "2"
-	}
-	return "auto"
-}
-
 // settleVersions derives and checks the settings that depend on the version.
 func (c *config) settleVersions(owner string) error {
 	c.sendSize, c.recvSize = c.InlineSend, c.InlineRecv

@@ -1,0 +1,214 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
+)
+
+// The parts of a Config that turn something on or bound it. They refer to no connection.
+
+// Version selects the versions of RPC-over-RDMA that one end speaks.
+type Version uint8
+
+const (
+	// VersionAuto is version 2 if the peer speaks it, else version 1.
+	VersionAuto Version = iota
+	// Version1 is only version 1.
+	Version1
+	// Version2 is only version 2: connections to other peers fail.
+	Version2
+)
+
+// String returns the name that the command's options use: "auto", "1" or "2".
+func (v Version) String() string {
+	switch v {
+	case Version1:
+		return "1"
+	case Version2:
+		return "2"
+	}
+	return "auto"
+}
+
+// A ReplyCache bounds a duplicate-request cache, which answers a call that a client sends again,
+// having lost its connection, with the reply that it has been given before. A reply is kept for two
+// minutes, as kernels do, because xids come again. Replies that do not fit are forgotten earlier. A
+// call that comes again after that is executed again. When the cache is full, the host with the
+// largest share of it loses its oldest reply, so that a busy client does not cost others theirs.
+type ReplyCache struct {
+	// Entries is how many replies are remembered, and how many calls may be under way with replies to
+	// be remembered; at most a quarter of them from one host. Calls beyond that are executed all the
+	// same, but their replies are not remembered, and their contexts end with their connections. Zero
+	// is 4096.
+	Entries int
+
+	// Bytes is how many bytes the replies have together, bulk results included. Replies
+	// of more than an eighth of it are not kept. Zero is 16 MiB.
+	Bytes int
+}
+
+const (
+	defaultCacheEntries = 4096
+	defaultCacheBytes   = 16 << 20
+)
+
+// RFC5666 turns on what RFC 5666 has and RFC 8166 has taken out of the protocol. Both ends have to do
+// so: a peer that has not answers RDMA_MSGP with ERR_CHUNK, fails calls if their replies have read
+// chunks, and ignores RDMA_DONE.
+//
+//   - A server takes RDMA_MSGP for programs that say Program.Padded.
+//   - A server answers programs that say Program.ReadReplies with read chunks when a
+//     reply fits nowhere else, and holds that memory until the client says RDMA_DONE.
+//   - A client fetches such replies and says RDMA_DONE.
+//   - With ConfigProtocol the two ends settle sizes and the number of RDMA Reads.
+type RFC5666 struct {
+	// Align and Thresh make a client send a call with RDMA_MSGP if its bulk arguments fit inline: the
+	// data of ReadItems of at least Thresh bytes then begins at a multiple of Align, counted from the
+	// start of the RPC message (section 3.9). Thresh must be above 400, the longest credential, and a
+	// call is not padded if its other arguments could hold something as long. An Align of 0 or 1 turns
+	// this off; but with Thresh and ConfigProtocol set, 0 is what the server recommends, if that is at
+	// most 65536.
+	Align, Thresh int
+
+	// InflateLengths makes a server return the lengths of write chunks with XDR
+	// padding counted in, as far as the chunk has room, although it writes none
+	// (section 3.7).
+	InflateLengths bool
+
+	// DoneTimeout is how long a server waits for RDMA_DONE before it ends the
+	// connection, which closes the memory (section 3.8). Zero is 30 seconds.
+	DoneTimeout time.Duration
+
+	// ConfigProtocol turns on the Connection Configuration Protocol (section 6). Nil:
+	// clients do without, and servers answer PROG_UNAVAIL.
+	ConfigProtocol *ConfigProtocol
+}
+
+// settle returns a copy with the defaults in place.
+func (o RFC5666) settle() (*RFC5666, error) {
+	if o.Align < 0 || o.Align > maxAlign || o.Align > 1 && o.Thresh <= oncrpc.MaxAuthBody {
+		return nil, fmt.Errorf("transport: RFC5666 has Align %d and Thresh %d, want at most %d, and more than %d", o.Align, o.Thresh, maxAlign, oncrpc.MaxAuthBody)
+	}
+	if o.ConfigProtocol != nil {
+		if err := o.ConfigProtocol.check(&o); err != nil {
+			return nil, err
+		}
+	}
+	setDefault(&o.DoneTimeout, defaultDoneTimeout)
+	return &o, nil
+}
+
+const (
+	defaultDoneTimeout = 30 * time.Second
+	maxAlign           = 1 << 16
+)
+
+// ConfigProtocol turns on the Connection Configuration Protocol of RFC 5666 section 6. A
+// client's Dial then makes its call before anything else; a server that does not have
+// the program, or refuses the call, leaves the connection as it was. A server answers
+// the program beside those registered.
+//
+// The protocol is useful with peers that send no private data (RFC 8797): without both,
+// messages have at most 1024 bytes. After private data it can only lower the sizes.
+// ConnInfo has the result.
+//
+// A server cannot state the size of its inline replies: the client assumes that it may use
+// what was asked for. So a server's InlineSend should be at least the InlineRecv of its
+// clients.
+//
+// The call should be protected (section 11), or an attacker on the path can slow down the
+// connection. This package neither makes nor verifies RPCSEC_GSS: use a credential
+// that the server knows, or a link that is itself protected.
+type ConfigProtocol struct {
+	// Align is the alignment in bytes that a server recommends for opaque data, at
+	// most 65536. 0 and 1 recommend none.
+	Align int
+
+	// MaxReads is how many RDMA Reads the peer may have in progress at this end. Zero, or more than
+	// the adapter serves, is the adapter's limit.
+	MaxReads int
+
+	// NoReads allows the peer no Reads: neither end uses read chunks, and calls that
+	// do not fit inline fail with *SizeError.
+	NoReads bool
+
+	// Cred and Verf are the credential and verifier of a client's call.
+	Cred, Verf oncrpc.Auth
+
+	// Auth decides at a server whether a call with this credential may configure the
+	// connection. Any result but oncrpc.AuthOK rejects the call; oncrpc.AuthTooWeak is
+	// for a flavor that does not suffice. Auth must be quick and must not keep the
+	// credential's memory. Nil accepts every flavor, including AUTH_NONE, except
+	// RPCSEC_GSS, which is always rejected.
+	Auth func(cred oncrpc.Auth) oncrpc.AuthStat
+}
+
+// configures reports whether the protocol is turned on.
+func (o *RFC5666) configures() bool { return o != nil && o.ConfigProtocol != nil }
+
+// check returns an error if a field is out of range.
+func (f *ConfigProtocol) check(o *RFC5666) error {
+	switch {
+	case f.Align < 0 || f.Align > maxAlign:
+		return fmt.Errorf("transport: ConfigProtocol.Align is %d, want at most %d", f.Align, maxAlign)
+	case f.MaxReads < 0:
+		return fmt.Errorf("transport: ConfigProtocol.MaxReads is %d", f.MaxReads)
+	case len(f.Cred.Body) > oncrpc.MaxAuthBody || len(f.Verf.Body) > oncrpc.MaxAuthBody:
+		return fmt.Errorf("transport: ConfigProtocol has a credential or verifier of more than %d bytes", oncrpc.MaxAuthBody)
+	case o.Align == 0 && o.Thresh != 0 && o.Thresh <= oncrpc.MaxAuthBody:
+		return fmt.Errorf("transport: RFC5666 has Thresh %d, want more than %d", o.Thresh, oncrpc.MaxAuthBody)
+	}
+	return nil
+}
+
+// An Operation is an optional operation that an end knows.
+type Operation struct {
+	// Type is rdma_opttype. The transport's own properties operation is not to be had.
+	Type uint32
+
+	// Payload decides whether an RPC message follows (version two section 3.2). Requests and answers
+	// that break the rule are refused, with RDMA_ERR_BAD_HEADER.
+	Payload PayloadRule
+
+	// IsAnswer tells an answer from a request by its rdma_optinfo: both ends may make
+	// requests, and their xids may be the same.
+	IsAnswer func(info []byte) bool
+
+	// Handle executes a request that came on cn and returns the answer, of which Type is
+	// ignored. m is valid until it returns. An error is reported as RDMA_ERR_INVAL_OPTION:
+	// errors that the other end is to understand are for the answer to tell. A panic is
+	// reported in the same way, and logged like a Handler's. Nil: this end makes requests, and
+	// refuses the peer's.
+	Handle func(ctx context.Context, cn rpc.Conn, m Optional) (answer Optional, err error)
+}
+
+// A PayloadRule decides whether an RPC message follows the transport header of an optional operation.
+type PayloadRule uint8
+
+const (
+	PayloadMay   PayloadRule = iota // it may
+	PayloadMust                     // it must
+	PayloadNever                    // it must not
+)
+
+func (r PayloadRule) holds(payload []byte) bool {
+	return r == PayloadMay || (r == PayloadMust) == (len(payload) > 0)
+}
+
+// An Optional is the content of an RDMA_OPTIONAL message.
+type Optional struct {
+	Type    uint32 // rdma_opttype
+	Info    []byte // rdma_optinfo
+	Payload []byte // the RPC message after it, if there is one
+}
+
+// setDefault gives a field that is zero its default.
+func setDefault[T comparable](field *T, value T) {
+	if *field == *new(T) {
+		*field = value
+	}
+}
