@@ -88,11 +88,10 @@ func (s Site) tap() (*tap, error) {
 	return &tap{Provider: p}, nil
 }
 
-// through returns the tap as a provider. TCP, which the transport knows by its type, has nothing
-// to tap.
+// through returns the tap as a provider. A provider of streams has nothing to tap.
 func (t *tap) through() fabric.Provider {
-	if tcp, ok := t.Provider.(transport.TCP); ok {
-		return tcp
+	if p, ok := t.Provider.(transport.StreamProvider); ok {
+		return p
 	}
 	return t
 }

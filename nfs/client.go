@@ -105,11 +105,11 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, opts *Options) (*
 }
 
 func (o *Options) dial(ctx context.Context, p fabric.Provider, addr string) (transport.Requester, error) {
+	switch p.(type) {
+	case transport.TCP, *transport.TCP:
+		p = reservedTCP{}
+	}
 	if o.Connections == 0 || o.Connections == 1 {
-		switch p.(type) {
-		case transport.TCP, *transport.TCP:
-			return transport.DialTCPWith(ctx, addr, o.Transport, dialReserved)
-		}
 		return transport.Dial(ctx, p, addr, o.Transport)
 	}
 	cfg := transport.GroupConfig{Connections: o.Connections, Idempotent: Idempotent}

@@ -138,7 +138,7 @@ func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context
 	}
 	ctx, cancel := context.WithTimeout(ctx, tcpTimeout)
 	defer cancel()
-	t, err := transport.DialTCPWith(ctx, hostPort(c.opts.MountHost, port), &transport.ClientConfig{NoReconnect: true}, dialReserved)
+	t, err := transport.Dial(ctx, reservedTCP{}, hostPort(c.opts.MountHost, port), &transport.ClientConfig{NoReconnect: true})
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 const (
@@ -32,9 +33,12 @@ func (l longResults) Call(ctx context.Context, call *rpc.Call) error {
 	return l.Caller.Call(ctx, call)
 }
 
-// dialReserved connects from a port below 1024, or from another if it can bind none of them: servers
+// reservedTCP is TCP from a port below 1024, or from another if it can bind none of them: servers
 // refuse other ports for exports that are "secure", the default on Linux.
-func dialReserved(ctx context.Context, addr string) (net.Conn, error) {
+type reservedTCP struct{ transport.TCP }
+
+// DialStream implements transport.StreamProvider.
+func (reservedTCP) DialStream(ctx context.Context, addr string) (net.Conn, error) {
 	const ports = highReserved - lowReserved + 1
 	first := rand.IntN(ports)
 	for i := range reservedTries {

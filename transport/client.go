@@ -124,11 +124,11 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig
 
 // newClientOver returns a client over p that has not connected yet.
 func newClientOver(p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
-	switch p.(type) {
+	switch p := p.(type) {
 	case nil:
 		return nil, errNoProvider
-	case TCP, *TCP:
-		return newTCPClient(addr, cfg, dialTCP)
+	case StreamProvider:
+		return newTCPClient(addr, p.Name(), cfg, p.DialStream)
 	}
 	cl, err := newClient(addr, p.Name(), cfg)
 	if err == nil {

@@ -67,7 +67,7 @@ var (
 	errInline          = errors.New("transport: a handler that is Inline cannot wait for calls")
 
 	errNoProvider = errors.New("transport: no provider given: iwarp.New makes one that runs anywhere")
-	errNoRDMA     = fmt.Errorf("transport: TCP is for Dial and Server.Listen, and has no RDMA: %w", errors.ErrUnsupported)
+	errNoRDMA     = fmt.Errorf("transport: TCP has no RDMA, and a provider around it needs the methods of StreamProvider: %w", errors.ErrUnsupported)
 
 	errFull      = errors.New("no room for another connection")
 	errBadCall   = errors.New("it has no RPC call, or one with another xid")

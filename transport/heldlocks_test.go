@@ -212,7 +212,7 @@ func TestNoLockIsHeldInTCP(t *testing.T) {
 		<-served
 	})
 	cl, err := transport.DialTCPWith(bg, l.Addr().String(), nil, func(ctx context.Context, addr string) (net.Conn, error) {
-		c, err := dialTCP(ctx, addr)
+		c, err := transport.TCP{}.DialStream(ctx, addr)
 		if err != nil {
 			return nil, err
 		}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
@@ -129,6 +131,61 @@ func TestTCPProvider(t *testing.T) {
 	}
 	if err := p.Close(); err != nil {
 		t.Errorf("Close: %v", err)
+	}
+}
+
+// A counter is TCP that counts connections.
+type counter struct {
+	TCP
+	dialed, accepted atomic.Int32
+}
+
+func (c *counter) DialStream(ctx context.Context, addr string) (net.Conn, error) {
+	c.dialed.Add(1)
+	return c.TCP.DialStream(ctx, addr)
+}
+
+func (c *counter) ListenStream(ctx context.Context, addr string) (net.Listener, error) {
+	l, err := c.TCP.ListenStream(ctx, addr)
+	return countingListener{l, c}, err
+}
+
+type countingListener struct {
+	net.Listener
+	c *counter
+}
+
+func (l countingListener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err == nil {
+		l.c.accepted.Add(1)
+	}
+	return nc, err
+}
+
+// A provider may embed TCP.
+func TestStreamProvider(t *testing.T) {
+	s, err := NewServer(nil)
+	testutil.Must(t, err)
+	defer s.Close()
+	testutil.Must(t, s.Register(rpc.Program{Number: testProg, Low: 1, High: 1, Handler: rpc.Procedures{}}))
+	c := new(counter)
+	l, err := s.Listen(bg, c, "127.0.0.1:0")
+	testutil.Must(t, err)
+	go s.Serve(l)
+	cl, err := Dial(bg, c, l.Addr().String(), nil)
+	testutil.Must(t, err)
+	defer cl.Close()
+	testutil.Must(t, cl.Null(bg, testProg, 1))
+	g, err := DialGroup(bg, c, []string{l.Addr().String()}, nil)
+	testutil.Must(t, err)
+	defer g.Close()
+	testutil.Must(t, g.Null(bg, testProg, 1))
+	if d, a := c.dialed.Load(), c.accepted.Load(); d != 2 || a != 2 {
+		t.Errorf("%d connections were made and %d accepted, want 2 of each", d, a)
+	}
+	if _, err := s.Listen(bg, c, l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("Listen on an address in use: %v", err)
 	}
 }
 

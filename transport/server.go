@@ -158,11 +158,10 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 	}
 	l := &Listener{provider: p.Name()}
 	var err error
-	switch p.(type) {
-	case TCP, *TCP:
-		var lc net.ListenConfig
+	switch p := p.(type) {
+	case StreamProvider:
 		var nl net.Listener
-		nl, err = lc.Listen(ctx, "tcp", addr)
+		nl, err = p.ListenStream(ctx, addr)
 		l.wire = tcpListener{nl}
 	default:
 		var fl fabric.Listener

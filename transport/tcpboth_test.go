@@ -55,7 +55,7 @@ func callable(t *testing.T, cfg transport.Settings, e *errander, dial func(ctx c
 // both sockets are full; no call waits forever, and nothing is mixed up.
 func TestTCPBothWays(t *testing.T) {
 	for name, dial := range map[string]func(ctx context.Context, addr string) (net.Conn, error){
-		"sockets": dialTCP, "other connections": dialWrapped,
+		"sockets": transport.TCP{}.DialStream, "other connections": dialWrapped,
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, cl, cn := callable(t, transport.Settings{BackwardCredits: 12}, new(errander), dial)
@@ -93,11 +93,6 @@ func TestTCPBothWays(t *testing.T) {
 	}
 }
 
-func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "tcp", addr)
-}
-
 func TestTCPConn(t *testing.T) {
 	var quick atomic.Pointer[error]
 	var back atomic.Pointer[transport.Conn]
@@ -107,7 +102,7 @@ func TestTCPConn(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	w, cl, cn := callable(t, transport.Settings{}, e, dialTCP)
+	w, cl, cn := callable(t, transport.Settings{}, e, transport.TCP{}.DialStream)
 	back.Store(cl.Latest())
 	var r runner
 	t.Run("before the client is ready", func(t *testing.T) {

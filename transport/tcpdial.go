@@ -8,13 +8,26 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
-// TCP says that there is no RDMA, where Dial, Server.Listen and Server.ListenAndServe want a
-// provider: calls then go as records over TCP, see [DialTCP] and [Server.ServeTCP]. A program
-// moves from TCP to RDMA, or chooses when it starts, by the provider alone. Code that wants RDMA
-// gets errors.ErrUnsupported.
+// A StreamProvider makes streams in place of RDMA connections. Dial, DialGroup, Server.Listen and
+// Server.ListenAndServe recognize it by its methods, and send calls as records over the streams:
+// see [DialTCPWith] and [Server.ServeTCP]. [TCP] is one. A type that embeds TCP can replace its
+// methods, for instance to count connections or to set socket options.
+type StreamProvider interface {
+	fabric.Provider
+
+	// DialStream connects to addr, which may be anything that it understands.
+	DialStream(ctx context.Context, addr string) (net.Conn, error)
+
+	// ListenStream listens at addr. ctx does not end the listener.
+	ListenStream(ctx context.Context, addr string) (net.Listener, error)
+}
+
+// TCP is the provider without RDMA: calls go as records over TCP, see [DialTCP] and
+// [Server.ServeTCP]. A program moves from TCP to RDMA, or chooses when it starts, by the provider
+// alone. Code that wants RDMA gets errors.ErrUnsupported.
 type TCP struct{}
 
-var _ fabric.Provider = TCP{}
+var _ StreamProvider = TCP{}
 
 // Name returns "tcp".
 func (TCP) Name() string { return tcpProvider }
@@ -27,6 +40,18 @@ func (TCP) Resolve(context.Context, string, fabric.ConnAttr) (fabric.Conn, error
 // Listen fails: there is no RDMA.
 func (TCP) Listen(context.Context, string, fabric.ConnAttr) (fabric.Listener, error) {
 	return nil, errNoRDMA
+}
+
+// DialStream connects to addr ("host:port").
+func (TCP) DialStream(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// ListenStream listens at addr ("host:port"). Port 0 selects a free port.
+func (TCP) ListenStream(ctx context.Context, addr string) (net.Listener, error) {
+	var lc net.ListenConfig
+	return lc.Listen(ctx, "tcp", addr)
 }
 
 // Close does nothing: listeners belong to their servers.
@@ -48,12 +73,7 @@ func (TCP) Close() error { return nil }
 // It reconnects as other Clients do, and executes Callbacks for its server on the same
 // connection.
 func DialTCP(ctx context.Context, addr string, cfg *ClientConfig) (*Client, error) {
-	return DialTCPWith(ctx, addr, cfg, dialTCP)
-}
-
-func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "tcp", addr)
+	return Dial(ctx, TCP{}, addr, cfg)
 }
 
 // DialTCPWith is DialTCP with connections made by dial: from a reserved port, over TLS, or to a
@@ -63,7 +83,7 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 // sent, and the server does not take the rest within a second.
 func DialTCPWith(ctx context.Context, addr string, cfg *ClientConfig,
 	dial func(ctx context.Context, addr string) (net.Conn, error)) (*Client, error) {
-	cl, err := newTCPClient(addr, cfg, dial)
+	cl, err := newTCPClient(addr, tcpProvider, cfg, dial)
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +91,8 @@ func DialTCPWith(ctx context.Context, addr string, cfg *ClientConfig,
 }
 
 // newTCPClient returns a client over TCP that has not connected yet.
-func newTCPClient(addr string, cfg *ClientConfig, dial func(ctx context.Context, addr string) (net.Conn, error)) (*Client, error) {
-	cl, err := newClient(addr, tcpProvider, cfg)
+func newTCPClient(addr, via string, cfg *ClientConfig, dial func(ctx context.Context, addr string) (net.Conn, error)) (*Client, error) {
+	cl, err := newClient(addr, via, cfg)
 	if err == nil {
 		cl.dialTCP = dial
 	}
