@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"net"
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
@@ -57,6 +58,38 @@ func Example() {
 	check(results.End())
 	fmt.Println(len(data), string(data[len(data)-8:]), call.WriteItems[0].Chunked)
 	// Output: 1000000 datadata true
+}
+
+// A server uses a socket that is open when the program starts, for instance one of systemd, which
+// net.FileListener returns. With iwarp.Config.ListenTCP it is a listener for RDMA in software.
+// Server.ServeTCP accepts any net.Listener for calls over TCP.
+func ExampleServer_Listen_socket() {
+	ctx := context.Background()
+	server, err := transport.NewServer(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	p := iwarp.New(iwarp.Config{ListenTCP: func(context.Context, string) (*net.TCPListener, error) {
+		return socket.(*net.TCPListener), nil
+	}})
+	l, err := server.Listen(ctx, p, "") // the address is that of the socket
+	if err != nil {
+		log.Fatal(err)
+	}
+	go server.Serve(l)
+
+	client, err := transport.Dial(ctx, iwarp.New(iwarp.Config{}), socket.Addr().String(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	fmt.Println(client.Info().Provider)
+	// Output: iwarp
 }
 
 // One goroutine has eight calls outstanding.
