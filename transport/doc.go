@@ -5,12 +5,13 @@
 //
 // # Nouns
 //
-// A [Client] makes calls, each a [rpc.Call], over one connection at a time. A [Server] executes calls
-// to its programs, each a [rpc.Program], over any number of connections. A [Conn] is a connection as
-// a handler sees it; a [Backchannel] is a server's way to one client over all its connections. A
-// [Group] is several Clients of one server. Anything that makes calls is a [rpc.Caller]; a [Pipeline]
-// makes many at once from one goroutine. Client and server use a provider of package fabric, which
-// the program names:
+// Programs are written with package rpc; this package runs them. A [Client] makes calls, each an
+// [rpc.Call], over one connection at a time. A [Server] executes calls to its programs, each an
+// [rpc.Program], over any number of connections. A handler sees its connection as an [rpc.Conn]; a
+// [Backchannel] is a server's way to one client over all its connections. A [Group] is several
+// Clients of one server. Anything that makes calls is an [rpc.Caller]; a [Pipeline] makes many at
+// once from one goroutine. Client and server use a provider of package fabric, which the program
+// names:
 //
 //	cl, err := transport.Dial(ctx, iwarp.New(iwarp.Config{}), "server:20049", nil)
 //	...
@@ -56,7 +57,7 @@
 //
 // # Middleware
 //
-// Program.Auth decides who may call a program. A [rpc.Middleware] wraps its handler, or those of all
+// Program.Auth decides who may call a program. An [rpc.Middleware] wraps its handler, or those of all
 // programs (Config.Middleware): it sees the call and its outcome, and may refuse it, or change
 // arguments and results, as a security flavor needs to. A client's middleware is a function from one
 // [rpc.Caller] to another. Package middleware has access lists, limits for each caller, and a log.
