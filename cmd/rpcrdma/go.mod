@@ -8,7 +8,7 @@ require (
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/common v0.72.0
 	github.com/rpcrdma/rpcrdma v0.0.0-00010101000000-000000000000
-	github.com/rpcrdma/rpcrdma/rpc/prometheus v0.0.0-00010101000000-000000000000
+	github.com/rpcrdma/rpcrdma/rpc/promrpc v0.0.0-00010101000000-000000000000
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10

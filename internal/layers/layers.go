@@ -105,13 +105,13 @@ var Layers = []Layer{
 		Tests: []string{"transport", "iwarp", "proto/oncrpc"},
 	},
 	{
-		Path: "rpc/prometheus", Library: true, Pure: true,
+		Path: "rpc/promrpc", Library: true, Pure: true,
 		May:      []string{"internal/connset", "rpc", "rpc/names"},
 		Tests:    []string{"transport", "iwarp", "proto/oncrpc", "examples"},
 		External: []string{"github.com/prometheus"},
 	},
 	{
-		Path: "rpc/otel", Library: true, Pure: true,
+		Path: "rpc/otelrpc", Library: true, Pure: true,
 		May:      []string{"internal/connset", "rpc", "rpc/names", "proto/xdr", "proto/oncrpc"},
 		Tests:    []string{"transport", "iwarp", "examples"},
 		External: []string{"go.opentelemetry.io/otel"},

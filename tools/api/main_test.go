@@ -33,7 +33,7 @@ func TestListings(t *testing.T) {
 	if t.Failed() {
 		t.Log("if that is meant, 'make generate' writes docs/api anew")
 	}
-	for _, pkg := range []string{"transport", "proto/xdr", "rdmacm", "ibv", "rpc/otel"} {
+	for _, pkg := range []string{"transport", "proto/xdr", "rdmacm", "ibv", "rpc/otelrpc"} {
 		if len(want[pkg]) < 10 {
 			t.Errorf("%s offers %d names", pkg, len(want[pkg]))
 		}

@@ -110,7 +110,7 @@ func TestRefusals(t *testing.T) {
 		}
 		deps = append(deps, &debug.Module{Path: path, Version: "v1.0.0"})
 	}
-	deps = append(deps, &debug.Module{Path: "example.org/gone", Version: "v1.0.0"}, &debug.Module{Path: own + "/exporters/x", Version: "v0.0.0"})
+	deps = append(deps, &debug.Module{Path: "example.org/gone", Version: "v1.0.0"}, &debug.Module{Path: own + "/rpc/x", Version: "v0.0.0"})
 	parts, err := linked(&debug.BuildInfo{GoVersion: "go1.26.0", Deps: deps}, "../..", cache)
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%q is not among the complaints:\n%v", want, err)
 		}
 	}
-	for _, bad := range []string{"Good", "exporters"} {
+	for _, bad := range []string{"Good", "/rpc/x"} {
 		if strings.Contains(err.Error(), bad) {
 			t.Errorf("complaint about %s:\n%v", bad, err)
 		}

@@ -480,7 +480,7 @@ func TestTree(t *testing.T) {
 	for i, m := range tree.published() {
 		at[m.dir] = i + 1
 	}
-	if at["."] != 1 || at["rpc/otel"] == 0 || at["cmd/rpcrdma"] <= at["rpc/prometheus"] || at["tools"] != 0 {
+	if at["."] != 1 || at["rpc/otelrpc"] == 0 || at["cmd/rpcrdma"] <= at["rpc/promrpc"] || at["tools"] != 0 {
 		t.Errorf("the order is %v", at)
 	}
 }

@@ -126,7 +126,7 @@ func (t *tree) tryLibrary(u *user) error {
 // none brings what another one lacks.
 func (t *tree) tryExporters(u *user) error {
 	for _, m := range t.published() {
-		if !strings.HasPrefix(m.dir, "exporters/") {
+		if !strings.HasPrefix(m.dir, "rpc/") {
 			continue
 		}
 		if err := u.write(m.dir+"/go.mod", "module example.org/metrics\n\ngo 1.26.0\n"); err != nil {

@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/expfmt"
 
@@ -25,7 +25,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
-	"github.com/rpcrdma/rpcrdma/rpc/prometheus"
+	"github.com/rpcrdma/rpcrdma/rpc/promrpc"
 	"github.com/rpcrdma/rpcrdma/rpc/status"
 )
 
@@ -47,8 +47,8 @@ const (
 // metrics is the service's report about itself over HTTP.
 type metrics struct {
 	monitor   *status.Monitor
-	collector *prometheus.Collector
-	registry  *prom.Registry
+	collector *promrpc.Collector
+	registry  *prometheus.Registry
 	host      string  // of the option: browsers may know us by it
 	budget    *shares // of requests
 	profiles  chan struct{}
@@ -72,12 +72,12 @@ func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error)
 	}
 	m := &metrics{
 		monitor:   status.New(status.Config{Title: "rpcrdma serve", Table: table}),
-		collector: prometheus.New(prometheus.Config{Table: table}),
-		registry:  prom.NewRegistry(),
+		collector: promrpc.New(promrpc.Config{Table: table}),
+		registry:  prometheus.NewRegistry(),
 		budget:    newShares(metricsRate, metricsHost),
 		profiles:  make(chan struct{}, profilesAtOnce),
 	}
-	for _, c := range []prom.Collector{
+	for _, c := range []prometheus.Collector{
 		m.collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector(),
 	} {
 		if err := m.registry.Register(c); err != nil {

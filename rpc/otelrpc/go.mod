@@ -1,4 +1,4 @@
-module github.com/rpcrdma/rpcrdma/rpc/otel
+module github.com/rpcrdma/rpcrdma/rpc/otelrpc
 
 go 1.26.0
 

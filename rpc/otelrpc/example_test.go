@@ -1,4 +1,4 @@
-package otel_test
+package otelrpc_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/examples/kv"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
-	"github.com/rpcrdma/rpcrdma/rpc/otel"
+	"github.com/rpcrdma/rpcrdma/rpc/otelrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -18,13 +18,13 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	cfg := otel.Config{Table: table, Carrier: otel.Verifier(0x2f000001)}
-	metrics, err := otel.NewMetrics(cfg)
+	cfg := otelrpc.Config{Table: table, Carrier: otelrpc.Verifier(0x2f000001)}
+	metrics, err := otelrpc.NewMetrics(cfg)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer metrics.Close()
-	tracing := otel.NewTracing(cfg)
+	tracing := otelrpc.NewTracing(cfg)
 
 	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: metrics}})
 	if err != nil {

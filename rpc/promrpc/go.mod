@@ -1,4 +1,4 @@
-module github.com/rpcrdma/rpcrdma/rpc/prometheus
+module github.com/rpcrdma/rpcrdma/rpc/promrpc
 
 go 1.26.0
 

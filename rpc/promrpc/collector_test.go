@@ -1,4 +1,4 @@
-package prometheus
+package promrpc
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
@@ -69,7 +69,7 @@ func call(t *testing.T, cl *transport.Client, proc uint32, args []byte) error {
 // series returns the value of each series by its name and labels, and of a histogram its count.
 func series(t *testing.T, c *Collector) map[string]float64 {
 	t.Helper()
-	registry := prom.NewPedanticRegistry()
+	registry := prometheus.NewPedanticRegistry()
 	ours.Must(t, registry.Register(c))
 	families, err := registry.Gather()
 	ours.Must(t, err)

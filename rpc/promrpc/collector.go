@@ -1,6 +1,6 @@
-// Package prometheus exports metrics of package transport to Prometheus.
+// Package promrpc exports metrics of package transport to Prometheus.
 //
-//	c := prometheus.New(prometheus.Config{Table: table})
+//	c := promrpc.New(promrpc.Config{Table: table})
 //	registry.MustRegister(c)
 //	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: c}})
 //
@@ -12,7 +12,7 @@
 // No label comes from a peer: program and procedure are names in Config.Table or "other", and the
 // others have a fixed set of values. So the number of series is bounded by the table, and
 // addresses of peers are in none. A call that succeeds costs no memory.
-package prometheus
+package promrpc
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rpcrdma/rpcrdma/internal/connset"
 	"github.com/rpcrdma/rpcrdma/rpc"
@@ -53,42 +53,42 @@ type Collector struct {
 	table *names.Table
 	conns connset.Set
 
-	vectors  []prom.Collector
-	calls    *prom.CounterVec   // end, program, version, procedure, outcome
-	duration *prom.HistogramVec // end, program, version, procedure
-	handler  *prom.HistogramVec // program, version, procedure
-	bytes    *prom.CounterVec   // end, message, way
-	ended    *prom.CounterVec   // end, reason
+	vectors  []prometheus.Collector
+	calls    *prometheus.CounterVec   // end, program, version, procedure, outcome
+	duration *prometheus.HistogramVec // end, program, version, procedure
+	handler  *prometheus.HistogramVec // program, version, procedure
+	bytes    *prometheus.CounterVec   // end, message, way
+	ended    *prometheus.CounterVec   // end, reason
 	ends     [2]end
-	notices  [len(noticeKinds)]prom.Counter
-	regBytes prom.Counter
+	notices  [len(noticeKinds)]prometheus.Counter
+	regBytes prometheus.Counter
 
 	procedures []atomic.Pointer[procedure] // two for each entry of the table: client, server
-	ways       [2][2][1 << wayBits]atomic.Pointer[prom.Counter]
+	ways       [2][2][1 << wayBits]atomic.Pointer[prometheus.Counter]
 
 	gauges  []figure
-	traffic map[string]*prom.Desc // by name of a rpc.Counter
-	byWay   *prom.Desc
-	adapter *prom.Desc
+	traffic map[string]*prometheus.Desc // by name of a rpc.Counter
+	byWay   *prometheus.Desc
+	adapter *prometheus.Desc
 }
 
 // An end has the counters of the end that makes calls, or of the end that executes them.
 type end struct {
 	name           string
-	wait           prom.Observer
-	inFlight, open prom.Gauge
-	opened, again  prom.Counter // again: sent again, or answered from the reply cache
+	wait           prometheus.Observer
+	inFlight, open prometheus.Gauge
+	opened, again  prometheus.Counter // again: sent again, or answered from the reply cache
 }
 
 // A procedure has the counters of one procedure at one end.
 type procedure struct {
-	succeeded         prom.Counter
-	duration, handler prom.Observer // handler: nil at a client
+	succeeded         prometheus.Counter
+	duration, handler prometheus.Observer // handler: nil at a client
 }
 
 // A figure is made of a Sum on demand.
 type figure struct {
-	desc  *prom.Desc
+	desc  *prometheus.Desc
 	value func(*connset.Sum) float64
 }
 
@@ -106,8 +106,8 @@ const (
 )
 
 var (
-	_ rpc.Observer   = (*Collector)(nil)
-	_ prom.Collector = (*Collector)(nil)
+	_ rpc.Observer         = (*Collector)(nil)
+	_ prometheus.Collector = (*Collector)(nil)
 )
 
 // New returns a Collector.
@@ -119,18 +119,18 @@ func New(cfg Config) *Collector {
 		cfg.Buckets = DefaultBuckets()
 	}
 	c := &Collector{table: cfg.Table, procedures: make([]atomic.Pointer[procedure], 2*cfg.Table.Len())}
-	counter := func(name, help string, labels ...string) *prom.CounterVec {
-		v := prom.NewCounterVec(prom.CounterOpts{Name: "rpcrdma_" + name, Help: help}, labels)
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rpcrdma_" + name, Help: help}, labels)
 		c.vectors = append(c.vectors, v)
 		return v
 	}
-	gauge := func(name, help string) *prom.GaugeVec {
-		v := prom.NewGaugeVec(prom.GaugeOpts{Name: "rpcrdma_" + name, Help: help}, []string{"end"})
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rpcrdma_" + name, Help: help}, []string{"end"})
 		c.vectors = append(c.vectors, v)
 		return v
 	}
-	histogram := func(name, help string, labels ...string) *prom.HistogramVec {
-		v := prom.NewHistogramVec(prom.HistogramOpts{Name: "rpcrdma_" + name, Help: help, Buckets: slices.Clone(cfg.Buckets)}, labels)
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "rpcrdma_" + name, Help: help, Buckets: slices.Clone(cfg.Buckets)}, labels)
 		c.vectors = append(c.vectors, v)
 		return v
 	}
@@ -169,24 +169,24 @@ func New(cfg Config) *Collector {
 // figures has what connections count themselves.
 func (c *Collector) figures() {
 	gauge := func(name, help string, value func(*connset.Sum) float64) {
-		c.gauges = append(c.gauges, figure{prom.NewDesc("rpcrdma_"+name, help, nil, nil), value})
+		c.gauges = append(c.gauges, figure{prometheus.NewDesc("rpcrdma_"+name, help, nil, nil), value})
 	}
 	gauge("exposed_bytes", "Memory that peers can reach at the moment.", func(s *connset.Sum) float64 { return float64(s.ExposedBytes) })
 	gauge("held_bytes", "Memory that calls hold which are executed at the moment.", func(s *connset.Sum) float64 { return float64(s.HeldBytes) })
 	gauge("credits", "Credits granted on all open connections.", func(s *connset.Sum) float64 { return float64(s.Credits) })
 	gauge("waiting_callers", "Callers that wait for a credit at the moment.", func(s *connset.Sum) float64 { return float64(s.Waiting) })
-	c.traffic = make(map[string]*prom.Desc)
+	c.traffic = make(map[string]*prometheus.Desc)
 	for f := range new(rpc.Stats).Counters() {
 		if f.Kind == rpc.CountsTraffic {
-			c.traffic[f.Name] = prom.NewDesc("rpcrdma_"+f.Name+"_total", f.Help, nil, nil)
+			c.traffic[f.Name] = prometheus.NewDesc("rpcrdma_"+f.Name+"_total", f.Help, nil, nil)
 		}
 	}
-	c.byWay = prom.NewDesc("rpcrdma_calls_by_way_total", "Calls sent or received, by the chunks that they have: a call may count for several ways.", []string{"way"}, nil)
-	c.adapter = prom.NewDesc("rpcrdma_adapter_total", "Figures of the adapter.", []string{"counter"}, nil)
+	c.byWay = prometheus.NewDesc("rpcrdma_calls_by_way_total", "Calls sent or received, by the chunks that they have: a call may count for several ways.", []string{"way"}, nil)
+	c.adapter = prometheus.NewDesc("rpcrdma_adapter_total", "Figures of the adapter.", []string{"counter"}, nil)
 }
 
 // Describe is a method of prometheus.Collector.
-func (c *Collector) Describe(descs chan<- *prom.Desc) {
+func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, v := range c.vectors {
 		v.Describe(descs)
 	}
@@ -202,24 +202,24 @@ func (c *Collector) Describe(descs chan<- *prom.Desc) {
 
 // Collect is a method of prometheus.Collector. It takes the locks of the data path of each
 // connection for a moment.
-func (c *Collector) Collect(metrics chan<- prom.Metric) {
+func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	for _, v := range c.vectors {
 		v.Collect(metrics)
 	}
 	_, all, _ := c.conns.Look()
 	for _, f := range c.gauges {
-		metrics <- prom.MustNewConstMetric(f.desc, prom.GaugeValue, f.value(&all))
+		metrics <- prometheus.MustNewConstMetric(f.desc, prometheus.GaugeValue, f.value(&all))
 	}
 	for f, n := range all.Stats.Counters() {
 		switch f.Kind {
 		case rpc.CountsTraffic:
-			metrics <- prom.MustNewConstMetric(c.traffic[f.Name], prom.CounterValue, float64(n))
+			metrics <- prometheus.MustNewConstMetric(c.traffic[f.Name], prometheus.CounterValue, float64(n))
 		case rpc.CountsWays:
-			metrics <- prom.MustNewConstMetric(c.byWay, prom.CounterValue, float64(n), f.Name)
+			metrics <- prometheus.MustNewConstMetric(c.byWay, prometheus.CounterValue, float64(n), f.Name)
 		}
 	}
 	for name, n := range all.Adapter {
-		metrics <- prom.MustNewConstMetric(c.adapter, prom.CounterValue, float64(n), name)
+		metrics <- prometheus.MustNewConstMetric(c.adapter, prometheus.CounterValue, float64(n), name)
 	}
 }
 
@@ -325,7 +325,7 @@ func (c *Collector) moved(at, message int, t *rpc.Transfer) {
 }
 
 // way returns the counter of what has travelled so.
-func (c *Collector) way(at, message int, by rpc.Ways) prom.Counter {
+func (c *Collector) way(at, message int, by rpc.Ways) prometheus.Counter {
 	where := &c.ways[at][message][by&(1<<wayBits-1)]
 	if p := where.Load(); p != nil {
 		return *p

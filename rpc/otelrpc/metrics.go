@@ -1,4 +1,4 @@
-// Package otel exports metrics and traces of package transport to OpenTelemetry.
+// Package otelrpc exports metrics and traces of package transport to OpenTelemetry.
 //
 // [Metrics] is a [rpc.Observer]. Its instruments rpc.client.call.duration and
 // rpc.server.call.duration follow the semantic conventions for RPC, version 1.43.0, with
@@ -10,7 +10,7 @@
 // ONC RPC has no metadata, so a trace goes on at the server only if the two ends have agreed
 // where its context travels: see [Carrier]. Without that, spans are linked within a process: those
 // of calls that a handler makes with its context are below the handler's.
-package otel
+package otelrpc
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	api "go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
@@ -53,18 +53,18 @@ func (cfg *Config) settle() {
 		cfg.Table, _ = names.New() // which cannot fail without programs
 	}
 	if cfg.MeterProvider == nil {
-		cfg.MeterProvider = api.GetMeterProvider()
+		cfg.MeterProvider = otel.GetMeterProvider()
 	}
 	if cfg.TracerProvider == nil {
-		cfg.TracerProvider = api.GetTracerProvider()
+		cfg.TracerProvider = otel.GetTracerProvider()
 	}
 	if cfg.Propagator == nil {
-		cfg.Propagator = api.GetTextMapPropagator()
+		cfg.Propagator = otel.GetTextMapPropagator()
 	}
 }
 
 // scope names the instrumentation.
-const scope = "github.com/rpcrdma/rpcrdma/rpc/otel"
+const scope = "github.com/rpcrdma/rpcrdma/rpc/otelrpc"
 
 // system is the value of rpc.system.name, for which the conventions have no constant.
 const system rpcconv.SystemNameAttr = "onc_rpc"

@@ -1,15 +1,15 @@
-package prometheus_test
+package promrpc_test
 
 import (
 	"log"
 	"net/http"
 
-	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rpcrdma/rpcrdma/examples/kv"
 	"github.com/rpcrdma/rpcrdma/rpc/names"
-	"github.com/rpcrdma/rpcrdma/rpc/prometheus"
+	"github.com/rpcrdma/rpcrdma/rpc/promrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -19,8 +19,8 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	c := prometheus.New(prometheus.Config{Table: table})
-	registry := prom.NewRegistry()
+	c := promrpc.New(promrpc.Config{Table: table})
+	registry := prometheus.NewRegistry()
 	registry.MustRegister(c)
 	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: c}})
 	if err != nil {
