@@ -98,6 +98,11 @@ var Layers = []Layer{
 		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
+	{
+		Path: "transport/transporttest", Library: true, Pure: true,
+		May:   []string{"rpc", "transport", "fabric", "internal/testing/simfabric"},
+		Tests: []string{"proto/xdr"},
+	},
 	{Path: "internal/connset", Library: true, Pure: true, May: []string{"rpc"}, Tests: []string{"transport", "iwarp"}},
 	{
 		Path: "rpc/status", Library: true, Pure: true,
@@ -158,7 +163,7 @@ var Layers = []Layer{
 
 	{
 		Path: "examples", Pure: true, May: []string{"rpc", "transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
-		Tests: []string{"rpc/middleware"},
+		Tests: []string{"rpc/middleware", "transport/transporttest"},
 	},
 
 	{Path: "internal/testing/testbed", May: []string{"*"}},
