@@ -14,7 +14,9 @@ func ExampleNetwork_Connect() {
 	TestPing := func(t *testing.T) {
 		client := transporttest.New(t).Connect(func(s rpc.Registrar) error {
 			return s.Register(rpc.Program{Number: 0x20000001, Low: 1, High: 1, Handler: rpc.Procedures{
-				1: func(_ context.Context, req *rpc.Request, res *rpc.Response) { res.Results = append(res.Results, req.Args...) },
+				1: func(_ context.Context, req *rpc.Request, res *rpc.Response) {
+					res.Results = append(res.Results, req.Args...)
+				},
 			}})
 		})
 		call := rpc.Call{Prog: 0x20000001, Vers: 1, Proc: 1, Args: []byte("ping")}
