@@ -103,8 +103,8 @@ func setControl(h []byte, c byte) []byte {
 	return h
 }
 
-// An offence is something that a peer must not send, and what it gets for it.
-type offence struct {
+// An offense is something that a peer must not send, and what it gets for it.
+type offense struct {
 	name    string
 	cause   rdmap.Cause     // in the Terminate message
 	recv    fabric.WCStatus // of the first receive
@@ -114,7 +114,7 @@ type offence struct {
 	script  sends
 }
 
-// sends returns the FPDUs to send. The last one is the offence.
+// sends returns the FPDUs to send. The last one is the offense.
 type sends func(g *target, p *rawPeer) [][]byte
 
 // one is the script of a single FPDU.
@@ -129,7 +129,7 @@ func sendInv(stag uint32) []byte {
 }
 
 // framingViolations: malformed FPDUs and wrong CRCs. RFC 5044 section 8.
-var framingViolations = []offence{
+var framingViolations = []offense{
 	{name: "ULPDU of length 0", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true, script: one()},
 	{name: "ULPDU too short for a tagged header", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true,
 		script: one(tagged(rdmap.OpWrite, true, 1, 0)[:13])},
@@ -153,7 +153,7 @@ var framingViolations = []offence{
 }
 
 // headerViolations: invalid DDP and RDMAP headers.
-var headerViolations = []offence{
+var headerViolations = []offense{
 	{name: "DDP version 0 in a tagged segment", cause: ddpTagged(ddp.TaggedVersion), recv: fabric.WCFlushErr,
 		script: one(setVersion(tagged(rdmap.OpWrite, true, 1, 0), 0))},
 	{name: "DDP version 2 in an untagged segment", cause: ddpUntagged(ddp.UntaggedBadVersion), recv: fabric.WCFlushErr,
@@ -170,7 +170,7 @@ var headerViolations = []offence{
 
 // untaggedViolations: untagged messages on the wrong queue, out of sequence, or too long for
 // their receive. RFC 5041 section 8.2.
-var untaggedViolations = []offence{
+var untaggedViolations = []offense{
 	{name: "Send on the queue of Reads", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: fabric.WCFlushErr, script: one(untagged(rdmap.OpSend, true, 1, 1, 0))},
 	{name: "Send on queue 3", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: fabric.WCFlushErr, script: one(untagged(rdmap.OpSend, true, 3, 1, 0))},
 	{name: "Read Request on the queue of Sends", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: fabric.WCFlushErr,
@@ -207,7 +207,7 @@ var untaggedViolations = []offence{
 
 // writeViolations: Writes to memory that the peer may not write, and misuse of windows. RFC
 // 5041 section 8.2.
-var writeViolations = []offence{
+var writeViolations = []offense{
 	{name: "Write to STag 0", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCFlushErr, script: one(tagged(rdmap.OpWrite, true, 0, 0), garbage[:4])},
 	{name: "Write to the local DMA key with another low byte", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCFlushErr,
 		script: one(tagged(rdmap.OpWrite, true, 0x55, 0), garbage[:4])},
@@ -253,7 +253,7 @@ var writeViolations = []offence{
 }
 
 // readViolations: Reads of memory that the peer may not read. RFC 5040 section 4.8.
-var readViolations = []offence{
+var readViolations = []offense{
 	{name: "Read of an STag never given", cause: rdmaProtection(rdmap.CodeInvalidSTag), recv: fabric.WCFlushErr,
 		script: one(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: 0x7fffff01}))},
 	{name: "Read of the first STag that is not given yet", cause: rdmaProtection(rdmap.CodeInvalidSTag), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
@@ -277,7 +277,7 @@ var readViolations = []offence{
 }
 
 // messageViolations: malformed or unexpected RDMAP messages.
-var messageViolations = []offence{
+var messageViolations = []offense{
 	{name: "Read Request that is too short", cause: rdmaOperation(rdmap.CodeCatastrophicStream), recv: fabric.WCFlushErr,
 		script: one(untagged(rdmap.OpReadRequest, true, 1, 1, 0), garbage[:27])},
 	{name: "Read Request that is too long", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: fabric.WCFlushErr,
@@ -293,7 +293,7 @@ var messageViolations = []offence{
 }
 
 // invalidationViolations: invalid invalidations, and use of invalidated windows.
-var invalidationViolations = []offence{
+var invalidationViolations = []offense{
 	{name: "invalidation of STag 0", cause: rdmaProtection(rdmap.CodeCannotInvalidate), recv: fabric.WCFlushErr, script: one(sendInv(0))},
 	{name: "invalidation of an STag never given", cause: rdmaProtection(rdmap.CodeCannotInvalidate), recv: fabric.WCFlushErr, script: one(sendInv(0x12345678))},
 	{name: "invalidation of a region", cause: rdmaProtection(rdmap.CodeCannotInvalidate), recv: fabric.WCFlushErr,
@@ -338,7 +338,7 @@ func TestViolations(t *testing.T) {
 
 // test sends the violation to a new target. With behindWrite a valid Write comes before it:
 // what a valid FPDU has looked up must not help an invalid one.
-func (v *offence) test(t *testing.T, crc, behindWrite bool) {
+func (v *offense) test(t *testing.T, crc, behindWrite bool) {
 	g := newTarget(t, crc)
 	fpdus := v.script(g, g.peer)
 	bad := fpdus[len(fpdus)-1]
@@ -360,7 +360,7 @@ func (v *offence) test(t *testing.T, crc, behindWrite bool) {
 }
 
 // wantQuote checks that the Terminate message quotes the headers of the offending FPDU.
-func (v *offence) wantQuote(t *testing.T, m rdmap.Terminate, bad []byte) {
+func (v *offense) wantQuote(t *testing.T, m rdmap.Terminate, bad []byte) {
 	t.Helper()
 	if v.bare {
 		if m.HasSegment {
@@ -373,7 +373,7 @@ func (v *offence) wantQuote(t *testing.T, m rdmap.Terminate, bad []byte) {
 		n = ddp.TaggedLen
 	}
 	if !bytes.Equal(m.DDP, bad[2:2+n]) || int(m.Segment) != int(binary.BigEndian.Uint16(bad)) {
-		t.Errorf("the Terminate message quotes %x of %d bytes, the offence was %x", m.DDP, m.Segment, bad[2:2+n])
+		t.Errorf("the Terminate message quotes %x of %d bytes, the offense was %x", m.DDP, m.Segment, bad[2:2+n])
 	}
 	isRead := v.cause.Layer == rdmap.LayerRDMA && rdmap.ErrorType(v.cause.Type) == rdmap.TypeProtection &&
 		bad[3]&0xf == byte(rdmap.OpReadRequest)

@@ -449,7 +449,7 @@ func TestRDMAWaitsEnd(t *testing.T) {
 				return id, func(ctx context.Context) error { _, err := id.GetRequest(ctx); return err }
 			}},
 			{"ResolveAddr", func(t *testing.T) (*rdmacm.ID, func(context.Context) error) {
-				// ARP asks for the neighbour, which does not answer.
+				// ARP asks for the neighbor, which does not answer.
 				machine(t)
 				sh(t, "ip", "link", "set", netdev(kind), "arp", "on")
 				t.Cleanup(func() { sh(t, "ip", "link", "set", netdev(kind), "arp", "off") })

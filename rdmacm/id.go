@@ -187,7 +187,7 @@ func (id *ID) BindAddr(addr netip.AddrPort) error {
 }
 
 // ResolveAddr finds the device with a route to dst and binds the ID to it. src may be the
-// zero AddrPort. timeout bounds the kernel's resolution of the neighbour's address, ctx
+// zero AddrPort. timeout bounds the kernel's resolution of the neighbor's address, ctx
 // the wait for its result.
 //
 // Implements: int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src_addr, struct sockaddr *dst_addr, int timeout_ms)

@@ -116,7 +116,7 @@ type CallEvent struct {
 	// the time in the Handler.
 	Total, Waited, Wire, Handler time.Duration
 
-	Request, Reply Transfer // how the two messages travelled
+	Request, Reply Transfer // how the two messages traveled
 
 	// Status is the header of the RPC reply. It means nothing if Err is not nil, but that an
 	// *oncrpc.RPCError says the same at the end that makes the call.
@@ -186,7 +186,7 @@ func errOutcome(err error) string {
 	return "failed"
 }
 
-// A Transfer describes how an RPC message travelled.
+// A Transfer describes how an RPC message traveled.
 type Transfer struct {
 	Bytes  int // of the RPC message, with all data that was in chunks
 	Chunks int // bytes moved by RDMA Read or Write

@@ -73,10 +73,10 @@ type Stats struct {
 	ReadBytes  uint64 `json:"read_bytes" help:"Bytes moved by RDMA Read for calls."`
 	WriteBytes uint64 `json:"write_bytes" help:"Bytes moved by RDMA Write for replies."`
 
-	ErrVers   uint64 `json:"err_vers" help:"RDMA_ERROR messages with ERR_VERS, sent or received."`
-	ErrChunk  uint64 `json:"err_chunk" help:"RDMA_ERROR messages with another code, sent or received."`
-	Dropped   uint64 `json:"dropped" help:"Messages ignored: short, late or unexpected."`
-	Cancelled uint64 `json:"cancelled" help:"Calls given up before their reply."`
+	ErrVers  uint64 `json:"err_vers" help:"RDMA_ERROR messages with ERR_VERS, sent or received."`
+	ErrChunk uint64 `json:"err_chunk" help:"RDMA_ERROR messages with another code, sent or received."`
+	Dropped  uint64 `json:"dropped" help:"Messages ignored: short, late or unexpected."`
+	Canceled uint64 `json:"canceled" help:"Calls given up before their reply."`
 
 	Resent   uint64 `json:"resent" kind:"event" help:"Calls sent again on a new connection."`
 	Replayed uint64 `json:"replayed" kind:"event" help:"Calls that came again, answered without executing them again."`

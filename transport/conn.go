@@ -360,7 +360,7 @@ func (c *conn) detail(s *rpc.ConnStats) {
 	s.Waiting = t.queue.Len()
 	for _, sl := range t.all {
 		switch sl.state {
-		case slotPending, slotAnswered, slotAccepted, slotCancelled:
+		case slotPending, slotAnswered, slotAccepted, slotCanceled:
 			s.ExposedBytes += sl.exposed()
 		}
 	}

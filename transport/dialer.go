@@ -109,7 +109,7 @@ func (d *dialer) rest(old connection) {
 		d.slower()
 	case time.Since(d.made) >= enough:
 		d.pause, d.spared = 0, false
-	case d.cl.stats.sum().Cancelled != d.givenUp && !dropped(old):
+	case d.cl.stats.sum().Canceled != d.givenUp && !dropped(old):
 		// A fence that took the connection, or a late reply that invalidated memory which was
 		// closed already: the adapter ends the connection before it hands out the message.
 		d.pause = min(minPause, d.cl.cfg.MaxPause)
@@ -188,7 +188,7 @@ func (cl *Client) connect(ctx context.Context, pending int, old connection) (*Co
 			cl.conns.Add(1)
 			cn.begun()
 			d := &cl.dialer
-			d.made, d.givenUp = time.Now(), cl.stats.sum().Cancelled
+			d.made, d.givenUp = time.Now(), cl.stats.sum().Canceled
 			return cn, nil
 		}
 		// A provider that picks local ports and has the kernel open TCP connections

@@ -441,7 +441,7 @@ func testCancel(t *testing.T, b *bed) {
 	want := make([]byte, size)
 	fill(want, 7)
 	rng := rand.New(rand.NewPCG(1, 2))
-	lost, cancelled, whole := 0, 0, 0
+	lost, canceled, whole := 0, 0, 0
 	for range b.count(30) + 5 {
 		cl := w.dial(t, nil)
 		for range 20 {
@@ -464,7 +464,7 @@ func testCancel(t *testing.T, b *bed) {
 			case errors.Is(err, net.ErrClosed):
 				lost++
 			case errors.Is(err, context.DeadlineExceeded):
-				cancelled++
+				canceled++
 			default:
 				t.Fatal(err)
 			}
@@ -478,7 +478,7 @@ func testCancel(t *testing.T, b *bed) {
 		}
 		cl.Close()
 	}
-	t.Logf("%d done, %d cancelled, %d found the connection lost", whole, cancelled, lost)
+	t.Logf("%d done, %d canceled, %d found the connection lost", whole, canceled, lost)
 }
 
 func testEnds(t *testing.T, b *bed) {

@@ -36,9 +36,6 @@ func (e *BusyError) Error() string {
 
 func (e *BusyError) Unwrap() error { return e.Err }
 
-// Temporary is true: the same may succeed later.
-func (e *BusyError) Temporary() bool { return true }
-
 // ErrServerClosed is the error of Listen, Serve, ServeTCP and ListenAndServe after Close or
 // Shutdown of the server. It unwraps to net.ErrClosed.
 var ErrServerClosed error = serverClosedError{}

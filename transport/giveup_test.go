@@ -77,7 +77,7 @@ func TestIwarpGivenUpCallKeepsConnection(t *testing.T) {
 			}
 		}
 	}
-	if st := cl.Stats(); st.Conns != 1 || st.Cancelled != 50 || st.Resent != 0 {
+	if st := cl.Stats(); st.Conns != 1 || st.Canceled != 50 || st.Resent != 0 {
 		t.Errorf("the client's counters are %+v", st)
 	}
 }

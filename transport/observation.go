@@ -140,7 +140,7 @@ func (cn *Conn) tellEnd(o *observation) {
 
 // ---- calls over RDMA
 
-// wayOf returns how a call with the header h travelled.
+// wayOf returns how a call with the header h traveled.
 func wayOf(h *rpcrdma.Header) rpc.Ways {
 	switch {
 	case h.Proc == rpcrdma.ProcNomsg:

@@ -541,7 +541,7 @@ func TestOptionalRequestedEnds(t *testing.T) {
 				if err := outcome(t, call); err != nil {
 					t.Error(err)
 				}
-				if st := cl.Stats(); st.Cancelled != 1 || st.Dropped != 1 {
+				if st := cl.Stats(); st.Canceled != 1 || st.Dropped != 1 {
 					t.Errorf("counters are %+v", st)
 				}
 			})
@@ -734,11 +734,11 @@ func TestOptionalExecuted(t *testing.T) {
 // TestOptionalExecutedLimits: requests beyond the grant, too long ones, and floods.
 func TestOptionalExecutedLimits(t *testing.T) {
 	t.Run("a client that requests more than it was granted loses the connection", func(t *testing.T) {
-		var cancelled atomic.Int32
+		var canceled atomic.Int32
 		server := &Settings{Credits: 4, Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
 			Handle: func(ctx context.Context, _ rpc.Conn, _ Optional) (Optional, error) {
 				<-ctx.Done()
-				cancelled.Add(1)
+				canceled.Add(1)
 				return Optional{}, nil
 			}}}}
 		server2(t, server, func(p *peer, s *Server, _ *testService) {
@@ -757,7 +757,7 @@ func TestOptionalExecutedLimits(t *testing.T) {
 			}
 			p.hangUp()
 			synctest.Wait()
-			if seen := cancelled.Load(); int(seen) != n {
+			if seen := canceled.Load(); int(seen) != n {
 				t.Errorf("%d of %d handlers have seen the end", seen, n)
 			}
 		})

@@ -488,7 +488,7 @@ func givesUp(t *testing.T, weak bool, end func(p *peer, h rpcrdma.Header), least
 }
 
 // TestReconnectGivenUp: the pause after a connection that ends because its calls were
-// cancelled, or after they were.
+// canceled, or after they were.
 func TestReconnectGivenUp(t *testing.T) {
 	always := func(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
 

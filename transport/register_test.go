@@ -163,7 +163,7 @@ func TestRegisterMemoryEnds(t *testing.T) {
 			l, h := p.answersMove(async(cl, bg, moves(mem, span{0, 9000}, span{9000, 18_000})))
 			across, beyond := p.answersMove(async(cl, bg, moves(mem, span{1000, 10_000}, span{18_000, 27_000})))
 			if l.Handle == h.Handle || l.Offset != peerBase || h.Offset != peerBase {
-				t.Errorf("the neighbours are %+v and %+v", l, h)
+				t.Errorf("the neighbors are %+v and %+v", l, h)
 			}
 			for _, s := range []rpcrdma.Segment{across, beyond} {
 				if _, err := p.reach(s, fabric.AccessRemoteRead|fabric.AccessRemoteWrite); err == nil || s.Handle == l.Handle || s.Handle == h.Handle {

@@ -237,12 +237,12 @@ func (s *slot) cancel() bool {
 		s.awaitFence()
 		return false
 	}
-	s.state = slotCancelled
+	s.state = slotCanceled
 	s.wrs = s.lent.Revoke(s.wrs[:0], wrID(wrInv, s.idx))
 	s.fences = len(s.wrs)
 	st.wary = waryLeads
 	c.state.Unlock()
-	inc(&c.stats.Cancelled)
+	inc(&c.stats.Canceled)
 	if len(s.wrs) > 0 {
 		c.sends.post(s.wrs, false)
 		s.awaitFence()
@@ -312,7 +312,7 @@ func (l *leader) answered(xid uint32) *slot {
 	case s != nil && s.state == slotZombie:
 		st.answers++
 		st.release(s).goOn()
-	case s != nil && s.state == slotCancelled && !s.late:
+	case s != nil && s.state == slotCanceled && !s.late:
 		st.answers++
 		s.late = true
 	}
@@ -518,7 +518,7 @@ func (l *leader) invalidated(n uint32, ok bool) {
 	switch s.state {
 	case slotAccepted:
 		l.completeCall(st, s)
-	case slotCancelled:
+	case slotCanceled:
 		l.markReady(st, s.waiter)
 	}
 }
@@ -546,7 +546,7 @@ func (l *leader) failCalls(st *state) {
 			l.completeCall(st, s)
 		case slotAccepted:
 			l.completeCall(st, s)
-		case slotCancelled:
+		case slotCanceled:
 			l.markReady(st, s.waiter)
 		case slotZombie:
 			s.state = slotFree

@@ -17,12 +17,12 @@ import (
 // A slot's life:
 //
 //	free -> pending -> answered -> accepted -> done -> free     its reply came
-//	        pending -> cancelled -> zombie -> free              its caller gave up
+//	        pending -> canceled -> zombie -> free               its caller gave up
 //
 // A slot is answered while read chunks of its reply are being fetched, accepted when
 // its outcome is known but the memory that the call exposed is being fenced, and done
 // when its caller may go on. The end of the connection is a fence, too: a slot that is
-// accepted keeps its outcome, and the call is not made again. A cancelled slot is fenced
+// accepted keeps its outcome, and the call is not made again. A canceled slot is fenced
 // before its caller goes on; then it stays a zombie, its credit and its send buffer taken,
 // until the peer's reply shows that it is through with the call.
 type slotState uint8
@@ -32,13 +32,13 @@ const (
 	slotPending
 	slotAnswered
 	slotAccepted
-	slotCancelled
+	slotCanceled
 	slotZombie
 	slotDone
 )
 
 // A slot is a call under way. It belongs to its caller until the call is pending, to the leader from
-// [leader.answered] on, and to the caller again when it is done or cancelled. Both may always read and change
+// [leader.answered] on, and to the caller again when it is done or canceled. Both may always read and change
 // what is in standing.
 type slot struct {
 	*waiter // the caller
@@ -60,7 +60,7 @@ type slot struct {
 // standing is the progress of a call. It is guarded by the connection's state.
 type standing struct {
 	state  slotState
-	late   bool      // the reply came while the slot was cancelled
+	late   bool      // the reply came while the slot was canceled
 	fences int       // local invalidations under way
 	lane   *rdmaLane // that the call belongs to, instead of to a goroutine of its own; or nil
 }

@@ -185,7 +185,7 @@ func (c *tcpConn) giveUp(t *tcpCall) (given, left bool) {
 		cs.leaving++
 		cs.givenUp++
 	}
-	inc(&c.stats.Cancelled)
+	inc(&c.stats.Canceled)
 	return true, left
 }
 

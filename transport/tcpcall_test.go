@@ -210,7 +210,7 @@ func TestTCPCancel(t *testing.T) {
 				if err := outcome(t, next); err != nil {
 					t.Error(err)
 				}
-				if st := sc.cl.Stats(); st.Cancelled != 1 || st.Dropped != 1 || st.Conns != 1 {
+				if st := sc.cl.Stats(); st.Canceled != 1 || st.Dropped != 1 || st.Conns != 1 {
 					t.Errorf("counters are %+v", st)
 				}
 			})

@@ -31,6 +31,7 @@ var phrases = []phrase{
 	{regexp.MustCompile(`(?i)\bno more\b($|[^ ]| [^t])`), "no longer, only, at most", 1},
 	{regexp.MustCompile(`(?i)\bcomes? to\b`), "reaches, amounts to", 1},
 	{regexp.MustCompile(`(?i)\btakes? an? `), "needs, accepts, processes", 2},
+	{regexp.MustCompile(`(?i)\b(cancell(ed|ing)|travell(ed|ing)|licences?|behaviour|colours?|favour|honour|neighbours?|offence)\b`), "American spelling", 1},
 }
 
 // ReadsNative forbids phrases that a native engineer does not write, and keeps others from becoming more.

@@ -15,7 +15,7 @@ import (
 // wellKnown lists methods of the standard library's interfaces, which need no comment.
 var wellKnown = map[string]bool{
 	"String": true, "Error": true, "Unwrap": true, "Is": true, "As": true,
-	"Timeout": true, "Temporary": true, "Format": true, "GoString": true, "LogValue": true,
+	"Timeout": true, "Format": true, "GoString": true, "LogValue": true,
 	"MarshalText": true, "UnmarshalText": true, "MarshalJSON": true, "UnmarshalJSON": true,
 }
 

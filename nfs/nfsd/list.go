@@ -146,7 +146,7 @@ func (p *page) add(e *Entry) bool {
 	} else if p.plus {
 		size += minPlus
 	}
-	// dircount is a wish: a single entry need not fulfil it.
+	// dircount is a wish: a single entry need not fulfill it.
 	if size > p.left || name > p.names && p.listed > 0 {
 		p.full = true
 		return false

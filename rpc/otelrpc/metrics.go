@@ -209,7 +209,7 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 	note(err)
 	active, err := meter.Int64ObservableUpDownCounter("rpcrdma.call.active", metric.WithUnit("{call}"), metric.WithDescription("Calls that have begun and not ended."))
 	note(err)
-	bytes, err := meter.Int64ObservableCounter("rpcrdma.message.io", metric.WithUnit("By"), metric.WithDescription("RPC messages, by how their bytes travelled."))
+	bytes, err := meter.Int64ObservableCounter("rpcrdma.message.io", metric.WithUnit("By"), metric.WithDescription("RPC messages, by how their bytes traveled."))
 	note(err)
 	observed := []metric.Observable{exposed, held, credits, active, bytes}
 	traffic := make(map[string]metric.Int64ObservableCounter)

@@ -137,7 +137,7 @@ func New(cfg Config) *Collector {
 	c.calls = counter("calls_total", "Calls that have ended, by outcome.", "end", "program", "version", "procedure", "outcome")
 	c.duration = histogram("call_duration_seconds", "Time from the beginning of calls to their end.", "end", "program", "version", "procedure")
 	c.handler = histogram("handler_duration_seconds", "Time that calls spent in their handler.", "program", "version", "procedure")
-	c.bytes = counter("message_bytes_total", "RPC messages, by how their bytes travelled.", "end", "message", "way")
+	c.bytes = counter("message_bytes_total", "RPC messages, by how their bytes traveled.", "end", "message", "way")
 	c.ended = counter("connections_ended_total", "Connections that have ended, by reason.", "end", "reason")
 	wait := histogram("call_wait_seconds", "Time that calls waited: to be sent, for a connection and a credit; "+
 		"to be executed, for memory and for the RDMA Reads of their arguments.", "end")
@@ -324,7 +324,7 @@ func (c *Collector) moved(at, message int, t *rpc.Transfer) {
 	}
 }
 
-// way returns the counter of what has travelled so.
+// way returns the counter of what has traveled so.
 func (c *Collector) way(at, message int, by rpc.Ways) prometheus.Counter {
 	where := &c.ways[at][message][by&(1<<wayBits-1)]
 	if p := where.Load(); p != nil {

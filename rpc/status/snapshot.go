@@ -141,7 +141,7 @@ type Call struct {
 	Wire    Seconds `json:"wire"`
 	Handler Seconds `json:"handler"`
 
-	// How the messages travelled, and the outcome of the call.
+	// How the messages traveled, and the outcome of the call.
 	Request  Travel `json:"request"`
 	Reply    Travel `json:"reply"`
 	Outcome  string `json:"outcome,omitempty"`  // rpc.CallEvent.Outcome; none: it is under way

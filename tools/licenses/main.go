@@ -1,6 +1,6 @@
-// Command licenses prints the licences of the modules in a Go binary, which everyone who distributes
+// Command licenses prints the licenses of the modules in a Go binary, which everyone who distributes
 // the binary has to pass on: the standard library and every module in its build information, except
-// those of its own repository. It fails for a module without a licence, and for one that is not among
+// those of its own repository. It fails for a module without a license, and for one that is not among
 // those that go with Apache-2.0 without further duties.
 //
 //	licenses [-quiet] BINARY...
@@ -26,7 +26,7 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// own is the beginning of the paths of modules with the binary's own licence.
+// own is the beginning of the paths of modules with the binary's own license.
 const own = "github.com/rpcrdma/rpcrdma"
 
 func main() {
@@ -124,14 +124,14 @@ func print(parts []part, w io.Writer) error {
 	return errors.Join(wrong...)
 }
 
-// A text is a file with a licence, or with what has to be said besides.
+// A text is a file with a license, or with what has to be said besides.
 type text struct{ name, text string }
 
 // named matches the names of such files. Immutable.
 var named = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)(\.(md|txt))?$`)
 
-// isLicence matches those that are no mere notice. Immutable.
-var isLicence = regexp.MustCompile(`(?i)^(licen|copying)`)
+// isLicense matches those that are no mere notice. Immutable.
+var isLicense = regexp.MustCompile(`(?i)^(licen|copying)`)
 
 // texts reads the files at the top of a part.
 func (p *part) texts() ([]text, error) {
@@ -153,26 +153,26 @@ func (p *part) texts() ([]text, error) {
 	return texts, nil
 }
 
-// check wants one of the texts to be a licence that is allowed, and none to be another.
+// check wants one of the texts to be a license that is allowed, and none to be another.
 func (p *part) check(texts []text) error {
-	licences := 0
+	licenses := 0
 	for _, t := range texts {
 		id := identify(t.text)
 		switch {
 		case id != "":
-			licences++
-		case isLicence.MatchString(t.name):
-			return fmt.Errorf("%s is none of the licences that are allowed: %s", t.name, strings.Join(allowed(), ", "))
+			licenses++
+		case isLicense.MatchString(t.name):
+			return fmt.Errorf("%s is none of the licenses that are allowed: %s", t.name, strings.Join(allowed(), ", "))
 		}
 	}
-	if licences == 0 {
-		return errors.New("there is no licence")
+	if licenses == 0 {
+		return errors.New("there is no license")
 	}
 	return nil
 }
 
-// licences are those that are allowed, by what is in each and in no other. Immutable.
-var licences = []struct {
+// licenses are those that are allowed, by what is in each and in no other. Immutable.
+var licenses = []struct {
 	id    string
 	parts []string
 }{
@@ -183,17 +183,17 @@ var licences = []struct {
 	{"MIT", []string{"permission is hereby granted free of charge to any person obtaining a copy of this software", "the software is provided as is without warranty of any kind"}},
 }
 
-// conditions are words of licences and of additions to them that ask for more. Immutable.
+// conditions are words of licenses and of additions to them that ask for more. Immutable.
 var conditions = regexp.MustCompile(`gnu (lesser |affero )?general public|mozilla public|eclipse public|commons clause|non ?commercial|server side public|business source|all advertising materials`)
 
 func allowed() (ids []string) {
-	for _, l := range licences {
+	for _, l := range licenses {
 		ids = append(ids, l.id)
 	}
 	return ids
 }
 
-// identify returns the SPDX identifier of a licence that is allowed, "" for any other text.
+// identify returns the SPDX identifier of a license that is allowed, "" for any other text.
 func identify(text string) string {
 	words := strings.Join(strings.FieldsFunc(strings.ToLower(text), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
@@ -201,7 +201,7 @@ func identify(text string) string {
 	if conditions.MatchString(words) {
 		return ""
 	}
-	for _, l := range licences {
+	for _, l := range licenses {
 		if !slices.ContainsFunc(l.parts, func(part string) bool { return !strings.Contains(words, part) }) {
 			return l.id
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestCommand checks what the command is linked from, with every adapter: each module has a licence
+// TestCommand checks what the command is linked from, with every adapter: each module has a license
 // that is allowed.
 func TestCommand(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "rpcrdma")
@@ -35,7 +35,7 @@ func TestCommand(t *testing.T) {
 		}
 		named++
 		if n := strings.Count(out.String(), "\n"+m.Path+" "+m.Version+": LICENSE"); n != 1 {
-			t.Errorf("%s has %d licences", m.Path, n)
+			t.Errorf("%s has %d licenses", m.Path, n)
 		}
 	}
 	if named < 5 {
@@ -79,7 +79,7 @@ func TestIdentify(t *testing.T) {
 		mit + ` "Commons Clause" License Condition v1.0`:                              "",
 		"GNU GENERAL PUBLIC LICENSE Version 2, June 1991":                             "",
 		"Mozilla Public License Version 2.0":                                          "",
-		"Licensed under the Apache License, Version 2.0":                              "", // says where the licence is
+		"Licensed under the Apache License, Version 2.0":                              "", // says where the license is
 		"": "",
 	} {
 		if got := identify(text); got != want {
@@ -88,7 +88,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// Modules without a licence that is allowed are named, all of them.
+// Modules without a license that is allowed are named, all of them.
 func TestRefusals(t *testing.T) {
 	cache := t.TempDir()
 	var deps []*debug.Module
@@ -120,7 +120,7 @@ func TestRefusals(t *testing.T) {
 	if err == nil {
 		t.Fatal("no complaint")
 	}
-	for _, want := range []string{"none v1.0.0: there is no licence", "gpl v1.0.0: COPYING is none of", "both v1.0.0: LICENSE.md is none of", "notice v1.0.0: there is", "gone v1.0.0: open"} {
+	for _, want := range []string{"none v1.0.0: there is no license", "gpl v1.0.0: COPYING is none of", "both v1.0.0: LICENSE.md is none of", "notice v1.0.0: there is", "gone v1.0.0: open"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not among the complaints:\n%v", want, err)
 		}

@@ -268,7 +268,7 @@ func (o *operation) change(s site) string {
 		if _, ok := n.(ast.Stmt); !ok || i == 0 {
 			continue
 		}
-		if _, _, ok := neighbours(s.around[i-1], n); ok {
+		if _, _, ok := neighbors(s.around[i-1], n); ok {
 			if o.verb == "before" {
 				return s.with(n.Pos(), n.Pos(), o.text+"\n")
 			}
@@ -314,7 +314,7 @@ func (s site) drop() string {
 		}
 		return s.with(p.Pos(), p.End(), s.of(other))
 	}
-	before, after, ok := neighbours(parent, n)
+	before, after, ok := neighbors(parent, n)
 	_, statement := n.(ast.Stmt)
 	switch {
 	case !ok:
@@ -327,8 +327,8 @@ func (s site) drop() string {
 	return s.with(before.End(), n.End(), "")
 }
 
-// neighbours returns the nodes beside n in a list of its parent, if it is in one.
-func neighbours(parent, n ast.Node) (before, after ast.Node, ok bool) {
+// neighbors returns the nodes beside n in a list of its parent, if it is in one.
+func neighbors(parent, n ast.Node) (before, after ast.Node, ok bool) {
 	for _, field := range reflect.ValueOf(parent).Elem().Fields() {
 		if field.Kind() != reflect.Slice {
 			continue

@@ -49,8 +49,8 @@ func readXDR(t *testing.T) (core, extension string) {
 	return string(b), string(out)
 }
 
-// licence returns the comment at the start of an XDR file.
-func licence(t *testing.T, text string) string {
+// license returns the comment at the start of an XDR file.
+func license(t *testing.T, text string) string {
 	t.Helper()
 	comment, _, ok := strings.Cut(text, "*/\n")
 	if !ok || !strings.HasPrefix(comment, "/*\n") {
@@ -85,10 +85,10 @@ func TestGenerated(t *testing.T) {
 	generated.Run(t, map[string][]byte{"rpcrdma2.go": code})
 }
 
-// V2-4-1: the XDR is kept with its licence.
-func TestLicence(t *testing.T) {
+// V2-4-1: the XDR is kept with its license.
+func TestLicense(t *testing.T) {
 	core, _ := readXDR(t)
-	terms := licence(t, core)
+	terms := license(t, core)
 	for _, part := range []string{
 		"Copyright (c) 2010, 2016 IETF Trust and the persons",
 		"Redistributions of source code must retain the above",
@@ -97,7 +97,7 @@ func TestLicence(t *testing.T) {
 		`AND CONTRIBUTORS "AS IS" AND ANY EXPRESS OR IMPLIED`,
 	} {
 		if !strings.Contains(terms, part) {
-			t.Errorf("the licence does not say %q", part)
+			t.Errorf("the license does not say %q", part)
 		}
 	}
 }

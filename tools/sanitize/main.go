@@ -1,6 +1,6 @@
 // Sanitize runs the tests of what touches C with programs built to notice what tests do
 // not: memory of C that is read or written beyond its bounds, after its end, or never
-// given back (AddressSanitizer), undefined behaviour in C (UndefinedBehaviorSanitizer),
+// given back (AddressSanitizer), undefined behavior in C (UndefinedBehaviorSanitizer),
 // Go pointers kept in memory of C (GOEXPERIMENT=cgocheck2), and conversions of
 // unsafe.Pointer that leave their object (checkptr). The C programs of bench/cverbs are
 // built and run so, too.

@@ -61,6 +61,6 @@
 // A type that contains items, which may be placed directly, is not left to its methods where the
 // items are taken out: the statements for its members, and theirs, down to the items, are written out
 // in the method of the client or server, and in the binding. A type without items is left to Append
-// and Decode, or, in bindings, to functions that skip one type. Bindings skip neighbours of fixed
+// and Decode, or, in bindings, to functions that skip one type. Bindings skip neighbors of fixed
 // sizes together; among them they check bools alone.
 package gen

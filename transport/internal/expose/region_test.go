@@ -247,7 +247,7 @@ func TestRegions(t *testing.T) {
 		}
 		return m
 	}
-	c, a, b := add(300, 350), add(100, 150), add(150, 200) // a and b are neighbours
+	c, a, b := add(300, 350), add(100, 150), add(150, 200) // a and b are neighbors
 	names := map[*Region]string{nil: "none", a: "a", b: "b", c: "c"}
 	for _, tt := range []struct {
 		name     string
@@ -257,10 +257,10 @@ func TestRegions(t *testing.T) {
 		{"all of it", 100, 150, a},
 		{"its first byte", 100, 101, a},
 		{"its last byte", 149, 150, a},
-		{"the first byte of its neighbour", 150, 151, b},
-		{"all of its neighbour", 150, 200, b},
-		{"a part of both neighbours", 149, 151, nil},
-		{"all of both neighbours", 100, 200, nil},
+		{"the first byte of its neighbor", 150, 151, b},
+		{"all of its neighbor", 150, 200, b},
+		{"a part of both neighbors", 149, 151, nil},
+		{"all of both neighbors", 100, 200, nil},
 		{"the byte in front", 99, 100, nil},
 		{"the byte in front and the first", 99, 101, nil},
 		{"the last byte and the one behind", 199, 201, nil},
@@ -286,7 +286,7 @@ func TestRegions(t *testing.T) {
 		{"more on both sides", 90, 210},
 		{"the last byte", 199, 210},
 		{"the first byte", 290, 301},
-		{"two neighbours", 140, 160},
+		{"two neighbors", 140, 160},
 	} {
 		t.Run("refused: "+tt.name, func(t *testing.T) {
 			if _, err := s.Add(mem[tt.from:tt.to]); err == nil {

@@ -273,7 +273,7 @@ func FuzzCall(f *testing.F) {
 }
 
 // encode returns a call as a whole, what of it stays inline, and the stream of a long one.
-// Every byte but padding is unlike its neighbours.
+// Every byte but padding is unlike its neighbors.
 func encode(c *Call, p Placement) (msg, inline, stream []byte, bodies [][]byte) {
 	n := byte(0)
 	next := func(size int) []byte {

@@ -18,7 +18,7 @@ const (
 	svgLegend = 18 // of a line
 )
 
-// svgColors are colours that most people can distinguish, Okabe and Ito's, and then once more
+// svgColors are colors that most people can distinguish, Okabe and Ito's, and then once more
 // with dashes. Immutable.
 var svgColors = [...]string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
 

@@ -70,7 +70,7 @@ func connState(i rpc.ConnInfo, s rpc.Stats) string {
 		how = fmt.Sprintf("RPC-over-RDMA version %d over %s", i.Version, i.Provider)
 	}
 	text := fmt.Sprintf("calls in flight: %d, credits: %d, replies before: %d, %s",
-		max(0, int64(s.Calls-s.Replies-s.Cancelled)), i.Credits, s.Replies, how)
+		max(0, int64(s.Calls-s.Replies-s.Canceled)), i.Credits, s.Replies, how)
 	if n := s.ErrVers + s.ErrChunk + s.Dropped; n > 0 {
 		text += fmt.Sprintf(", other messages: %d", n)
 	}
@@ -111,7 +111,7 @@ func AwaitSilence(ctx context.Context, ticks <-chan time.Time, limit time.Durati
 			return false
 		case now := <-ticks:
 			s := stats()
-			if n := Heard(s); n != seen || s.Calls <= s.Replies+s.Cancelled || since.IsZero() {
+			if n := Heard(s); n != seen || s.Calls <= s.Replies+s.Canceled || since.IsZero() {
 				seen, since = n, now
 			} else if now.Sub(since) >= limit {
 				return true

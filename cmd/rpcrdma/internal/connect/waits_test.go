@@ -14,8 +14,8 @@ import (
 // A connection is given up when calls are outstanding and nothing arrives for the limit, and not
 // before.
 func TestWatchLimit(t *testing.T) {
-	s := func(calls, replies, cancelled uint64) rpc.Stats {
-		return rpc.Stats{Calls: calls, Replies: replies, Cancelled: cancelled}
+	s := func(calls, replies, canceled uint64) rpc.Stats {
+		return rpc.Stats{Calls: calls, Replies: replies, Canceled: canceled}
 	}
 	other := s(5, 1, 0)
 	other.Dropped = 1

@@ -326,7 +326,7 @@ type leftover struct {
 const cleanupTimeout = 2 * time.Second
 
 // discard removes an incomplete file, even after an interrupt has ended ctx. If the
-// connection is lost, clean has to do it: cancelling a call while the server moves its
+// connection is lost, clean has to do it: canceling a call while the server moves its
 // data may end the connection.
 func (t *transfer) discard(ctx context.Context, dir nfs.FileHandle, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

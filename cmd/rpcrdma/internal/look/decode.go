@@ -35,7 +35,7 @@ exit status is 1.
 
 A capture is a file of --capture, tcpdump or Wireshark, pcap or pcapng, with iWARP over TCP
 or RoCE v2. For each connection the command prints the calls by procedure: how many, how
-long they took, how their data travelled, and with --calls each call; then violations of the
+long they took, how their data traveled, and with --calls each call; then violations of the
 specifications, with the rule's id in docs/reports/conformance.md. The exit status is 1 if
 there are violations, or if the capture has no RPC-over-RDMA.`,
 		Example: `  echo 00000001 00000001 00000020 00000000 00000000 00000000 00000000 | rpcrdma decode

@@ -96,7 +96,7 @@ type Call struct {
 	size   int
 }
 
-// How a call and its reply travelled.
+// How a call and its reply traveled.
 type How struct {
 	ReadChunks, WriteChunks int // read and write chunks that were used
 	LongCall, ReplyChunk    bool
