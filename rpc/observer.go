@@ -178,10 +178,10 @@ func errOutcome(err error) string {
 		return "canceled"
 	case errors.As(err, new(*LostError)):
 		return "lost"
+	case errors.Is(err, net.ErrClosed): // whatever the connection has ended for
+		return "closed"
 	case errors.As(err, &o):
 		return o.Outcome()
-	case errors.Is(err, net.ErrClosed):
-		return "closed"
 	}
 	return "failed"
 }

@@ -57,3 +57,20 @@ func TestOutcomeOfConn(t *testing.T) {
 		}
 	}
 }
+
+func TestOutcomeOfCallError(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{&rpc.ClosedError{}, "closed"},
+		{&rpc.ClosedError{Reason: errSilent}, "closed"}, // which is the connection's outcome alone
+		{&rpc.LostError{Reason: errSilent}, "lost"},
+		{errMoves, "lost"},
+		{errors.New("something else"), "failed"},
+	} {
+		if got := (&rpc.CallEvent{Err: tt.err}).Outcome(); got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.err, got, tt.want)
+		}
+	}
+}
