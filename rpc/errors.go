@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
@@ -181,11 +182,16 @@ func (e *SizeError) Error() string {
 // Config.Logger gets it, and the caller an *RDMAError.
 type ReplySizeError struct {
 	Procedure
-	SizeError // which part, its size, and the room for it
+	Names     *oncrpc.Program // of the procedure; nil if they are not known
+	SizeError                 // which part, its size, and the room for it
 }
 
 func (e *ReplySizeError) Error() string {
-	return fmt.Sprintf("reply of program %d version %d procedure %d: %v", e.Prog, e.Vers, e.Proc, &e.SizeError)
+	names := e.Names
+	if names == nil {
+		names = &oncrpc.Program{Number: e.Prog, Vers: e.Vers}
+	}
+	return fmt.Sprintf("reply to %s: %v", names.CallName(e.Proc), &e.SizeError)
 }
 
 // A PeerError is why this end closed a connection: the peer broke the protocol

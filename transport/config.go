@@ -138,9 +138,11 @@ type Config struct {
 	// transport itself have none.
 	Middleware []rpc.Middleware
 
-	// Logger gets a record for each connection that ends with an error, for the first reply
-	// of a connection that could not be sent, and for each panic of a handler. Nil logs
-	// panics alone, to slog.Default().
+	// Logger gets a record for each error that a handler returns, each panic of a handler, each
+	// connection of a server that ends with an error, and the first reply of a connection that could
+	// not be sent. Of each kind there are 20 at once and 10 per second; the attribute "omitted" of
+	// the next record counts those left out. Nil is slog.Default(), as in net/http. To log nothing,
+	// set a Logger with slog.DiscardHandler.
 	Logger *slog.Logger
 
 	// Observer observes what happens on the connections. Nil observes nothing, and costs nothing.
@@ -158,6 +160,7 @@ type config struct {
 	xids *xids // for a client's calls; nil: each connection has its own
 
 	observation *observation // nil: there is no Observer
+	journal     *journal
 
 	sendSize, recvSize int // of buffers: all that any version may ask for
 }
@@ -241,7 +244,7 @@ func (c Config) settle(owner string) (*config, error) {
 	if c.MaxSegment == 0 || c.MaxSegment > maxSegment {
 		c.MaxSegment = maxSegment
 	}
-	conns := &config{Config: c, observation: observe(c.Observer)}
+	conns := &config{Config: c, observation: observe(c.Observer), journal: newJournal(c.Logger)}
 	if err := conns.settleVersions(owner); err != nil {
 		return nil, err
 	}

@@ -2,15 +2,12 @@ package transport
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"net/netip"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
@@ -79,10 +76,9 @@ type load struct {
 // A Conn is an [rpc.Conn] as this package makes it. A connection has one Conn: pointers to it can be
 // compared, and be keys of a map.
 type Conn struct {
-	c      connection
-	cfg    *config
-	unsent atomic.Bool // a reply that could not be sent has been logged
-	peer   atomic.Pointer[netip.AddrPort]
+	c    connection
+	cfg  *config
+	peer atomic.Pointer[netip.AddrPort]
 
 	life   connLife
 	server bool // the other end has opened it
@@ -95,34 +91,6 @@ type connLife struct {
 	mu    sync.Mutex
 	known bool // ConnBegan has returned
 	over  bool
-}
-
-// logUnsent logs why a reply is not sent: once for each connection, as the peer decides how many there
-// are.
-func (cn *Conn) logUnsent(err error) {
-	if log := cn.cfg.Logger; log != nil && !cn.unsent.Swap(true) {
-		log.Warn("reply not sent", "peer", cn.c.addr(), "err", err)
-	}
-}
-
-// logPanic logs, with the stack, that the program's code has panicked with the value v, or has called
-// runtime.Goexit if v is nil.
-func (cn *Conn) logPanic(what string, v any, attrs ...any) {
-	log := cn.cfg.Logger
-	if log == nil {
-		log = slog.Default()
-	}
-	did := "has called runtime.Goexit"
-	if v != nil {
-		did = "has panicked"
-		attrs = append(attrs, "panic", v)
-	}
-	log.Error("a "+what+" "+did, append(attrs, "peer", cn.c.addr(), "stack", string(debug.Stack()))...)
-}
-
-// replyTooLong is the error for a part of a reply that does not fit.
-func replyTooLong(call *oncrpc.CallHeader, what string, size, limit int) error {
-	return &rpc.ReplySizeError{Procedure: rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, SizeError: rpc.SizeError{What: what, Size: size, Limit: limit}}
 }
 
 // AllowBackward permits up to calls concurrent calls to the client: see [rpc.Conn].

@@ -2,9 +2,11 @@ package transport
 
 import (
 	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
@@ -35,6 +37,7 @@ type core struct {
 	called   atomic.Bool         // a call that was in order has arrived
 	peerHost string              // see host
 	lineage  *replycache.Lineage // at a server
+	unsent   atomic.Bool         // a reply that could not be sent has been logged
 }
 
 // A wire does what the core of a connection cannot do itself.
@@ -361,4 +364,42 @@ func (c *core) onWatch() {
 	if c.lives() && (c.wire.look(time.Now()) || c.wire.bulky()) {
 		c.keepWatch()
 	}
+}
+
+// ---- the log
+
+// logFailed logs that a handler has returned err.
+func (c *core) logFailed(p rpc.Procedure, err error) {
+	c.cfg.journal.write(eventFailed, slog.LevelError, "handler failed", c.named(p), c.peerAttr(), slog.Any("err", err))
+}
+
+// logUnsent logs why a reply is not sent: once for each connection, as the peer decides how many there
+// are.
+func (c *core) logUnsent(err error) {
+	if !c.unsent.Swap(true) {
+		c.cfg.journal.write(eventUnsent, slog.LevelWarn, "reply not sent", c.peerAttr(), slog.Any("err", err))
+	}
+}
+
+// logPanic logs, with the stack, that the program's code, what, has panicked with the value v, or has
+// called runtime.Goexit if v is nil.
+func (c *core) logPanic(what string, which slog.Attr, v any) {
+	msg, attrs := what+" called runtime.Goexit", []slog.Attr{which, c.peerAttr()}
+	if v != nil {
+		msg, attrs = what+" panicked", append(attrs, slog.Any("panic", v))
+	}
+	c.cfg.journal.write(eventPanic, slog.LevelError, msg, attrs...)
+}
+
+func (c *core) peerAttr() slog.Attr { return slog.String("peer", c.addr()) }
+
+// named is a procedure in a record, by the name that errors have for it.
+func (c *core) named(p rpc.Procedure) slog.Attr {
+	return slog.String("proc", c.reg.names(p.Prog, p.Vers).CallName(p.Proc))
+}
+
+// replyTooLong is the error for a part of a reply that does not fit.
+func (c *core) replyTooLong(call *oncrpc.CallHeader, what string, size, limit int) error {
+	p := rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}
+	return &rpc.ReplySizeError{Procedure: p, Names: c.reg.names(p.Prog, p.Vers), SizeError: rpc.SizeError{What: what, Size: size, Limit: limit}}
 }

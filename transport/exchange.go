@@ -136,7 +136,7 @@ func (x *exchange) serve() {
 		x.request()
 	}
 	x.res = rpc.Answering(x.wire, x.wire.results())
-	serve(x.core.contexts.of(x.entry != nil, !x.detached), x.prog.Handler, &x.req, &x.res, x.event, func() { x.exited() })
+	serve(x.core.contexts.of(x.entry != nil, !x.detached), x.core, x.prog.Handler, &x.req, &x.res, x.event, func() { x.exited() })
 	x.finish()
 }
 
@@ -169,7 +169,7 @@ func (x *exchange) request() {
 // authorized asks the program whether the call may be executed. If not, it is answered.
 func (x *exchange) authorized(p *rpc.Program) bool {
 	x.request()
-	h, ok := authorize(p, &x.req, func() {
+	h, ok := authorize(x.core, p, &x.req, func() {
 		x.res = rpc.Answering(x.wire, nil)
 		x.res.Fail(oncrpc.SystemErr)
 		x.exited()
@@ -257,9 +257,7 @@ func (x *exchange) drop() {
 
 // LogFailed logs that the handler has failed.
 func (x *exchange) LogFailed(prog, vers, proc uint32, err error) {
-	if log := x.core.cfg.Logger; log != nil {
-		log.Error("a handler has failed", "prog", prog, "vers", vers, "proc", proc, "peer", x.core.addr(), "err", err)
-	}
+	x.core.logFailed(rpc.Procedure{Prog: prog, Vers: vers, Proc: proc}, err)
 }
 
 // ---- events for an Observer

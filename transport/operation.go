@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/rpc"
@@ -153,7 +154,7 @@ func (x *exch) operate(o *Operation, payload []byte) {
 	returned := false
 	defer func() {
 		if v := recover(); !returned {
-			x.c.public.logPanic("Operation", v, "type", o.Type)
+			x.c.logPanic("Operation.Handle", slog.Uint64("type", uint64(o.Type)), v)
 			x.refuse(rpcrdma.ErrInvalOption)
 		}
 	}()

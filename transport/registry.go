@@ -46,12 +46,24 @@ func (r *registry) register(p rpc.Program) error {
 	return nil
 }
 
+// names returns what is known of a version of a program, at least its number.
+func (r *registry) names(prog, vers uint32) *oncrpc.Program {
+	if p := r.programs[prog]; p != nil {
+		for _, names := range p.Names {
+			if names.Vers == vers {
+				return names
+			}
+		}
+	}
+	return &oncrpc.Program{Number: prog, Vers: vers}
+}
+
 // stop ends the contexts of handlers that have outlived their connections.
 func (r *registry) stop() { r.cache.Close() }
 
 // authorize asks p whether a call may be executed, and returns the reply if not. A panic and
 // runtime.Goexit are as in serve.
-func authorize(p *rpc.Program, req *rpc.Request, ended func()) (h oncrpc.ReplyHeader, ok bool) {
+func authorize(c *core, p *rpc.Program, req *rpc.Request, ended func()) (h oncrpc.ReplyHeader, ok bool) {
 	returned := false
 	defer func() {
 		v := recover()
@@ -59,7 +71,7 @@ func authorize(p *rpc.Program, req *rpc.Request, ended func()) (h oncrpc.ReplyHe
 			return
 		}
 		h, ok = oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}, false
-		failed(req, v)
+		c.logPanic("handler", c.named(req.Procedure), v)
 		if v == nil {
 			ended()
 		}
@@ -73,7 +85,7 @@ func authorize(p *rpc.Program, req *rpc.Request, ended func()) (h oncrpc.ReplyHe
 // the connection and all others go on. So does runtime.Goexit, but then serve does not return:
 // ended is called instead, while the goroutine ends. e, which may be nil, gets how long the handler
 // took.
-func serve(ctx context.Context, h rpc.Handler, req *rpc.Request, res *rpc.Response, e *callEvent, ended func()) {
+func serve(ctx context.Context, c *core, h rpc.Handler, req *rpc.Request, res *rpc.Response, e *callEvent, ended func()) {
 	var start time.Time
 	if e != nil {
 		start = time.Now()
@@ -92,7 +104,7 @@ func serve(ctx context.Context, h rpc.Handler, req *rpc.Request, res *rpc.Respon
 		if len(res.Verf.Body) > oncrpc.MaxAuthBody {
 			res.Verf = oncrpc.Auth{}
 		}
-		failed(req, v)
+		c.logPanic("handler", c.named(req.Procedure), v)
 		if v == nil {
 			ended()
 		}
@@ -105,9 +117,4 @@ func serve(ctx context.Context, h rpc.Handler, req *rpc.Request, res *rpc.Respon
 		panic(fmt.Sprintf("transport: a verifier of %d bytes, limit is %d", n, oncrpc.MaxAuthBody))
 	}
 	returned = true
-}
-
-// failed logs a panic of a handler with the value v, or runtime.Goexit if v is nil.
-func failed(req *rpc.Request, v any) {
-	req.Conn().(*Conn).logPanic("handler", v, "prog", req.Prog, "vers", req.Vers, "proc", req.Proc)
 }

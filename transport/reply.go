@@ -82,7 +82,7 @@ func (x *exch) send(head, results []byte) {
 		e.Err, e.Reply = err, replyTransfer(&x.rh, max(len(msg)-x.rh.Size(), 0))
 	}
 	if err != nil {
-		c.public.logUnsent(err)
+		c.logUnsent(err)
 		x.sendError(rpcrdma.ErrChunk, x.hdr.Vers)
 		return
 	}
@@ -148,7 +148,7 @@ func (x *exch) form(head, results []byte) (msg []byte, err error) {
 
 // tooLong is the error for a part of the reply that does not fit.
 func (x *exch) tooLong(what string, size int, limit uint64) error {
-	return replyTooLong(&x.call, what, size, int(min(limit, math.MaxInt)))
+	return x.c.replyTooLong(&x.call, what, size, int(min(limit, math.MaxInt)))
 }
 
 // room returns the room that a reply with so many bytes of results, and the items there are, has

@@ -88,7 +88,7 @@ func TestRoom(t *testing.T) {
 			cl.Close()
 			server.Close()
 			<-served
-			if strings.Count(log.String(), "reply not sent") != 1 || !strings.Contains(log.String(), "reply of program 400000 version 1 procedure 7: "+tt.what+" is ") {
+			if strings.Count(log.String(), "reply not sent") != 1 || !strings.Contains(log.String(), "reply to procedure 7 of program 400000 v1: "+tt.what+" is ") {
 				t.Errorf("the log has\n%s", log.String())
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -314,9 +315,8 @@ func (s *Server) rejected(peer net.Addr, err error) {
 }
 
 func (s *Server) log(msg string, c connection, err error) {
-	if s.cfg.Logger != nil {
-		s.cfg.Logger.Warn(msg, "peer", c.addr(), "provider", c.info().Provider, "err", err)
-	}
+	s.connCfg.journal.write(eventEnded, slog.LevelWarn, msg,
+		slog.String("peer", c.addr()), slog.String("provider", c.info().Provider), slog.Any("err", err))
 }
 
 // checkIdle closes idle when a closing server has no connection left. mu is

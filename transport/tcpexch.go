@@ -690,7 +690,7 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 		size += xdr.Padded(len(x.items[i].Data))
 	}
 	if most := x.c.cfg.MaxMessage; size > most {
-		x.c.public.logUnsent(replyTooLong(&x.call, "the message", size, most))
+		x.c.logUnsent(x.c.replyTooLong(&x.call, "the message", size, most))
 		x.dropItems()
 		h, results = oncrpc.ReplyHeader{XID: h.XID, Verf: h.Verf, AcceptStat: oncrpc.SystemErr}, nil
 		size = h.Size()

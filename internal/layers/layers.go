@@ -41,6 +41,7 @@ var Layers = []Layer{
 	{Path: "internal/lockorder", Library: true, Pure: true},
 	{Path: "internal/baton", Library: true, Pure: true},
 	{Path: "internal/pollfd", Library: true, Pure: true},
+	{Path: "internal/rate", Library: true, Pure: true},
 	{Path: "internal/crc32c", Library: true, Pure: true, External: []string{"golang.org/x/sys"}},
 
 	{Path: "proto/xdr", Library: true, Pure: true},
@@ -94,7 +95,7 @@ var Layers = []Layer{
 	},
 	{
 		Path: "transport", Library: true, Pure: true,
-		May:      []string{"internal/lockorder", "internal/baton", "internal/origin", "rpc", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:      []string{"internal/lockorder", "internal/baton", "internal/rate", "internal/origin", "rpc", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
@@ -123,7 +124,7 @@ var Layers = []Layer{
 	},
 	{
 		Path: "rpc/middleware", Library: true, Pure: true,
-		May:   []string{"rpc", "proto/oncrpc"},
+		May:   []string{"internal/rate", "rpc", "proto/oncrpc"},
 		Tests: []string{"transport", "iwarp"},
 	},
 	{

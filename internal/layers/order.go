@@ -22,7 +22,7 @@ type Group struct {
 // The second group is large because its types refer to each other: a conn to its leader, slots
 // and exchanges, which in turn refer to the conn. Its files are divided by concern.
 var TransportGroups = []Group{
-	{"terms", []string{"doc", "errors", "locks", "options", "tally"}},
+	{"terms", []string{"doc", "errors", "journal", "locks", "options", "tally"}},
 	{"one connection", []string{
 		"agree", "await", "build", "calls", "ccp", "config", "conn", "connection", "contexts", "core", "exch", "exchange", "holdings", "lane",
 		"leader", "observation", "operation", "pace", "pending", "progress", "registry", "reply", "replycache", "requester",

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/rate"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
@@ -79,7 +80,7 @@ const (
 // share one Limiter, and then their callers' limits.
 type Limiter struct {
 	limits Limits
-	pace   pace
+	rate   rate.Rate
 	start  time.Time
 
 	mu      sync.Mutex
@@ -117,7 +118,7 @@ type caller struct {
 	id          callerID
 	refs        int           // calls that are executed, or wait
 	running     int           // calls that have a place
-	due         time.Duration // see pace
+	due         time.Duration // see rate.Rate
 	first, last *turn         // calls that wait for a place
 
 	host         *host // nil: it is Limiter.rest
@@ -166,15 +167,15 @@ func NewLimiter(limits Limits) (*Limiter, error) {
 	if limits.By > ByUser || limits.InFlight < 0 || limits.Wait < 0 || limits.Callers < 0 {
 		return nil, errors.New("middleware: a field of Limits is negative or unknown")
 	}
-	p, err := newPace(limits.Rate, limits.Burst)
+	r, err := rate.New(limits.Rate, limits.Burst)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("middleware: %w", err)
 	}
 	if limits.Callers == 0 {
 		limits.Callers = defaultCallers
 	}
 	return &Limiter{
-		limits: limits, pace: p, start: time.Now(),
+		limits: limits, rate: r, start: time.Now(),
 		callers: make(map[callerID]*caller), hosts: make(map[netip.Prefix]*host), rest: new(caller),
 	}, nil
 }
@@ -205,7 +206,7 @@ func (l *Limiter) Stats() LimiterStats {
 	return st
 }
 
-// now is the time that paces count.
+// now is the time that rates count.
 func (l *Limiter) now() time.Duration { return time.Since(l.start) }
 
 // enter waits for the turn of a call. It returns nil if the call is to be refused.
@@ -230,9 +231,9 @@ func (l *Limiter) enter(ctx context.Context, id callerID) *caller {
 		c.running++
 	}
 	var pause time.Duration
-	if l.pace.interval > 0 {
+	if l.rate.Limits() {
 		var due time.Duration
-		if pause, due = l.pace.next(c.due, now); pause > max(patience, 0) {
+		if pause, due = l.rate.Next(c.due, now); pause > max(patience, 0) {
 			return l.refuse(c, true)
 		}
 		c.due = due

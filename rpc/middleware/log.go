@@ -3,9 +3,9 @@ package middleware
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/rate"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
@@ -44,7 +44,7 @@ const defaultFailures = 10 // per second
 // Of what a client sends only numbers get into a record. A call that is not logged costs two readings
 // of the clock, and no allocation.
 func Log(cfg LogConfig) rpc.Middleware {
-	l := &logger{log: cfg.Logger, level: cfg.Level, failure: cfg.FailureLevel, start: time.Now()}
+	l := &logger{log: cfg.Logger, level: cfg.Level, failure: cfg.FailureLevel}
 	if l.log == nil {
 		l.log = slog.Default()
 	}
@@ -54,12 +54,12 @@ func Log(cfg LogConfig) rpc.Middleware {
 	if l.failure == nil {
 		l.failure = slog.LevelWarn
 	}
-	switch {
-	case cfg.MaxFailures == 0:
-		l.pace, _ = newPace(defaultFailures, 0)
-	case cfg.MaxFailures > 0:
-		l.pace, _ = newPace(float64(cfg.MaxFailures), 0)
+	most := float64(max(cfg.MaxFailures, 0))
+	if cfg.MaxFailures == 0 {
+		most = defaultFailures
 	}
+	r, _ := rate.New(most, 0)
+	l.gate = rate.NewGate(r)
 	return func(next rpc.Handler) rpc.Handler {
 		return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			begun, in, panics := time.Now(), len(req.Args), true
@@ -74,12 +74,7 @@ func Log(cfg LogConfig) rpc.Middleware {
 type logger struct {
 	log            *slog.Logger
 	level, failure slog.Leveler
-	pace           pace // of failures
-	start          time.Time
-
-	mu      sync.Mutex
-	due     time.Duration // see pace
-	omitted int           // failures without a record
+	gate           *rate.Gate // of failures
 }
 
 // tell writes the record of a call, if there is to be one.
@@ -99,7 +94,7 @@ func (l *logger) tell(ctx context.Context, req *rpc.Request, res *rpc.Response, 
 	omitted := 0
 	if failed {
 		ok := false
-		if omitted, ok = l.takes(); !ok {
+		if omitted, ok = l.gate.Pass(); !ok {
 			return
 		}
 	}
@@ -125,22 +120,6 @@ func (l *logger) tell(ctx context.Context, req *rpc.Request, res *rpc.Response, 
 		attrs = append(attrs, slog.Int("omitted", omitted))
 	}
 	l.log.LogAttrs(ctx, level, "rpc", attrs...)
-}
-
-// takes reports whether one more failure is written, and how many before it were not.
-func (l *logger) takes() (omitted int, ok bool) {
-	if l.pace.interval == 0 {
-		return 0, true
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	wait, due := l.pace.next(l.due, time.Since(l.start))
-	if wait > 0 {
-		l.omitted++
-		return 0, false
-	}
-	omitted, l.due, l.omitted = l.omitted, due, 0
-	return omitted, true
 }
 
 // statusName is the status that decides.

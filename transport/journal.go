@@ -1,0 +1,63 @@
+package transport
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/rpcrdma/rpcrdma/internal/rate"
+)
+
+// An event is what gets a record in Config.Logger.
+type event uint8
+
+const (
+	eventFailed event = iota // a handler has returned an error
+	eventPanic               // the program's code has panicked
+	eventUnsent              // a reply could not be sent
+	eventEnded               // a connection has failed
+	numEvents
+)
+
+// Records of each event: a peer, or a handler that always fails, decides how many there would be.
+const (
+	recordBurst     = 20
+	recordsInSecond = 10
+)
+
+// A journal writes the records of one end.
+type journal struct {
+	log   *slog.Logger // nil: slog.Default()
+	gates [numEvents]*rate.Gate
+}
+
+func newJournal(log *slog.Logger) *journal {
+	j := &journal{log: log}
+	r, _ := rate.New(recordsInSecond, recordBurst) // constants in order
+	for i := range j.gates {
+		j.gates[i] = rate.NewGate(r)
+	}
+	return j
+}
+
+// write writes a record of e, unless there have been too many.
+func (j *journal) write(e event, level slog.Level, msg string, attrs ...slog.Attr) {
+	log := j.log
+	if log == nil {
+		log = slog.Default()
+	}
+	if !log.Enabled(context.Background(), level) {
+		return
+	}
+	omitted, ok := j.gates[e].Pass()
+	if !ok {
+		return
+	}
+	if e == eventPanic {
+		attrs = append(attrs, slog.String("stack", string(debug.Stack())))
+	}
+	if omitted > 0 {
+		attrs = append(attrs, slog.Int("omitted", omitted))
+	}
+	log.LogAttrs(context.Background(), level, msg, attrs...)
+}
