@@ -2,87 +2,198 @@ package middleware
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 
+	"github.com/rpcrdma/rpcrdma/internal/rate"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// An Access says who may call, by where a call comes from and by its AUTH_SYS credential. A call must
-// pass all of it. The zero value permits every call with such a credential. A nil list does not
-// restrict; a list that is empty, but not nil, permits no call.
+// An Access restricts who may call, by where a call comes from and by its credential. A call must satisfy
+// every field that is set: the zero value permits all calls, and From alone restricts addresses alone. A
+// nil list does not restrict; a list that is empty, but not nil, permits no call.
 type Access struct {
 	// From are the networks that calls may come from. Addresses of IPv4 are compared as such,
 	// however they are written. A Prefix that is not valid has no address in it.
 	From []netip.Prefix
 
-	// UIDs and GIDs are the users who may call: those in UIDs, and those with a group in GIDs as their
-	// group or among their other groups. If both are nil every user may.
-	UIDs, GIDs []uint32
-
-	// None permits calls with AUTH_NONE, unless UIDs or GIDs is set.
-	None bool
-
-	// Others are flavors that are permitted as well, whatever their credentials say: other code checks
-	// them, such as a wrapper for RPCSEC_GSS.
-	Others []oncrpc.Flavor
-
 	// ReservedPorts requires a source port below 1024, which needs privileges on a Unix client. It is
 	// for TCP: RDMA adapters choose ports themselves.
 	ReservedPorts bool
 
+	// Flavors are those that the credential of a call may have. To require AUTH_SYS, list
+	// oncrpc.FlavorSys alone. Clients send AUTH_NONE unless they are given a credential.
+	Flavors []oncrpc.Flavor
+
+	// UIDs and GIDs are the users of AUTH_SYS who may call: those in UIDs, and those with a group in
+	// GIDs as their group or among their other groups. If either is set, calls need AUTH_SYS, or
+	// another flavor in Flavors but AUTH_NONE: other code checks its credentials, such as a wrapper for
+	// RPCSEC_GSS.
+	UIDs, GIDs []uint32
+
 	// Null checks calls of procedure 0, too. Otherwise everyone may make them: they do nothing, and
 	// clients use them, with AUTH_NONE, to see whether a server is alive.
 	Null bool
+
+	// Logger gets a record, "call refused", for the first call of a client host that each rule has
+	// refused: the attribute "rule" is the field's name. There are 10 per second; "omitted" counts the
+	// refused calls without a record before. Nil is slog.Default().
+	Logger *slog.Logger
 }
 
-// highestReserved is the last port that takes privileges to use.
+// highestReserved is the last port that needs privileges to use.
 const highestReserved = 1023
 
 // Allow returns a function for rpc.Program.Auth, or [Require], that reports whether a call may
 // be executed:
 //
-//   - AUTH_BADCRED if its AUTH_SYS credential cannot be decoded, or has bytes after it;
+//   - AUTH_BADCRED if a asks for AUTH_SYS, and such a credential cannot be decoded, or has bytes after it;
 //   - AUTH_TOOWEAK if a does not permit it, so that clients do not try again.
 //
-// The function does not use the lists of a afterwards. It allocates nothing, and its time depends
-// only on the number of different prefix lengths in From.
+// The function does not use the lists of a afterwards. It allocates nothing for a call that it permits,
+// and its time depends only on the number of different prefix lengths in From.
 func Allow(a Access) func(*rpc.Request) oncrpc.AuthStat {
-	from, uids, gids := newPrefixSet(a.From), newSet(a.UIDs), newSet(a.GIDs)
-	others := slices.Clone(a.Others)
-	anybody := uids == nil && gids == nil
+	c := &checker{
+		from: newPrefixSet(a.From), reserved: a.ReservedPorts,
+		flavors: slices.Clone(a.Flavors), uids: newSet(a.UIDs), gids: newSet(a.GIDs),
+	}
+	refused := newRefusals(a.Logger)
 	return func(req *rpc.Request) oncrpc.AuthStat {
 		if req.Proc == 0 && !a.Null {
 			return oncrpc.AuthOK
 		}
-		if from != nil || a.ReservedPorts {
-			peer := req.Conn().RemoteAddrPort()
-			if from != nil && !from.has(peer.Addr()) {
-				return oncrpc.AuthTooWeak
-			}
-			if a.ReservedPorts && (peer.Port() == 0 || peer.Port() > highestReserved) {
-				return oncrpc.AuthTooWeak
-			}
+		stat, r := c.check(req)
+		if stat != oncrpc.AuthOK {
+			refused.note(req, stat, r)
 		}
-		flavor := req.Cred.Flavor
-		switch {
-		case slices.Contains(others, flavor):
-			return oncrpc.AuthOK
-		case flavor == oncrpc.FlavorNone && a.None && anybody:
-			return oncrpc.AuthOK
-		case flavor != oncrpc.FlavorSys:
-			return oncrpc.AuthTooWeak
-		}
-		sys, ok := req.AuthSys()
-		if !ok {
-			return oncrpc.AuthBadCred
-		}
-		if anybody || uids.has(sys.UID) || gids.has(sys.GID) || slices.ContainsFunc(sys.GIDs, gids.has) {
-			return oncrpc.AuthOK
-		}
-		return oncrpc.AuthTooWeak
+		return stat
 	}
+}
+
+// A checker is an Access at work.
+type checker struct {
+	from       *prefixSet
+	reserved   bool
+	flavors    []oncrpc.Flavor
+	uids, gids set
+}
+
+// A rule is what has refused a call.
+type rule uint8
+
+const (
+	ruleFrom rule = iota
+	rulePorts
+	ruleFlavors
+	ruleBody
+	ruleUsers
+)
+
+// String is the name of the field.
+func (r rule) String() string {
+	return [...]string{"From", "ReservedPorts", "Flavors", "malformed AUTH_SYS", "UIDs, GIDs"}[r]
+}
+
+// check reports whether a call is permitted, and which rule has refused it otherwise.
+func (c *checker) check(req *rpc.Request) (oncrpc.AuthStat, rule) {
+	if c.from != nil || c.reserved {
+		peer := req.Conn().RemoteAddrPort()
+		if c.from != nil && !c.from.has(peer.Addr()) {
+			return oncrpc.AuthTooWeak, ruleFrom
+		}
+		if c.reserved && (peer.Port() == 0 || peer.Port() > highestReserved) {
+			return oncrpc.AuthTooWeak, rulePorts
+		}
+	}
+	users := c.uids != nil || c.gids != nil
+	if c.flavors == nil && !users {
+		return oncrpc.AuthOK, 0
+	}
+	switch flavor := req.Cred.Flavor; {
+	case c.flavors != nil && !slices.Contains(c.flavors, flavor):
+		return oncrpc.AuthTooWeak, ruleFlavors
+	case flavor == oncrpc.FlavorSys:
+	case c.flavors == nil, users && flavor == oncrpc.FlavorNone:
+		return oncrpc.AuthTooWeak, ruleUsers
+	default:
+		return oncrpc.AuthOK, 0
+	}
+	sys, ok := req.AuthSys()
+	if !ok {
+		return oncrpc.AuthBadCred, ruleBody
+	}
+	if users && !c.uids.has(sys.UID) && !c.gids.has(sys.GID) && !slices.ContainsFunc(sys.GIDs, c.gids.has) {
+		return oncrpc.AuthTooWeak, ruleUsers
+	}
+	return oncrpc.AuthOK, 0
+}
+
+const (
+	refusedHosts   = 1024 // that are remembered; then all are forgotten
+	refusedRecords = 10   // per second
+)
+
+// refusals are the hosts with a record of a refused call.
+type refusals struct {
+	log  *slog.Logger // nil: slog.Default()
+	gate *rate.Gate
+
+	mu    sync.Mutex
+	hosts map[netip.Prefix]uint8 // 1 << rule
+}
+
+func newRefusals(log *slog.Logger) *refusals {
+	r, _ := rate.New(refusedRecords, 0)
+	return &refusals{log: log, gate: rate.NewGate(r), hosts: make(map[netip.Prefix]uint8)}
+}
+
+// note writes the record of a refused call, unless its host has had one.
+func (f *refusals) note(req *rpc.Request, stat oncrpc.AuthStat, r rule) {
+	log := f.log
+	if log == nil {
+		log = slog.Default()
+	}
+	ctx := context.Background()
+	if !log.Enabled(ctx, slog.LevelWarn) {
+		return
+	}
+	omitted, ok := f.first(req.Conn().Host(), r)
+	if !ok {
+		return
+	}
+	attrs := append(make([]slog.Attr, 0, 8),
+		slog.String("rule", r.String()), slog.String("peer", req.Conn().RemoteAddrPort().String()),
+		slog.String("status", stat.String()), slog.String("flavor", req.Cred.Flavor.String()),
+	)
+	if sys, ok := req.AuthSys(); ok {
+		attrs = append(attrs, slog.Uint64("uid", uint64(sys.UID)), slog.Uint64("gid", uint64(sys.GID)))
+	}
+	attrs = append(attrs, slog.String("proc", oncrpc.Program{Number: req.Prog, Vers: req.Vers}.CallName(req.Proc)))
+	if omitted > 0 {
+		attrs = append(attrs, slog.Int("omitted", omitted))
+	}
+	log.LogAttrs(ctx, slog.LevelWarn, "call refused", attrs...)
+}
+
+// first reports whether a rule's refusal of a host gets a record, and how many before it got none.
+func (f *refusals) first(host netip.Prefix, r rule) (omitted int, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := f.hosts[host]
+	if known&(1<<r) != 0 {
+		return 0, false
+	}
+	if omitted, ok = f.gate.Pass(); !ok {
+		return 0, false
+	}
+	if known == 0 && len(f.hosts) >= refusedHosts {
+		clear(f.hosts)
+	}
+	f.hosts[host] = known | 1<<r
+	return omitted, true
 }
 
 // Require returns a wrapper that denies the calls that check refuses, without calling the inner
