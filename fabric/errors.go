@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 )
 
 // ErrQueueFull is returned by Post and PostRecv when the queue cannot take the
@@ -84,7 +85,17 @@ func (e *ConnError) Error() string {
 	if e.Cause == nil {
 		return fmt.Sprintf("%s: connection closed by %s", e.Provider, who)
 	}
-	return fmt.Sprintf("%s: connection ended by %s: %v", e.Provider, who, e.Cause)
+	return fmt.Sprintf("%s: connection ended by %s: %s", e.Provider, who, within(e.Provider, e.Cause))
+}
+
+// within is the text of the cause of an error that names the provider: without the package's name at its
+// beginning, which is the provider's, or begins with it.
+func within(provider string, cause error) string {
+	text := cause.Error()
+	if pkg, rest, ok := strings.Cut(text, ": "); ok && strings.HasPrefix(pkg, provider) && !strings.Contains(pkg, " ") {
+		return rest
+	}
+	return text
 }
 
 func (e *ConnError) Unwrap() []error {
@@ -101,7 +112,7 @@ type RejectError struct {
 }
 
 func (e *RejectError) Error() string {
-	return fmt.Sprintf("fabric: %s rejected the connection", e.Addr)
+	return fmt.Sprintf("%s: the peer rejected the connection", e.Addr)
 }
 
 // A CapabilityError is a capability that a provider lacks. It unwraps to ErrNotSupported.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -38,6 +39,9 @@ func (e *SetupError) Error() string {
 	cause := e.Err
 	if op, ok := cause.(*net.OpError); ok && op.Err != nil {
 		cause = op.Err // without the address, which is said already
+	}
+	if sys, ok := cause.(*os.SyscallError); ok {
+		cause = sys.Err // without the name of the call
 	}
 	if cause == nil {
 		return fmt.Sprintf("iwarp: %s: %s", e.Addr, e.Reason)

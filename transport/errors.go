@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"strings"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/rpc"
@@ -18,7 +20,25 @@ type DialError struct {
 }
 
 func (e *DialError) Error() string {
-	return fmt.Sprintf("connect to %s over %s: %v", e.Addr, e.Provider, e.Err)
+	return fmt.Sprintf("connect to %s over %s: %s", e.Addr, e.Provider, e.cause())
+}
+
+// cause is the text of Err without what Error says itself: the name of the provider, or of its package,
+// which begins with it; the address; that it was to connect.
+func (e *DialError) cause() string {
+	err := e.Err
+	if op, ok := err.(*net.OpError); ok && op.Err != nil && (op.Addr == nil || op.Addr.String() == e.Addr) {
+		err = op.Err
+		if sys, ok := err.(*os.SyscallError); ok {
+			err = sys.Err
+		}
+	}
+	text := err.Error()
+	if pkg, rest, ok := strings.Cut(text, ": "); ok && strings.HasPrefix(pkg, e.Provider) && !strings.Contains(pkg, " ") {
+		text = rest
+	}
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "connecting to "), e.Addr+": ")
+	return strings.Replace(text, " "+e.Addr+": ", ": ", 1)
 }
 
 func (e *DialError) Unwrap() error { return e.Err }
@@ -31,7 +51,7 @@ type BusyError struct {
 }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("server at %s takes no more connections at the moment: try again later", e.Addr)
+	return fmt.Sprintf("%s: server accepts no further connections at the moment: try again later", e.Addr)
 }
 
 func (e *BusyError) Unwrap() error { return e.Err }

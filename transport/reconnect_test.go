@@ -557,7 +557,7 @@ func TestReconnectWaits(t *testing.T) {
 				if !errors.As(err, &dial) {
 					t.Errorf("the reason is %v", lost.Reason)
 				}
-				text := "connect to script:20049 over script: script: nobody is there (context deadline exceeded); call was not sent"
+				text := "connect to script:20049 over script: nobody is there (context deadline exceeded); call was not sent"
 				if want {
 					text = strings.Replace(text, "was not sent", "may have been executed", 1)
 				}
