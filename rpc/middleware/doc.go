@@ -22,7 +22,7 @@
 //
 // [Log] writes a record for each call, and limits the records of failures per second. Wrappers do not
 // see calls that the transport refuses before a handler has them: an Observer does
-// ([transport.Config], field Observer). Panics need no wrapper: the transport recovers those of
+// (transport.Config, field Observer). Panics need no wrapper: the transport recovers those of
 // handlers and of wrappers, answers SYSTEM_ERR and logs the stack.
 //
 // # Bridged servers
