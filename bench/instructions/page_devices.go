@@ -7,7 +7,7 @@ import (
 
 // deviceParts are the columns of the tables of devices. Immutable.
 var deviceParts = []struct{ name, title, what string }{
-	{partTransport, "transport", "`transport`, `internal/baton`, `internal/lockorder`"},
+	{partTransport, "transport", "`transport`, `rpc`, `internal/baton`, `internal/lockorder`"},
 	{partMessages, "messages", "`proto/xdr`, `proto/oncrpc`, `proto/rpcrdma`"},
 	{partAdapter, "adapter", "`rdmacm`, `ibv`, `cgo`, `internal/pollfd`"},
 	{partC, "libraries", "`cgo`'s functions in C, rdma-core, the C library"},

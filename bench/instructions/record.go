@@ -77,7 +77,7 @@ const (
 
 // parts are the parts in the order of the page. Immutable.
 var parts = []struct{ name, what string }{
-	{partTransport, "`transport`, `internal/baton`, `internal/lockorder`"},
+	{partTransport, "`transport`, `rpc`, `internal/baton`, `internal/lockorder`"},
 	{partMessages, "`proto/xdr`, `proto/oncrpc`, `proto/rpcrdma`"},
 	{partAdapter, "`iwarp`, `proto/mpa`, `proto/ddp`, `proto/rdmap`; `internal/testing/simfabric`"},
 	{partSockets, "packages `net`, `internal/poll` and `syscall`; of the runtime what polls sockets, and what comes before and after a system call"},
