@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -150,39 +149,13 @@ func NewClient(t transport.Requester, opts *Options) *Client {
 	}
 	auth := c.opts.Auth
 	if auth == nil {
-		auth = processAuth()
+		auth = oncrpc.ProcessAuthSys()
 	}
 	c.cred = auth.Auth()
 	c.v3, c.mounter = newNfsV3Client((*caller)(c)), newMountV3Client((*caller)(c))
 	c.v3.Cred, c.mounter.Cred = c.cred, c.cred
 	c.bufs.New = func() any { return new([]byte) }
 	return c
-}
-
-// processAuth returns the credential of the process.
-func processAuth() *oncrpc.AuthSys {
-	const nobody = 65534
-	id := func(v int) uint32 {
-		if v < 0 { // the system has no user and group ids
-			return nobody
-		}
-		return uint32(v)
-	}
-	host, _ := os.Hostname()
-	if len(host) > oncrpc.MaxMachineName {
-		host = host[:oncrpc.MaxMachineName]
-	}
-	a := &oncrpc.AuthSys{
-		Stamp:   uint32(time.Now().Unix()),
-		Machine: host,
-		UID:     id(os.Geteuid()),
-		GID:     id(os.Getegid()),
-	}
-	groups, _ := os.Getgroups()
-	for _, g := range groups[:min(len(groups), oncrpc.MaxGIDs)] {
-		a.GIDs = append(a.GIDs, id(g))
-	}
-	return a
 }
 
 // Transport returns the underlying connection, or connections.

@@ -243,7 +243,7 @@ func testCredential(t *testing.T, b *testbed.Bed) {
 		}
 		exp := want
 		if opts == nil {
-			exp = processAuth()
+			exp = oncrpc.ProcessAuthSys()
 		}
 		if got.UID != exp.UID || got.GID != exp.GID || got.Machine != exp.Machine {
 			t.Errorf("%+v, want %+v", got, exp)

@@ -3,7 +3,9 @@ package oncrpc
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 	"strconv"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -130,6 +132,28 @@ type AuthSys struct {
 	Machine  string // the caller's name for its machine, at most MaxMachineName bytes
 	UID, GID uint32 // effective user and group
 	GIDs     []uint32
+}
+
+// ProcessAuthSys returns the credential of the process: its host's name, and its effective user and group
+// with the first MaxGIDs other groups. Where the system has no users, the user and group are 65534.
+func ProcessAuthSys() *AuthSys {
+	id := func(n int) uint32 {
+		const nobody = 65534
+		if n < 0 {
+			return nobody
+		}
+		return uint32(n)
+	}
+	host, _ := os.Hostname()
+	groups, _ := os.Getgroups()
+	a := &AuthSys{
+		Stamp: uint32(time.Now().Unix()), Machine: host[:min(len(host), MaxMachineName)],
+		UID: id(os.Geteuid()), GID: id(os.Getegid()),
+	}
+	for _, g := range groups[:min(len(groups), MaxGIDs)] {
+		a.GIDs = append(a.GIDs, id(g))
+	}
+	return a
 }
 
 // Size returns the encoded size in bytes, at most 340.

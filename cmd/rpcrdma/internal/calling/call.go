@@ -1,5 +1,5 @@
-// Package calling has the command call, which calls a procedure that a .x file declares: it encodes JSON as
-// the types of the file say, and prints the results as JSON.
+// Package calling has the command call, which calls a procedure that a .x file declares. It encodes JSON
+// arguments by the types of the file, and prints the results as JSON.
 package calling
 
 import (
@@ -40,14 +40,14 @@ func NewCall() *cobra.Command {
 JSON. Arguments and results with the annotation ddp are placed directly where the provider
 can.
 
-PROCEDURE is its name in the file, the end of that after an underscore, or its number, and may
-have the program in front: PROGRAM.PROCEDURE. JSON is the argument,
-or an array of arguments if there are several; - reads it from standard input. A structure is
-an object with all of its members; a union is one with its discriminant and the member of
-its arm; an enumerator is its name or number; opaque data is in base64; optional data may be
-null; a linked list is an array. The caller is the user of the process, as AUTH_SYS says it.
+PROCEDURE is its name in the file, the end of that name after an underscore, or its number. It
+may be qualified: PROGRAM.PROCEDURE. JSON is the argument, or an array of arguments if there
+are several; - reads it from standard input. A structure is an object with all of its members;
+a union is an object with its discriminant and the member of its arm; an enumerator is its
+name or number; opaque data is in base64; optional data may be null; a linked list is an array.
+The call has an AUTH_SYS credential of the user that runs the command.
 
-The default port is 20049, and with --provider tcp the one that rpcbind has.`,
+The default port is 20049, and with --provider tcp the port registered with rpcbind.`,
 		Example: `  rpcrdma call mount.x server MNT '"/srv/data"'
   rpcrdma call nfs3.x server LOOKUP '{"dir": "AAEC", "name": "file"}'
   rpcrdma call --provider tcp rpcbind.x server DUMP`,
@@ -230,7 +230,7 @@ func (m *method) make(ctx context.Context, cmd *cobra.Command, o *connect.Option
 	return cli.PrintJSON(cmd.OutOrStdout(), result)
 }
 
-// messages is how long messages of a call and its reply may get, in bytes.
+// messages bounds the messages of a call and its reply, in bytes.
 func messages(call *rpc.Call) int {
 	const heads = 1 << 16
 	sent, received := heads+len(call.Args), heads+call.MaxResults
@@ -247,7 +247,7 @@ func messages(call *rpc.Call) int {
 func (m *method) newCall(args []any) *rpc.Call {
 	call := &rpc.Call{
 		Prog: m.program.Number, Vers: m.version.Number, Proc: m.proc.Number,
-		Names: m.names(), Cred: caller().Auth(),
+		Names: m.names(), Cred: oncrpc.ProcessAuthSys().Auth(),
 		MaxResults: m.size(m.proc.Bound, args),
 	}
 	for _, r := range m.proc.Received {
@@ -276,30 +276,15 @@ func (m *method) size(b check.Bound, args []any) int {
 	return size
 }
 
-// names are those of the version, for errors.
-func (m *method) names() *oncrpc.Program {
-	p := &oncrpc.Program{Number: m.program.Number, Vers: m.version.Number, Name: m.program.Name, Procedures: make([]string, m.proc.Number+1)}
-	p.Procedures[m.proc.Number] = m.proc.Name
-	return p
-}
+// maxNamed is the largest number of a procedure that errors name: names are in a slice.
+const maxNamed = 1000
 
-// caller is the user of the process.
-func caller() *oncrpc.AuthSys {
-	const nobody = 65534
-	id := func(n int) uint32 {
-		if n < 0 { // the system has no users
-			return nobody
-		}
-		return uint32(n)
+// names returns the names of the version, for errors.
+func (m *method) names() *oncrpc.Program {
+	p := &oncrpc.Program{Number: m.program.Number, Vers: m.version.Number, Name: m.program.Name}
+	if n := m.proc.Number; n <= maxNamed {
+		p.Procedures = make([]string, n+1)
+		p.Procedures[n] = m.proc.Name
 	}
-	host, _ := os.Hostname()
-	groups, _ := os.Getgroups()
-	a := &oncrpc.AuthSys{
-		Stamp: uint32(time.Now().Unix()), Machine: host[:min(len(host), oncrpc.MaxMachineName)],
-		UID: id(os.Geteuid()), GID: id(os.Getegid()),
-	}
-	for _, g := range groups[:min(len(groups), oncrpc.MaxGIDs)] {
-		a.GIDs = append(a.GIDs, id(g))
-	}
-	return a
+	return p
 }

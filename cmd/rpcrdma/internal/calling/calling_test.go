@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -50,6 +51,21 @@ func TestEcho(t *testing.T) {
 		if string(got) != want.String() {
 			t.Errorf("%s: %s\nwant %s", tt.proc, got, want)
 		}
+	}
+}
+
+// A procedure may have any number.
+func TestLargestNumber(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "far.x")
+	testutil.Must(t, os.WriteFile(name, []byte("program FAR { version FAR_V1 { void END(void) = 4294967295; } = 1; } = 0x20000001;"), 0o600))
+	spec, err := load(name)
+	testutil.Must(t, err)
+	m, err := find(spec, "END", 0, false)
+	testutil.Must(t, err)
+	call, err := m.encode("")
+	testutil.Must(t, err)
+	if name := call.Names.CallName(call.Proc); name != "procedure 4294967295 of FAR v1" {
+		t.Errorf("the call is %q", name)
 	}
 }
 
