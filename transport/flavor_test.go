@@ -99,7 +99,7 @@ func toyOpen(key []byte, what string, seq uint32, sealed []byte) (body []byte, o
 
 // ---- the server
 
-// A toyServer is the server's half. Its wrap is a rpc.Middleware.
+// A toyServer is the server's half. Its wrap is an rpc.Middleware.
 type toyServer struct {
 	secret []byte
 	liar   atomic.Bool // it signs replies wrongly

@@ -8,7 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/rate"
 )
 
-// An event is what gets a record in Config.Logger.
+// An event is something that gets a record in Config.Logger.
 type event uint8
 
 const (
@@ -19,7 +19,7 @@ const (
 	numEvents
 )
 
-// Records of each event: a peer, or a handler that always fails, decides how many there would be.
+// Limits on the records of each event: a peer, or a handler that always fails, could flood the log.
 const (
 	recordBurst     = 20
 	recordsInSecond = 10

@@ -85,7 +85,7 @@
 //
 // # Clients
 //
-// Version KV1 of a program has a Kv1Client, made by NewKv1Client of a rpc.Caller: a Client over
+// Version KV1 of a program has a Kv1Client, made by NewKv1Client of an rpc.Caller: a Client over
 // RDMA or TCP, or for calls to a client a Conn or a Backchannel. Procedure KV_GET is the method Get:
 // what the names of all procedures of the version begin with, up to an underscore, is left out.
 //
@@ -103,7 +103,7 @@
 // # Servers
 //
 // A Kv1Server is an interface with a method for each procedure but number 0, which servers answer
-// themselves. RegisterKv1 registers one with a transport.Server, Kv1Program makes a rpc.Program
+// themselves. RegisterKv1 registers one with a transport.Server, Kv1Program makes an rpc.Program
 // of it, also for the callbacks of a client, and rpc.Versions joins several versions.
 //
 //	func (s *server) Get(ctx context.Context, req *rpc.Request, args *GetArgs, res *GetRes) error

@@ -32,7 +32,7 @@ func as(user oncrpc.Auth, next rpc.Caller) rpc.Caller {
 	})
 }
 
-// A generated server is a rpc.Program; its Auth and Handler can be set. A generated client
+// A generated server is an rpc.Program; its Auth and Handler can be set. A generated client
 // accepts any rpc.Caller.
 func ExampleCalcV1Program() {
 	limiter, err := middleware.NewLimiter(middleware.Limits{By: middleware.ByConn, InFlight: 4})

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// A Rate is how many events there may be per second, and how many at once. The zero value is any
-// number. Times are those since some moment.
+// A Rate bounds the events per second, and the events at once. The zero value has no limit. Times are
+// durations since a fixed moment.
 //
-// It is the generic cell rate algorithm: each event moves the time at which the next would be due by
-// one interval, and may come earlier than due by what a burst has. One time is all that there is to
-// keep of a caller, and one that is over is as good as none.
+// It is the generic cell rate algorithm: each event moves the time at which the next is due by one
+// interval, and may come earlier than that by the length of a burst. Its state is one time, and a time
+// that has passed need not be kept.
 //
-// A rate.Limiter of golang.org/x/time keeps the same bounds, but of each caller 80 bytes and a lock
-// inside a middleware.Limiter's, which still has to see whether the caller can be forgotten. It would
-// take the place of the two lines of Next alone, and be the library's second dependency.
+// A rate.Limiter of golang.org/x/time has 80 bytes and a lock of its own, inside a middleware.Limiter,
+// which has to see when a caller can be forgotten. It would replace the two lines of Next, and be the
+// library's second dependency.
 type Rate struct {
 	interval time.Duration // between two events; 0: there is no limit
 	early    time.Duration // how much earlier than due an event may come

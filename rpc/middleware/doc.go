@@ -5,10 +5,10 @@
 //
 // [Allow] makes a function for rpc.Program.Auth of an [Access]: lists of addresses, of flavors, of
 // the users and groups of AUTH_SYS, reserved ports. It is called before everything else, for procedure 0
-// as well, and logs the first refused call of each host with the rule. [Require] calls such a function in the chain of wrappers instead, inside a [Log] that is
-// to see refused callers. AUTH_SYS is a claim of the client: it keeps honest clients apart, and does
-// not stop an attacker, who can choose what is sent. Addresses can be trusted as far as the network
-// can.
+// as well, and logs the first refused call of each host with the rule. [Require] calls such a function
+// in the chain of wrappers instead, inside a [Log] that is to see refused callers. AUTH_SYS is a claim
+// of the client: it keeps honest clients apart, and does not stop an attacker, who can choose what is
+// sent. Addresses can be trusted as far as the network can.
 //
 // # Limits
 //

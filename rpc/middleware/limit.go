@@ -76,7 +76,7 @@ const (
 	looks          = 8 // callers looked at for one that can be forgotten
 )
 
-// A Limiter keeps callers within Limits. Its Wrap is a rpc.Middleware; several programs may
+// A Limiter keeps callers within Limits. Its Wrap is an rpc.Middleware; several programs may
 // share one Limiter, and then their callers' limits.
 type Limiter struct {
 	limits Limits

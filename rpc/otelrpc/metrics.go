@@ -1,6 +1,6 @@
 // Package otelrpc exports metrics and traces of package transport to OpenTelemetry.
 //
-// [Metrics] is a [rpc.Observer]. Its instruments rpc.client.call.duration and
+// [Metrics] is an [rpc.Observer]. Its instruments rpc.client.call.duration and
 // rpc.server.call.duration follow the semantic conventions for RPC, version 1.43.0, with
 // rpc.system.name "onc_rpc" and the attributes onc_rpc.*; the conventions have no others for RPC, and
 // what they lack is under "rpcrdma.". No attribute comes from a peer: names are those of Config.Table,
@@ -115,7 +115,7 @@ var buckets = []float64{
 	0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 }
 
-// Metrics measures what it sees as a rpc.Observer, of any number of clients and servers. A call
+// Metrics measures what it sees as an rpc.Observer, of any number of clients and servers. A call
 // that succeeds allocates nothing here; the SDK may allocate.
 type Metrics struct {
 	rpc.NoObserver

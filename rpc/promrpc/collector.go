@@ -4,7 +4,7 @@
 //	registry.MustRegister(c)
 //	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: c}})
 //
-// A [Collector] is a [rpc.Observer] for any number of clients and servers, and a
+// A [Collector] is an [rpc.Observer] for any number of clients and servers, and a
 // Collector of client_golang. Its metrics begin with "rpcrdma_". Label "end" is "client" for
 // what the end that makes calls has measured, and "server" for the end that executes them, of which
 // a process may be both.
@@ -47,7 +47,7 @@ func DefaultBuckets() []float64 {
 	}
 }
 
-// A Collector counts what it sees as a rpc.Observer. New makes one.
+// A Collector counts what it sees as an rpc.Observer. New makes one.
 type Collector struct {
 	rpc.NoObserver
 	table *names.Table
@@ -67,7 +67,7 @@ type Collector struct {
 	ways       [2][2][1 << wayBits]atomic.Pointer[prometheus.Counter]
 
 	gauges  []figure
-	traffic map[string]*prometheus.Desc // by name of a rpc.Counter
+	traffic map[string]*prometheus.Desc // by name of an rpc.Counter
 	byWay   *prometheus.Desc
 	adapter *prometheus.Desc
 }

@@ -66,7 +66,7 @@ type Config struct {
 	MaxRecords int
 }
 
-// A Monitor remembers what it sees as a rpc.Observer, of any number of clients and
+// A Monitor remembers what it sees as an rpc.Observer, of any number of clients and
 // servers, and shows it as an http.Handler. It allocates nothing for a call that succeeds and is
 // not among the slowest.
 type Monitor struct {

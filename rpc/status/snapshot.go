@@ -162,7 +162,7 @@ func (c *Call) What() string {
 	return fmt.Sprintf("%s %d %s", c.Program, c.Vers, proc)
 }
 
-// A Travel is a rpc.Transfer.
+// A Travel is an rpc.Transfer.
 type Travel struct {
 	Bytes      int    `json:"bytes"`       // of the RPC message, with all data that was in chunks
 	ChunkBytes int    `json:"chunk_bytes"` // bytes moved by RDMA Read or Write

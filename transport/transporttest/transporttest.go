@@ -64,10 +64,11 @@ func (n *Network) Provider() fabric.Provider { return n.fabric }
 func (n *Network) Connect(register func(s rpc.Registrar) error) *transport.Client {
 	n.t.Helper()
 	server, err := transport.NewServer(nil)
-	if err == nil {
-		err = register(server)
-	}
 	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { server.Close() })
+	if err := register(server); err != nil {
 		n.t.Fatal(err)
 	}
 	l, err := server.Listen(context.Background(), n.fabric, "192.0.2.1:0")

@@ -49,7 +49,7 @@ var _ %[1]sServer = Unimplemented%[1]sServer{}
 	}
 }
 
-// program writes how a server becomes a rpc.Program.
+// program writes how a server becomes an rpc.Program.
 func (g *generator) program(s *service) {
 	g.p(`// %[1]sProgram returns the program that impl executes: for Register of a server, for
 // ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
