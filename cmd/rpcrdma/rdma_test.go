@@ -184,7 +184,8 @@ func TestRDMAWrongProvider(t *testing.T) {
 	mustFail(t, 1, iwarpHint, "probe", "--provider", "rdma", s.addr)
 	mustFail(t, 1, iwarpHint, "ls", "--provider", "rdma", s.url("/"))
 	r := runCommand(t, "ls", "--provider", "auto", s.url("/"))
-	if r.status != 1 || !strings.HasPrefix(r.stderr, "rpcrdma: provider rdma: device rxe0 ") || !strings.HasSuffix(r.stderr, iwarpHint+"\n") {
+	if r.status != 0 || !strings.HasPrefix(r.stderr, "rpcrdma: provider rdma: device rxe0 ") || !strings.HasSuffix(r.stderr,
+		"\nrpcrdma: provider iwarp: no connection to "+s.addr+" over rdma: connection refused (RDMA_CM_EVENT_REJECTED)\n") {
 		t.Errorf("auto: status %d\n%s", r.status, r.stderr)
 	}
 
@@ -261,7 +262,7 @@ func TestRDMABadInput(t *testing.T) {
 		} {
 			mustFail(t, 1, tt.text, tt.args...)
 		}
-		mustFail(t, 2, "want iwarp, rdma or auto", "ping", "--provider", "mlx5_0", s.addr)
+		mustFail(t, 2, "want iwarp, rdma, auto or tcp", "ping", "--provider", "mlx5_0", s.addr)
 		if kind == "rxe" {
 			mustFail(t, 1, "; a server that speaks iWARP", "ls", "--timeout", "2s", "--provider", "rdma", "nfs://"+addr+"7/")
 		}

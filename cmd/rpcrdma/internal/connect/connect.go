@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,31 +40,52 @@ func (o *Options) connect(ctx context.Context, stderr io.Writer, addr string, pr
 		reached, err := a.over(ctx, o.Provider.Value, addr)
 		return reached, withHint(ctx, err)
 	}
-	name := o.chooseClient(ctx, stderr, a.guess(addr, nfs.Port))
-	rdma, cancelRDMA := context.WithTimeout(ctx, rdmaTries)
-	reached, rdmaErr := a.over(rdma, name, addr)
-	cancelRDMA()
-	if rdmaErr == nil || ctx.Err() != nil || errors.As(rdmaErr, new(*net.DNSError)) {
-		return reached, withHint(ctx, rdmaErr)
-	}
-	reached, err := a.over(ctx, provider.TCP, addr)
-	if err == nil {
-		why := explain.NoConnection(rdmaErr)
-		if e, ok := errors.AsType[*tcpServerError](rdmaErr); ok {
-			why = e.what()
+	var failed autoError
+	for _, name := range after(o.chooseClient(ctx, stderr, a.guess(addr, nfs.Port))) {
+		reached, err := a.bounded(ctx, name, addr)
+		if err == nil && failed != nil {
+			printChoice(stderr, name, a.why(name, failed[len(failed)-1]))
 		}
-		if o.Recording.file != "" {
-			why += "; --capture does not record it"
+		if err == nil || ctx.Err() != nil || errors.As(err, new(*net.DNSError)) {
+			return reached, withHint(ctx, err)
 		}
-		printChoice(stderr, provider.TCP, why)
-	} else if ctx.Err() == nil {
-		err = &autoError{rdmaErr, err}
+		failed = append(failed, err)
 	}
-	return reached, withHint(ctx, err)
+	return addr, withHint(ctx, failed)
 }
 
-// rdmaTries bounds the attempt of auto over RDMA, where a server without it may be silent.
+// after returns the providers that auto tries, of which the first is name.
+func after(name string) []string {
+	if name == provider.RDMA {
+		return []string{name, provider.IWARP, provider.TCP}
+	}
+	return []string{name, provider.TCP}
+}
+
+// rdmaTries bounds an attempt of auto over RDMA, where a server without it may be silent.
 const rdmaTries = 5 * time.Second
+
+// bounded is over, within rdmaTries if it is not the last.
+func (a *attempt) bounded(ctx context.Context, name, addr string) (string, error) {
+	if name != provider.TCP {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rdmaTries)
+		defer cancel()
+	}
+	return a.over(ctx, name, addr)
+}
+
+// why says why auto is the provider called name, after the one before it failed with err.
+func (a *attempt) why(name string, err error) string {
+	why := explain.NoConnection(err)
+	if e, ok := errors.AsType[*tcpServerError](err); ok {
+		why = e.what()
+	}
+	if name == provider.TCP && a.o.Recording.file != "" {
+		why += "; --capture does not record it"
+	}
+	return why
+}
 
 // An attempt is a connection to be made, over one provider or over another.
 type attempt struct {
@@ -170,16 +192,25 @@ func (e *tcpServerError) Error() string { return e.what() + ", not RDMA" }
 // Explain names the provider that the server needs.
 func (e *tcpServerError) Explain() string { return e.Error() + ": use --provider tcp" }
 
-// An autoError is a server that was reached neither over RDMA nor over TCP.
-type autoError struct{ rdma, tcp error }
+// An autoError is a server that no provider reached: the error of each.
+type autoError []error
 
-func (e *autoError) Error() string { return e.rdma.Error() + "; " + e.tcp.Error() }
+func (e autoError) Error() string { return e.join(error.Error) }
 
-func (e *autoError) Unwrap() []error { return []error{e.rdma, e.tcp} }
+func (e autoError) Unwrap() []error { return e }
 
-// Explain gives the error of each provider.
-func (e *autoError) Explain() string {
-	return explain.NoConnection(e.rdma) + "; " + explain.Text(e.tcp)
+// Explain explains the error of each provider, the last with its hint.
+func (e autoError) Explain() string {
+	last := len(e) - 1
+	return autoError(e[:last]).join(explain.NoConnection) + "; " + explain.Text(e[last])
+}
+
+func (e autoError) join(text func(error) string) string {
+	texts := make([]string, len(e))
+	for i, err := range e {
+		texts[i] = text(err)
+	}
+	return strings.Join(texts, "; ")
 }
 
 // A lookupError is a connection that was not made, after rpcbind had no port for it.

@@ -26,8 +26,8 @@ const ProviderHelp = `--provider chooses the RDMA adapter:
   iwarp  RDMA in software over TCP, which needs no device (default)
   rdma   the RDMA device that has the address, or a route to it
   tcp    no RDMA: any server of NFS or ONC RPC over TCP; for clients
-  auto   rdma if there is such a device, otherwise iwarp; a client then tries tcp. It says
-         which
+  auto   rdma if there is such a device, otherwise iwarp; a client falls back to iwarp, then
+         to tcp. It says which
 
 Over tcp, a server without a port is looked up with the rpcbind of its machine, and has port
 2049 if that does not answer.
