@@ -88,6 +88,9 @@ func (a *Auth) Protected() bool {
 // appendAuth panics on a body that no receiver may accept: truncating it would turn a
 // programming error into an authentication failure elsewhere.
 func appendAuth(b []byte, a *Auth) []byte {
+	if len(a.Body) == 0 { // as most are
+		return binary.BigEndian.AppendUint64(b, uint64(a.Flavor)<<32)
+	}
 	if len(a.Body) > MaxAuthBody {
 		panic(fmt.Sprintf("oncrpc: %v body of %d bytes, limit is %d", a.Flavor, len(a.Body), MaxAuthBody))
 	}
@@ -101,14 +104,13 @@ func consumeAuth(b []byte, a *Auth) (n int) {
 	if len(b) < 8 {
 		return -1
 	}
-	body, n := xdr.ConsumeOpaque(b[4:], MaxAuthBody)
+	a.Flavor, a.Body = Flavor(binary.BigEndian.Uint32(b)), nil
+	if binary.BigEndian.Uint32(b[4:]) == 0 {
+		return 8
+	}
+	a.Body, n = xdr.ConsumeOpaque(b[4:], MaxAuthBody)
 	if n < 0 {
 		return -1
-	}
-	a.Flavor = Flavor(binary.BigEndian.Uint32(b))
-	a.Body = nil
-	if len(body) > 0 {
-		a.Body = body
 	}
 	return 4 + n
 }

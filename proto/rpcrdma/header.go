@@ -72,6 +72,9 @@ func ConsumeFixed(b []byte) (f Fixed, ok bool) {
 
 // Size returns the encoded size in bytes. It panics as [AppendHeader] does.
 func (h *Header) Size() int {
+	if h.Proc == ProcMsg && !h.hasChunks() {
+		return FixedSize + emptyLists
+	}
 	if h.Vers == Version2 {
 		h.mustVersion2()
 	}
@@ -108,6 +111,12 @@ func (h *Header) Size() int {
 	}
 	panic("rpcrdma: version 1 has no message type " + h.Proc.String())
 }
+
+// emptyLists is the length of three lists without chunks, which are three words of zero. Most
+// messages have those.
+const emptyLists = 12
+
+func (h *Header) hasChunks() bool { return len(h.Reads)+len(h.Writes) > 0 || h.HasReply }
 
 // mustVersion2 panics if version 2 has no such message. RDMA_MSGP and RDMA_DONE are
 // reserved there, and its error codes have no default arm: version two section 4.2.
@@ -154,6 +163,9 @@ func AppendHeader(b []byte, h *Header) []byte {
 func SetCredit(b []byte, credit uint32) { binary.BigEndian.PutUint32(b[8:], credit) }
 
 func appendLists(b []byte, h *Header) []byte {
+	if !h.hasChunks() {
+		return append(b, make([]byte, emptyLists)...)
+	}
 	for i := range h.Reads {
 		b = binary.BigEndian.AppendUint32(b, 1)
 		b = binary.BigEndian.AppendUint32(b, h.Reads[i].Position)
@@ -385,6 +397,10 @@ func (p *parser) fail(reason string) bool {
 
 // lists reads the read list, the write list and the reply chunk.
 func (p *parser) lists(h *Header, lim *Limits) bool {
+	if rest := p.b[p.off:]; len(rest) >= emptyLists && binary.BigEndian.Uint64(rest)|uint64(binary.BigEndian.Uint32(rest[8:])) == 0 {
+		p.off += emptyLists
+		return true
+	}
 	maxReads := limit(lim.ReadSegments, DefaultReadSegments)
 	maxWrites := limit(lim.WriteChunks, DefaultWriteChunks)
 	maxSegments := limit(lim.SegmentsPerChunk, DefaultSegmentsPerChunk)
