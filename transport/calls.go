@@ -107,10 +107,9 @@ func (t *callTable[C]) take(w *waiter) *C {
 		c = t.newCall(len(t.all))
 		t.all = append(t.all, c)
 	}
-	for w.xid = t.xids.next(); t.underWay.Find(w.xid) != nil; w.xid = t.xids.next() {
+	for w.xid = t.xids.next(); !t.underWay.Add(w.xid, c); w.xid = t.xids.next() {
 	}
 	w.given = true
-	t.underWay.Add(w.xid, c)
 	t.inUse++
 	return c
 }

@@ -112,7 +112,7 @@ func (x *exch) dispatch() {
 		x.hdr.Writes = x.hdr.Writes[:0]
 	}
 	x.lending.allowed = p != nil && p.ReadReplies
-	x.exchange.dispatch()
+	x.exchange.dispatch(p)
 }
 
 func (x *exch) other() bool {

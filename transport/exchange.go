@@ -30,6 +30,7 @@ type exchange struct {
 	req    rpc.Request
 	res    rpc.Response
 	ranges []rpc.Range // scratch
+	head   []byte      // the RPC header of the reply
 	holdings
 	observed
 }
@@ -59,15 +60,14 @@ type carrier interface {
 	origin.Origin
 	replycache.Waiter
 
-	other() bool                                 // handles a call to a program that is not in the registry, or returns false
-	fits(p *rpc.Program) bool                    // the call's chunks are as the program's binding says
-	endPace()                                    // see pace
-	proceed()                                    // has the exchange execute the call when there is memory for its results
-	results() []byte                             // where the results are built, empty
-	answer(h oncrpc.ReplyHeader, results []byte) // sends a reply; the exchange's items belong in its results
-	answerAgain(header, results []byte)          // the same with a reply that has been sent before
-	goOn()                                       // finishes the exchange and moves the connection on a new goroutine, see serve
-	unrefused() int                              // bytes of a buffer that is not refused: no more than goes inline
+	other() bool               // handles a call to a program that is not in the registry, or returns false
+	fits(p *rpc.Program) bool  // the call's chunks are as the program's binding says
+	endPace()                  // see pace
+	proceed()                  // has the exchange execute the call when there is memory for its results
+	results() []byte           // where the results are built, empty
+	send(head, results []byte) // sends a reply, whose RPC header is head; the exchange's items belong in its results
+	goOn()                     // finishes the exchange and moves the connection on a new goroutine, see serve
+	unrefused() int            // bytes of a buffer that is not refused: no more than goes inline
 }
 
 // init makes x the exchange of w.
@@ -79,26 +79,26 @@ func (x *exchange) init(c *core, w carrier) {
 
 // ---- executing
 
-// dispatch finds the program of a call (RFC 5531 section 9) after its header has been decoded.
-func (x *exchange) dispatch() {
+// dispatch has p, the program of a call, execute it (RFC 5531 section 9). p is nil if the registry has no
+// such program.
+func (x *exchange) dispatch(p *rpc.Program) {
 	call := &x.call
-	p := x.core.reg.programs[call.Prog]
 	switch {
 	case call.RPCVers != oncrpc.Version:
-		x.wire.answer(oncrpc.ReplyHeader{
+		x.answer(oncrpc.ReplyHeader{
 			Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: oncrpc.Version, High: oncrpc.Version,
 		}, nil)
 	case p == nil:
 		if !x.wire.other() {
-			x.wire.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail}, nil)
+			x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail}, nil)
 		}
 	case call.Vers < p.Low || call.Vers > p.High:
-		x.wire.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High}, nil)
+		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High}, nil)
 	case p.Auth != nil && !x.authorized(p):
 	case call.Proc == 0 && !p.Null:
-		x.wire.answer(oncrpc.ReplyHeader{}, nil)
+		x.answer(oncrpc.ReplyHeader{}, nil)
 	case !x.wire.fits(p):
-		x.wire.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}, nil)
+		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}, nil)
 	default:
 		if !p.Independent {
 			x.wire.endPace()
@@ -158,7 +158,7 @@ func (x *exchange) finish() {
 		x.dropItems()
 		x.res.Results = nil
 	}
-	x.wire.answer(h, x.res.Results)
+	x.answer(h, x.res.Results)
 }
 
 // request makes the Request of the call.
@@ -175,7 +175,7 @@ func (x *exchange) authorized(p *rpc.Program) bool {
 		x.exited()
 	})
 	if !ok {
-		x.wire.answer(h, nil)
+		x.answer(h, nil)
 	}
 	return ok
 }
@@ -206,6 +206,18 @@ func (x *exchange) recall(idempotent bool) (taken bool) {
 	return true
 }
 
+// answer answers with the RPC header h and results, which belong to the wire until the exchange is released.
+// The place of an item counts from the first byte of results.
+func (x *exchange) answer(h oncrpc.ReplyHeader, results []byte) {
+	h.XID = x.call.XID
+	x.head = oncrpc.AppendReply(x.head[:0], &h)
+	if e := x.event; e != nil {
+		e.Status = h
+	}
+	x.remember(x.head, results)
+	x.wire.send(x.head, results)
+}
+
 // Answer answers with a reply from the cache: see replycache.Waiter.
 func (x *exchange) Answer(r replycache.Reply) {
 	for _, it := range r.Items {
@@ -214,8 +226,9 @@ func (x *exchange) Answer(r replycache.Reply) {
 	inc(&x.core.stats.Replayed)
 	if e := x.event; e != nil {
 		e.Replayed = true
+		_, _ = oncrpc.ConsumeReply(r.Header, &e.Status)
 	}
-	x.wire.answerAgain(r.Header, r.Results)
+	x.wire.send(r.Header, r.Results)
 }
 
 // remember keeps the reply to the call, before it is sent. results and the items stay the caller's.
@@ -223,6 +236,14 @@ func (x *exchange) remember(head, results []byte) {
 	if e := x.entry; e != nil {
 		x.entry = nil
 		e.Answer(head, results, len(x.items), func(i int) (int, []byte) { return x.items[i].At, x.items[i].Data })
+	}
+}
+
+// forgo ends the entry of a call that has no reply to remember.
+func (x *exchange) forgo() {
+	if e := x.entry; e != nil {
+		x.entry = nil
+		e.Drop()
 	}
 }
 

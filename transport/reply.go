@@ -54,28 +54,11 @@ func (x *exch) results() []byte {
 	return x.out.Bytes[start:start:x.c.sendMax()]
 }
 
-// answer answers with the RPC header h and results, which may or may not be in place, and the
-// exchange's items. The field at of an item counts from the first byte of results.
-func (x *exch) answer(h oncrpc.ReplyHeader, results []byte) {
-	var buf [128]byte // a verifier of 100 bytes fits
-	h.XID = x.hdr.XID
-	head := oncrpc.AppendReply(buf[:0], &h)
-	if e := x.event; e != nil {
-		e.Status = h
-	}
-	if x.failed {
-		x.forgo()
-	}
-	x.remember(head, results)
+// send places and posts the reply, in the place of a service that is done.
+func (x *exch) send(head, results []byte) {
 	if !x.takeBack() {
 		return
 	}
-	x.send(head, results)
-}
-
-// send places and posts the reply. The RPC message is its header, head, and
-// results, with the exchange's items in these.
-func (x *exch) send(head, results []byte) {
 	c := x.c
 	msg, err := x.form(head, results)
 	if e := x.event; e != nil {
@@ -502,6 +485,7 @@ func (x *exch) local(data []byte) ([]byte, uint32) {
 	}
 	if err != nil {
 		x.failed = true
+		x.forgo()
 		return nil, fabric.LocalDMAKey
 	}
 	return b.Bytes[:copy(b.Bytes, data)], b.LKey

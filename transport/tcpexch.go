@@ -86,7 +86,7 @@ type tcpExch struct {
 	parked int           // of held: see budget.Tenant.Park
 
 	rec    records.Record
-	head   []byte // the mark and the RPC header of the reply
+	top    []byte // the mark and the RPC header of the reply
 	buffer []byte // memory for short results, empty
 }
 
@@ -632,7 +632,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	if a.c.cfg.observation != nil {
 		x.observeCall(rpc.Transfer{Bytes: len(x.msg), By: rpc.ByMessage})
 	}
-	x.exchange.dispatch()
+	x.exchange.dispatch(x.core.reg.programs[x.call.Prog])
 	return nil
 }
 
@@ -682,36 +682,32 @@ func (x *tcpExch) goOn() {
 
 // ---- the reply
 
-// answer answers with the RPC header h and results, in which the exchange's items belong.
-func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
-	h.XID = x.call.XID
-	size := h.Size() + len(results)
+// send has the reply written, at once unless the reader does it: what the reader puts off goes out before
+// it waits.
+func (x *tcpExch) send(head, results []byte) {
+	c, detached := x.c, x.detached
+	size := len(head) + len(results)
 	for i := range x.items {
 		size += xdr.Padded(len(x.items[i].Data))
 	}
-	if most := x.c.cfg.MaxMessage; size > most {
-		x.c.logUnsent(x.c.replyTooLong(&x.call, "the message", size, most))
+	if most := c.cfg.MaxMessage; size > most {
+		c.logUnsent(c.replyTooLong(&x.call, "the message", size, most))
 		x.dropItems()
-		h, results = oncrpc.ReplyHeader{XID: h.XID, Verf: h.Verf, AcceptStat: oncrpc.SystemErr}, nil
-		size = h.Size()
+		h := oncrpc.ReplyHeader{XID: x.call.XID, Verf: x.res.Status().Verf, AcceptStat: oncrpc.SystemErr}
+		x.head, results = oncrpc.AppendReply(x.head[:0], &h), nil
+		head, size = x.head, len(x.head)
+		if e := x.event; e != nil {
+			e.Status = h
+		}
 	}
-	x.head = oncrpc.AppendRecordMark(x.head[:0], size, true)
-	x.head = oncrpc.AppendReply(x.head, &h)
-	x.remember(x.head[oncrpc.RecordMarkSize:], results)
-	x.send(results)
-}
-
-// send has the reply written, with the mark and header in x.head, at once unless the reader does it:
-// what the reader puts off goes out before it waits.
-func (x *tcpExch) send(results []byte) {
-	c, detached := x.c, x.detached
+	x.top = append(oncrpc.AppendRecordMark(x.top[:0], size, true), head...)
 	if cap(results) > records.Short && x.own(results) == nil {
 		x.charge(cap(results))
 	}
 	if n := len(results); n > cap(x.buffer) && n <= records.Short {
 		x.buffer = make([]byte, 0, records.Short) // for the next
 	}
-	parts := append(x.rec.Parts[:0], x.head)
+	parts := append(x.rec.Parts[:0], x.top)
 	from := 0
 	for i := range x.items {
 		it := &x.items[i]
@@ -779,16 +775,6 @@ func (a *tcpAnswers) answered(n int) {
 // connections of a machine count as one client's: two programs on it would have to choose the
 // same xid for the same call, with the same credential and the same arguments, within two
 // minutes, for one to get the reply of the other.
-
-// answerAgain sends a reply that has been sent before.
-func (x *tcpExch) answerAgain(header, results []byte) {
-	size := len(header) + len(results)
-	for i := range x.items {
-		size += xdr.Padded(len(x.items[i].Data))
-	}
-	x.head = append(oncrpc.AppendRecordMark(x.head[:0], size, true), header...)
-	x.send(results)
-}
 
 // Wait makes the exchange wait for the reply of e: see replycache.Waiter.
 func (x *tcpExch) Wait(e *replycache.Entry) {
@@ -910,7 +896,6 @@ func (x *tcpExch) observeReply() {
 		return
 	}
 	e.Reply = rpc.Transfer{Bytes: recordSize(x.rec.Parts), By: rpc.ByMessage}
-	_, _ = oncrpc.ConsumeReply(x.head[oncrpc.RecordMarkSize:], &e.Status)
 	x.observeEnd(nil)
 }
 

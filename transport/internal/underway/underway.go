@@ -28,13 +28,18 @@ func (t *Table[T]) Find(xid uint32) *T {
 	return p.call
 }
 
-// Add adds a call with an xid that no other call has.
-func (t *Table[T]) Add(xid uint32, call *T) {
+// Add adds a call, unless another one has its xid.
+func (t *Table[T]) Add(xid uint32, call *T) (added bool) {
 	if 2*(t.n+1) > len(t.places) {
 		t.grow()
 	}
-	t.places[t.find(xid)] = place[T]{xid, call}
+	p := &t.places[t.find(xid)]
+	if p.call != nil {
+		return false
+	}
+	*p = place[T]{xid, call}
 	t.n++
+	return true
 }
 
 // Remove takes the call with xid out, which is in the table.
