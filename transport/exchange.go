@@ -65,7 +65,7 @@ type carrier interface {
 	endPace()                  // see pace
 	proceed()                  // has the exchange execute the call when there is memory for its results
 	results() []byte           // where the results are built, empty
-	send(head, results []byte) // sends a reply, whose RPC header is head; the exchange's items belong in its results
+	send(head, results []byte) // sends a reply with the RPC header head; the exchange's items belong in its results
 	goOn()                     // finishes the exchange and moves the connection on a new goroutine, see serve
 	unrefused() int            // bytes of a buffer that is not refused: no more than goes inline
 }
