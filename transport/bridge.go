@@ -12,6 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
 // The server's side of the bridge: see record.go. A bridge is the Handler of the programs that it
@@ -143,7 +144,7 @@ func (b *bridge) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Respon
 	var record []byte
 	select {
 	case record = <-p.reply:
-		rc.release(p.place) // it may have been answered before it was read whole
+		rc.Release(p.place) // it may have been answered before it was read whole
 	case <-ctx.Done():
 		rc.giveUp(p)
 	}
@@ -181,8 +182,8 @@ func (b *bridge) of(x *exch) (*serverRecords, oncrpc.AcceptStat) {
 	default:
 	}
 	rc := &serverRecords{
-		stream: newStream(), c: c, binding: b.prog.Binding,
-		pending: make(map[uint32]*passed), parser: recordParser{max: c.cfg.MaxMessage},
+		Stream: records.NewStream(), c: c, binding: b.prog.Binding,
+		pending: make(map[uint32]*passed), parser: records.Parser{Max: c.cfg.MaxMessage},
 	}
 	select {
 	case b.accept <- rc:
@@ -206,7 +207,7 @@ func (b *bridge) forget(c connection) {
 
 // serverRecords is a server's connection as a net.Conn.
 type serverRecords struct {
-	*stream
+	*records.Stream
 	c       *conn
 	binding rpc.Binding
 
@@ -214,7 +215,7 @@ type serverRecords struct {
 	pending map[uint32]*passed // calls read or to be read, by xid; nil after the end
 
 	wmu    sync.Mutex
-	parser recordParser
+	parser records.Parser
 }
 
 func (rc *serverRecords) LocalAddr() net.Addr  { return rc.c.fc.LocalAddr() }
@@ -237,7 +238,7 @@ func (rc *serverRecords) pass(req *rpc.Request, p *passed) oncrpc.AcceptStat {
 		return oncrpc.SystemErr
 	}
 	rc.pending[p.xid] = p
-	p.place = rc.push(head, req.Args)
+	p.place = rc.Push(head, req.Args)
 	return oncrpc.Success
 }
 
@@ -253,7 +254,7 @@ func (rc *serverRecords) take(xid uint32) *passed {
 // giveUp has the reply to a call ignored. As the client gets its credit back, and may make further
 // calls, one that has not been read must not stay.
 func (rc *serverRecords) giveUp(p *passed) {
-	rc.drop(p.place)
+	rc.Drop(p.place)
 	rc.pmu.Lock()
 	defer rc.pmu.Unlock()
 	if rc.pending[p.xid] == p {
@@ -264,7 +265,7 @@ func (rc *serverRecords) giveUp(p *passed) {
 // end drops the calls that have no reply yet. Whether they were executed is not known: if
 // they are sent again, they are executed again.
 func (rc *serverRecords) end(err error) {
-	rc.fail(err)
+	rc.Fail(err)
 	rc.pmu.Lock()
 	pending := rc.pending
 	rc.pending = nil
@@ -277,7 +278,7 @@ func (rc *serverRecords) end(err error) {
 // Close ends the connection under the net.Conn.
 func (rc *serverRecords) Close() error {
 	rc.c.close()
-	rc.fail(net.ErrClosed)
+	rc.Fail(net.ErrClosed)
 	return nil
 }
 
@@ -285,11 +286,11 @@ func (rc *serverRecords) Close() error {
 func (rc *serverRecords) Write(b []byte) (int, error) {
 	rc.wmu.Lock()
 	defer rc.wmu.Unlock()
-	if err := rc.failed(); err != nil {
+	if err := rc.Failed(); err != nil {
 		return 0, err
 	}
-	if err := rc.parser.write(b, rc.reply); err != nil {
-		rc.fail(err)
+	if err := rc.parser.Write(b, rc.reply); err != nil {
+		rc.Fail(err)
 		rc.c.close()
 		return 0, err
 	}
@@ -314,7 +315,7 @@ func (rc *serverRecords) answer(p *passed, record []byte) {
 		p.reply <- record
 		return
 	}
-	rc.release(p.place)
+	rc.Release(p.place)
 	x := p.x
 	rc.fill(p, &x.res, record)
 	if e := x.event; e != nil {

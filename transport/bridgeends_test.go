@@ -98,15 +98,7 @@ func TestBridgeUnread(t *testing.T) {
 		if !bytes.Equal(readRecord(t, c), want) {
 			t.Error("the record is not the call that came")
 		}
-		unread := func() (calls, size int) {
-			st := c.(*serverRecords).stream
-			st.mu.Lock()
-			defer st.mu.Unlock()
-			for _, r := range st.records {
-				size += len(r.head) + len(r.rest)
-			}
-			return len(st.records) - st.first, size
-		}
+		unread := c.(*serverRecords).Unread
 		begun, rest := 0, []byte(nil) // of a call that is half read
 		for range 2 {
 			for range 40 {

@@ -1,249 +1,23 @@
 package transport
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
-	"slices"
 	"sync"
-	"time"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
 // The record-marking bridge presents a connection as a net.Conn with the record marking of RFC 5531
 // section 11, so that any ONC RPC server or client written for TCP runs over RDMA unchanged. A call
 // is one record, after its chunks have been fetched; in the reply, the Binding finds the items that
 // may go to chunks.
-
-// A recordParser assembles records from a byte stream.
-type recordParser struct {
-	max    int
-	mark   []byte // bytes of the record mark read so far
-	left   int    // bytes of the fragment to come
-	last   bool   // it is the record's last
-	record []byte
-}
-
-// write takes bytes of the stream and calls done with each whole record. The
-// record then belongs to done.
-func (p *recordParser) write(b []byte, done func([]byte) error) error {
-	for len(b) > 0 {
-		if p.left == 0 {
-			n := min(oncrpc.RecordMarkSize-len(p.mark), len(b))
-			p.mark = append(p.mark, b[:n]...)
-			b = b[n:]
-			if len(p.mark) < oncrpc.RecordMarkSize {
-				return nil
-			}
-			length, last, _ := oncrpc.ConsumeRecordMark(p.mark)
-			p.mark = p.mark[:0]
-			if int64(length)+int64(len(p.record)) > int64(p.max) {
-				return &rpc.SizeError{What: "the record", Size: int(length) + len(p.record), Limit: p.max}
-			}
-			p.left, p.last = int(length), last
-			p.record = slices.Grow(p.record, p.left)
-		}
-		n := min(p.left, len(b))
-		p.record = append(p.record, b[:n]...)
-		p.left -= n
-		b = b[n:]
-		if p.left == 0 && p.last {
-			r := p.record
-			p.record, p.last = nil, false
-			if err := done(r); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// A stream is the common part of the net.Conns of servers and clients: the records to be read, the
-// read deadline, the error after the end.
-type stream struct {
-	mu       sync.Mutex
-	records  []pushed // those from first on are to be read
-	first    int
-	last     uint64 // the place of the latest record
-	changed  chan struct{}
-	deadline time.Time // for reading
-	timer    *time.Timer
-	err      error // set when closed
-}
-
-// A pushed record is the part of it to be read.
-type pushed struct {
-	place      uint64 // ascends from record to record
-	begun      bool   // some of it has been read
-	head, rest []byte
-}
-
-// keep makes the rest the stream's own.
-func (r *pushed) keep() { r.rest = bytes.Clone(r.rest) }
-
-func newStream() *stream { return &stream{changed: make(chan struct{})} }
-
-// notify wakes readers. mu is held.
-func (s *stream) notify() {
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// push makes a record readable that begins with head, its mark, and ends with rest, which may be
-// empty. Both are the stream's until they have been read, or, in the place that push returns, given
-// back by release or drop.
-func (s *stream) push(head, rest []byte) (place uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.first > 0 && len(s.records) == cap(s.records) {
-		s.records, s.first = slices.Delete(s.records, 0, s.first), 0
-	}
-	s.last++
-	s.records = append(s.records, pushed{place: s.last, head: head, rest: rest})
-	s.notify()
-	return s.last
-}
-
-// find returns the index of a record that has not been read whole. mu is held.
-func (s *stream) find(place uint64) (i int, ok bool) {
-	i, ok = slices.BinarySearchFunc(s.records[s.first:], place, func(r pushed, place uint64) int {
-		return cmp.Compare(r.place, place)
-	})
-	return s.first + i, ok
-}
-
-// release gives back the rest of a record that was pushed: what has not been read is copied.
-func (s *stream) release(place uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i, ok := s.find(place); ok {
-		s.records[i].keep()
-	}
-}
-
-// drop is release for a record that no longer needs to be read. If its reading has begun it must go
-// on.
-func (s *stream) drop(place uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i, ok := s.find(place)
-	switch {
-	case !ok:
-	case s.records[i].begun:
-		s.records[i].keep()
-	default:
-		s.records = slices.Delete(s.records, i, i+1)
-	}
-}
-
-func (s *stream) fail(err error) {
-	s.mu.Lock()
-	if s.err == nil {
-		s.err = err
-		if s.timer != nil {
-			s.timer.Stop()
-		}
-		s.notify()
-	}
-	s.mu.Unlock()
-}
-
-func (s *stream) failed() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
-func (s *stream) Read(b []byte) (int, error) {
-	for {
-		s.mu.Lock()
-		if s.first < len(s.records) {
-			n := s.take(b)
-			s.mu.Unlock()
-			return n, nil
-		}
-		if s.err != nil {
-			defer s.mu.Unlock()
-			return 0, endOfStream(s.err)
-		}
-		if !s.deadline.IsZero() && !time.Now().Before(s.deadline) {
-			s.mu.Unlock()
-			return 0, os.ErrDeadlineExceeded
-		}
-		changed := s.changed
-		s.mu.Unlock()
-		<-changed
-	}
-}
-
-// take copies what there is to b. mu is held.
-func (s *stream) take(b []byte) (n int) {
-	for n < len(b) && s.first < len(s.records) {
-		r := &s.records[s.first]
-		r.begun = true
-		k := copy(b[n:], r.head)
-		r.head = r.head[k:]
-		n += k
-		k = copy(b[n:], r.rest)
-		r.rest = r.rest[k:]
-		n += k
-		if len(r.head)+len(r.rest) == 0 {
-			*r = pushed{}
-			s.first++
-		}
-	}
-	if s.first == len(s.records) {
-		s.records, s.first = s.records[:0], 0
-	}
-	return n
-}
-
-// endOfStream is the error that Read returns after the end: as on TCP, io.EOF if the
-// peer has closed in order.
-func endOfStream(err error) error {
-	var ce *fabric.ConnError
-	if errors.As(err, &ce) && ce.Remote && ce.Clean {
-		return io.EOF
-	}
-	return err
-}
-
-func (s *stream) SetReadDeadline(t time.Time) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return s.err
-	}
-	s.deadline = t
-	if s.timer != nil {
-		s.timer.Stop()
-		s.timer = nil
-	}
-	if !t.IsZero() {
-		s.timer = time.AfterFunc(time.Until(t), func() {
-			s.mu.Lock()
-			s.notify()
-			s.mu.Unlock()
-		})
-	}
-	s.notify()
-	return nil
-}
-
-// SetWriteDeadline does nothing: writing never waits for the peer.
-func (s *stream) SetWriteDeadline(time.Time) error { return s.failed() }
-
-func (s *stream) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
 
 // marked returns the mark of a record of n bytes, with room for the record after it.
 func marked(n int) []byte {
@@ -269,19 +43,19 @@ func inOrder(items []rpc.Range, n int) bool {
 func NewRecordConn(cl *Client, b rpc.Binding, maxReply int) net.Conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	rc := &clientRecords{
-		stream: newStream(), cl: cl, c: cl.latest(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
-		parser: recordParser{max: cl.cfg.MaxMessage},
+		Stream: records.NewStream(), cl: cl, c: cl.latest(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
+		parser: records.Parser{Max: cl.cfg.MaxMessage},
 	}
 	go func() { // the reader learns of the connection's end
 		<-rc.c.ended()
-		rc.fail(rc.c.endErr())
+		rc.Fail(rc.c.endErr())
 	}()
 	return rc
 }
 
 // clientRecords is a client's connection as a net.Conn.
 type clientRecords struct {
-	*stream
+	*records.Stream
 	cl       *Client
 	c        connection // that there was: a net.Conn ends with it
 	binding  rpc.Binding
@@ -291,7 +65,7 @@ type clientRecords struct {
 	calls    sync.WaitGroup
 
 	wmu    sync.Mutex
-	parser recordParser
+	parser records.Parser
 }
 
 func (rc *clientRecords) LocalAddr() net.Addr  { return rc.c.local() }
@@ -299,7 +73,7 @@ func (rc *clientRecords) RemoteAddr() net.Addr { return rc.c.remote() }
 
 // Close ends the connection; calls under way get no reply.
 func (rc *clientRecords) Close() error {
-	rc.fail(net.ErrClosed)
+	rc.Fail(net.ErrClosed)
 	rc.cancel()
 	err := rc.cl.Close()
 	rc.calls.Wait()
@@ -310,10 +84,10 @@ func (rc *clientRecords) Close() error {
 func (rc *clientRecords) Write(b []byte) (int, error) {
 	rc.wmu.Lock()
 	defer rc.wmu.Unlock()
-	if err := rc.failed(); err != nil {
+	if err := rc.Failed(); err != nil {
 		return 0, err
 	}
-	err := rc.parser.write(b, func(record []byte) error {
+	err := rc.parser.Write(b, func(record []byte) error {
 		if _, dir, ok := oncrpc.Peek(record); !ok || dir != oncrpc.Call {
 			return errors.New("transport: a record written is not an RPC call")
 		}
@@ -322,7 +96,7 @@ func (rc *clientRecords) Write(b []byte) (int, error) {
 		return nil
 	})
 	if err != nil {
-		rc.fail(err)
+		rc.Fail(err)
 		return 0, err
 	}
 	return len(b), nil
@@ -334,10 +108,10 @@ func (rc *clientRecords) call(record []byte) {
 	defer rc.calls.Done()
 	reply, err := rc.roundTrip(record)
 	if err != nil {
-		rc.fail(err)
+		rc.Fail(err)
 		return
 	}
-	rc.push(reply, nil)
+	rc.Push(reply, nil)
 }
 
 func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
