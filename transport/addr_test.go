@@ -3,6 +3,8 @@ package transport
 import (
 	"net"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
 )
 
 // An addressed is a connection of which nothing is known but the peer's address.
@@ -58,7 +60,7 @@ func TestHost(t *testing.T) {
 		if got := cn.Host().String(); got != tt.want {
 			t.Errorf("Host of %s with %d bits: %s, want %s", tt.addr, tt.bits, got, tt.want)
 		}
-		if got := hostOf(tt.addr, tt.bits); got != tt.want {
+		if got := hosts.Of(tt.addr, tt.bits); got != tt.want {
 			t.Errorf("hostOf %s with %d bits: %s, want %s", tt.addr, tt.bits, got, tt.want)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -317,38 +316,6 @@ func (c *conn) close() error {
 	c.await(context.Background(), newWaiter())
 	<-c.done
 	return nil
-}
-
-// hostOf returns the host that an address with a port counts as: see Config.HostBits. An address
-// that is not an IP address is a host of its own.
-func hostOf(addr string, bits int) string {
-	machine := machineOf(addr)
-	if a, err := netip.ParseAddr(machine); err == nil {
-		return hostPrefix(a, bits).String()
-	}
-	return machine
-}
-
-// machineOf returns the address without its port, always in the same spelling.
-func machineOf(addr string) string {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return addr
-	}
-	if a, err := netip.ParseAddr(host); err == nil {
-		return a.Unmap().String()
-	}
-	return host
-}
-
-// hostPrefix returns the network of a that counts as one host.
-func hostPrefix(a netip.Addr, bits int) netip.Prefix {
-	a = a.Unmap().WithZone("")
-	if a.Is4() {
-		bits = a.BitLen()
-	}
-	p, _ := a.Prefix(bits) // a zero Prefix if a is the zero Addr
-	return p
 }
 
 func (c *conn) detail(s *rpc.ConnStats) {

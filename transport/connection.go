@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
 )
 
 // A connection is one connection to a peer, over RDMA ([conn]) or TCP ([tcpConn]), for what
@@ -58,9 +59,8 @@ type connection interface {
 type served interface {
 	connection
 
-	// silence is how long the peer has been silent, and whether calls of it are in flight.
-	silence(now time.Time) (d time.Duration, inFlight bool)
-	hasCalled() bool // a call of the peer that was in order has arrived
+	hosts.Conn
+
 	// look checks the connection for progress, and its memory for use. It reports whether
 	// something is awaited of the peer.
 	look(now time.Time) (awaits bool)
@@ -147,7 +147,7 @@ func (cn *Conn) RemoteAddrPort() netip.AddrPort {
 // Config.HostBits bits of an IPv6 address. It returns the zero Prefix if the peer's address is not
 // an IP address.
 func (cn *Conn) Host() netip.Prefix {
-	return hostPrefix(cn.RemoteAddrPort().Addr(), cn.cfg.HostBits)
+	return hosts.Prefix(cn.RemoteAddrPort().Addr(), cn.cfg.HostBits)
 }
 
 // RemoteAddr is the address of the other end.

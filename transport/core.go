@@ -10,6 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
+	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
@@ -84,7 +85,7 @@ func (c *core) join(reg *registry, b *budget.Budget, wake func()) {
 // host is the peer's host: see Conn.Host.
 func (c *core) host() string {
 	if c.peerHost == "" {
-		c.peerHost = hostOf(c.addr(), c.cfg.HostBits)
+		c.peerHost = hosts.Of(c.addr(), c.cfg.HostBits)
 	}
 	return c.peerHost
 }
@@ -331,7 +332,9 @@ func (c *core) proven() bool {
 	return c.wire.lock().answered
 }
 
-func (c *core) hasCalled() bool { return c.called.Load() }
+func (c *core) HasCalled() bool { return c.called.Load() }
+
+func (c *core) MakeRoom() { c.wire.breakOff(errMakesRoom) }
 
 func (c *core) good() bool { return c.proven() || c.called.Load() }
 
@@ -343,7 +346,7 @@ func (c *core) activity() uint64 {
 	return c.heard.Load()
 }
 
-func (c *core) silence(now time.Time) (d time.Duration, inFlight bool) {
+func (c *core) Silence(now time.Time) (d time.Duration, inFlight bool) {
 	inFlight = c.wire.inFlight() > 0
 	w := &c.wire.lock().watch
 	defer c.wire.unlock()

@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -21,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
 )
 
 // The memory that peers can make an end keep, and what happens at each limit.
@@ -816,15 +815,11 @@ func TestRoomForConnections(t *testing.T) {
 			known.message("a reply")
 			strange, _ := r.knock(t, "b:1")
 			stranger, _ := r.knock(t, "c:1")
-			time.Sleep(strangerTime - time.Millisecond)
+			time.Sleep(hosts.StrangerTime - time.Millisecond)
 			if _, ok := r.knock(t, "d:1"); ok {
 				t.Error("a connection was ended that could still have called")
 			}
-			time.Sleep(idleLook)
-			var all []*guest
-			for _, h := range s.guests.hosts {
-				all = slices.AppendSeq(all, maps.Keys(h.guests))
-			}
+			time.Sleep(hosts.IdleLook)
 			for _, from := range []string{"d:1", "e:1"} {
 				newcomer, ok := r.knock(t, from)
 				if !ok || known.over() {
@@ -835,11 +830,6 @@ func TestRoomForConnections(t *testing.T) {
 			}
 			if !strange.over() || !stranger.over() {
 				t.Errorf("those that have not called have ended: %v and %v", strange.over(), stranger.over())
-			}
-			for _, g := range all {
-				if g.gone != (g.c == nil) {
-					t.Errorf("a connection of %s is gone: %v, and kept: %v", g.host, g.gone, g.c != nil)
-				}
 			}
 		})
 	})
@@ -852,14 +842,14 @@ func TestRoomForConnections(t *testing.T) {
 			calls, _ := r.knock(t, "b:1")
 			waits, _ := r.knock(t, "c:1")
 			waits.send(callBytes(rpcrdma.Header{XID: 1}, procHold), 0)
-			time.Sleep(idleTime / 2)
+			time.Sleep(hosts.IdleTime / 2)
 			calls.send(callBytes(rpcrdma.Header{XID: 1}, 0), 0)
 			calls.message("a reply")
-			time.Sleep(idleTime/2 - time.Millisecond)
+			time.Sleep(hosts.IdleTime/2 - time.Millisecond)
 			if _, ok := r.knock(t, "d:1"); ok {
 				t.Error("a connection was ended that had not been idle for long enough")
 			}
-			time.Sleep(idleLook + sweepTime) // that long after the call it is noticed
+			time.Sleep(hosts.IdleLook + sweepTime) // that long after the call it is noticed
 			if _, ok := r.knock(t, "d:1"); !ok || !silent.over() || calls.over() || waits.over() {
 				t.Errorf("room %v; ended: silent %v, in use %v, with a call in flight %v", ok, silent.over(), calls.over(), waits.over())
 			}
@@ -885,33 +875,10 @@ func TestRoomForConnections(t *testing.T) {
 		})
 	})
 
-	t.Run("of connections being set up a host has its share, too", func(t *testing.T) {
-		g := guests{hosts: make(map[string]*guestHost), most: 100, mostSetups: 4}
-		var greedy []*guest
-		for range 4 {
-			greedy = append(greedy, g.add("greedy"))
-		}
-		if g.makeRoom("greedy", true) {
-			t.Error("the host that has all has got one more")
-		}
-		if !g.makeRoom("modest", true) {
-			t.Fatal("no room for another host")
-		}
-		over := 0
-		for _, x := range greedy {
-			if x.ctx.Err() != nil {
-				over++
-			}
-		}
-		if over != 1 || g.n != 3 || g.setups != 3 {
-			t.Errorf("%d have been thrown out, %d are left, %d of them being set up", over, g.n, g.setups)
-		}
-	})
-
 	t.Run("a host with many connections gets none when their buffers take half of the memory", func(t *testing.T) {
 		cfg := &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 16, MaxTotalMemory: 1 << 17}
 		door(t, cfg, func(r *rejected, s *Server) {
-			for range crowdShare {
+			for range hosts.CrowdShare {
 				if _, ok := r.knock(t, "a:1"); !ok {
 					t.Fatal("rejected")
 				}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
+	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
 )
 
 // A ServerConfig holds what a Server can choose. The zero value and a nil pointer are the
@@ -69,6 +71,13 @@ func (cfg *ServerConfig) settle() (c ServerConfig, conns *config, err error) {
 	return c, conns, err
 }
 
+// defaultMaxConns is how many connections there may be by default in a process that can
+// have so many descriptors. See ServerConfig.MaxConns.
+func defaultMaxConns(descriptors int) int { return min(4096, max(descriptors/4, 16)) }
+
+// manyDescriptors stands for any number of them.
+const manyDescriptors = math.MaxInt32
+
 // A Server executes calls. It serves any number of listeners, of any providers,
 // with the same programs.
 type Server struct {
@@ -86,7 +95,7 @@ type Server struct {
 	listeners map[*Listener]struct{}
 	conns     map[served]struct{}
 	setups    int // connections being set up
-	guests    guests
+	guests    hosts.Guests
 	sweeping  bool // see sweep
 	accepted  uint64
 	closing   bool
@@ -105,7 +114,7 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 		pacer:     pacer{start: time.Now()},
 		listeners: make(map[*Listener]struct{}),
 		conns:     make(map[served]struct{}),
-		guests:    guests{hosts: make(map[string]*guestHost), most: own.MaxConns, mostSetups: max(own.MaxConns/8, 16)},
+		guests:    hosts.Guests{Most: own.MaxConns, MostSetups: max(own.MaxConns/8, 16)},
 		idle:      make(chan struct{}),
 	}
 	s.mu.Init(rankServer)
@@ -142,7 +151,7 @@ type arrival interface {
 	RemoteAddr() net.Addr
 	turnAway()
 	// serve has it set up, and served until it ends, by a goroutine of its own.
-	serve(s *Server, g *guest)
+	serve(s *Server, g *hosts.Guest)
 }
 
 // Addr is the address, with the real port.
@@ -230,6 +239,19 @@ func (s *Server) Serve(l *Listener) error {
 	}
 }
 
+// admit accepts a connection, in place of another one if need be. It returns nil when there is no
+// room for it. mu is held.
+func (s *Server) admit(from net.Addr) *hosts.Guest {
+	if s.closing {
+		return nil
+	}
+	host := "peer"
+	if from != nil {
+		host = hosts.Of(from.String(), s.connCfg.HostBits)
+	}
+	return s.guests.Admit(host, s.memory.Crowded())
+}
+
 func (s *Server) closes() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,17 +271,17 @@ func scarce(err error) bool {
 
 // join makes a connection that has been set up, with the error err, one of the server's. The error that
 // it returns says why it is not.
-func (s *Server) join(g *guest, c served, err error) error {
+func (s *Server) join(g *hosts.Guest, c served, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
 		err = net.ErrClosed
 	} else if err == nil {
-		err = g.ctx.Err() // it has been thrown out
+		err = g.Ctx.Err() // it has been thrown out
 	}
 	if err == nil {
 		s.setups--
-		s.guests.settle(g, c)
+		s.guests.Settle(g, c)
 		s.conns[c] = struct{}{}
 		s.accepted++
 		s.startSweep()
@@ -268,22 +290,22 @@ func (s *Server) join(g *guest, c served, err error) error {
 }
 
 // dropSetup forgets a connection that has not become one of the server's.
-func (s *Server) dropSetup(g *guest) {
+func (s *Server) dropSetup(g *hosts.Guest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setups--
-	s.guests.remove(g)
+	s.guests.Remove(g)
 	s.checkIdle()
 }
 
 // begin is called before a connection that has joined is moved.
-func (s *Server) begin(g *guest, c served) {
+func (s *Server) begin(g *hosts.Guest, c served) {
 	c.whenEnded(func() { s.left(g, c) })
 	c.seen().begun()
 }
 
 // left forgets a connection that has ended.
-func (s *Server) left(g *guest, c served) {
+func (s *Server) left(g *hosts.Guest, c served) {
 	if err := unorderly(c.endErr()); err != nil {
 		s.log("connection ended", c, err)
 	}
@@ -297,7 +319,7 @@ func (s *Server) left(g *guest, c served) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	s.guests.remove(g)
+	s.guests.Remove(g)
 	s.checkIdle()
 }
 
@@ -342,7 +364,7 @@ func (s *Server) stop() []served {
 	for _, b := range s.bridges {
 		b.Close()
 	}
-	s.guests.cancelSetups()
+	s.guests.CancelSetups()
 	s.checkIdle()
 	return slices.Collect(maps.Keys(s.conns))
 }

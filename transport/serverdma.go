@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
 )
 
 // A server's connections over RDMA, until they are set up.
@@ -30,18 +31,18 @@ func (a rdmaArrival) turnAway() {
 	a.Reject([]byte(busyMark)[:min(len(busyMark), a.Capabilities().MaxPrivateData)])
 }
 
-func (a rdmaArrival) serve(s *Server, g *guest) { go a.run(s, g) }
+func (a rdmaArrival) serve(s *Server, g *hosts.Guest) { go a.run(s, g) }
 
 // run sets up a connection and leads it until it ends.
-func (a rdmaArrival) run(s *Server, g *guest) {
+func (a rdmaArrival) run(s *Server, g *hosts.Guest) {
 	growStack(len(a.provider))
 	c, l := newConn(a.Conn, a.provider, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory)
 	l.pace.pacer = &s.pacer
-	c.lineage = s.cache.NewLineage(machineOf(c.addr()), true) // before the client learns that there is a connection
+	c.lineage = s.cache.NewLineage(hosts.Machine(c.addr()), true) // before the client learns that there is a connection
 
-	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)
+	ctx, cancel := context.WithTimeout(g.Ctx, s.cfg.SetupTimeout)
 	err := l.accept(ctx)
 	cancel()
 	c.state.Lock().watch.spoke = time.Now()

@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
+	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
@@ -97,7 +98,7 @@ func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a.most = most
 	a.allowed.Store(int32(most))
 	if c.role == roleServer {
-		c.lineage = reg.cache.NewLineage(machineOf(c.addr()), false) // on which calls are not counted: see recall
+		c.lineage = reg.cache.NewLineage(hosts.Machine(c.addr()), false) // on which calls are not counted: see recall
 	}
 	c.join(reg, b, func() { go a.admit() })
 }

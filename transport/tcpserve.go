@@ -1,6 +1,10 @@
 package transport
 
-import "net"
+import (
+	"net"
+
+	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
+)
 
 // ServeTCP takes connections from l and executes the calls that come on them as records (RFC 5531
 // section 11), with the registered Programs: their Handlers need not know how a call arrived. It
@@ -48,7 +52,7 @@ type tcpArrival struct{ net.Conn }
 
 func (a tcpArrival) turnAway() { a.Close() }
 
-func (a tcpArrival) serve(s *Server, g *guest) {
+func (a tcpArrival) serve(s *Server, g *hosts.Guest) {
 	c := newTCPConn(a.Conn, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, s.cfg.Credits)

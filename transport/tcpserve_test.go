@@ -184,8 +184,8 @@ func tcpServer(t *testing.T, cfg *Settings, progs []rpc.Program, script func(st 
 			t.Errorf("in the end %d bytes are reserved", n)
 		}
 		s.mu.Lock()
-		if s.guests.n != 0 || len(s.conns) != 0 {
-			t.Errorf("in the end there are %d connections", s.guests.n)
+		if s.guests.Len() != 0 || len(s.conns) != 0 {
+			t.Errorf("in the end there are %d connections", s.guests.Len())
 		}
 		s.mu.Unlock()
 		s.Close()

@@ -31,7 +31,7 @@ var TransportGroups = []Group{
 	}},
 	{"over connections", []string{"backchannel", "link", "tcpcall", "tcpconn", "tcpexch"}},
 	{"client", []string{"client", "dialer", "group", "groupdial", "memory", "negotiate", "pipeline", "tcpdial"}},
-	{"server", []string{"admission", "bridge", "limits_other", "limits_unix", "record", "server", "serverdma", "tcpserve"}},
+	{"server", []string{"bridge", "limits_other", "limits_unix", "record", "server", "serverdma", "tcpserve"}},
 }
 
 // groupOf returns the index of the group of a file, -1 if it is in none.
