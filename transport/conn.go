@@ -260,7 +260,7 @@ func (l *leader) finish(reason error) {
 	l.wakeAll()
 	l.abort()
 	c.tenant.Leave()
-	l.pace.end()
+	l.pace.End()
 	if c.exposes.Regions != nil {
 		c.exposes.Regions.Forget(&c.exposes)
 	}

@@ -148,7 +148,7 @@ func (l *leader) takeOver(x *exch) {
 // a third of the switches between threads, and 7 % less processor time for a call. With one call
 // outstanding no goroutine is to run. The pace measures how long that takes.
 func (l *leader) await() (err error) {
-	if l.pace.met(l.heard, l.posted) {
+	if l.pace.Met(l.heard, l.posted) {
 		l.updateGrant()
 	}
 	if l.heard > 1 {

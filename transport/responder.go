@@ -8,6 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
+	"github.com/rpcrdma/rpcrdma/transport/internal/pace"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
@@ -23,7 +24,7 @@ import (
 //
 // The grant is the number of calls that we have posted receives for. It starts small, and doubles
 // when a client has half of it in use, up to what it asks for and what the configuration allows. It
-// is less while the client's calls wait for memory, or for processors (pace.go).
+// is less while the client's calls wait for memory, or for processors (package pace).
 
 // exchanges are those of a connection. They are part of the leader.
 type exchanges struct {
@@ -36,7 +37,7 @@ type exchanges struct {
 	free    []*exch
 	memq    []*exch // exchanges that wait for memory
 	stop    bool    // no new calls are taken
-	pace    pace
+	pace    pace.Pace
 }
 
 func (e *exchanges) init(c *conn) {
@@ -86,7 +87,7 @@ func (l *leader) updateGrant() {
 
 // endPace grants all that there are receives for, whatever processors are like.
 func (l *leader) endPace() {
-	if l.pace.end() {
+	if l.pace.End() {
 		l.updateGrant()
 	}
 }
@@ -95,7 +96,7 @@ func (l *leader) endPace() {
 func (l *leader) load() plan.Load {
 	return plan.Load{
 		Posted: l.posted, Executing: l.executing(), Waiting: len(l.memq), Most: l.most,
-		Crowded: l.c.memory.Crowded(), Halved: l.pace.halved,
+		Crowded: l.c.memory.Crowded(), Halved: l.pace.Halved,
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
+	"github.com/rpcrdma/rpcrdma/transport/internal/pace"
 )
 
 // A ServerConfig holds what a Server can choose. The zero value and a nil pointer are the
@@ -86,7 +87,7 @@ type Server struct {
 	stats   tally
 	memory  *budget.Budget
 
-	pacer pacer
+	pacer *pace.Pacer
 
 	*registry
 
@@ -111,7 +112,7 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 	s := &Server{
 		cfg: own, connCfg: conns,
 		memory:    budget.New(own.MaxTotalMemory),
-		pacer:     pacer{start: time.Now()},
+		pacer:     pace.Start(),
 		listeners: make(map[*Listener]struct{}),
 		conns:     make(map[served]struct{}),
 		guests:    hosts.Guests{Most: own.MaxConns, MostSetups: max(own.MaxConns/8, 16)},

@@ -39,7 +39,7 @@ func (a rdmaArrival) run(s *Server, g *hosts.Guest) {
 	c, l := newConn(a.Conn, a.provider, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory)
-	l.pace.pacer = &s.pacer
+	l.pace.Pacer = s.pacer
 	c.lineage = s.cache.NewLineage(hosts.Machine(c.addr()), true) // before the client learns that there is a connection
 
 	ctx, cancel := context.WithTimeout(g.Ctx, s.cfg.SetupTimeout)

@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
+	"github.com/rpcrdma/rpcrdma/transport/internal/pace"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
@@ -50,7 +51,7 @@ type tcpAnswers struct {
 	granted chan struct{} // has room for one: the reader has received memory
 	waiting atomic.Bool   // the reader waits for room or memory
 	calling chan struct{} // has room for one: this end has made a call meanwhile
-	pace    pace          // the reader's
+	pace    pace.Pace     // the reader's
 
 	mu      lockorder.Mutex
 	flight  int
@@ -156,8 +157,8 @@ func (a *tcpAnswers) inFlight() int {
 // keepPace is called by a server's reader before it waits: so many messages it has met since the last
 // time.
 func (a *tcpAnswers) keepPace(messages int) {
-	if a.pace.met(messages, a.most) {
-		a.allowed.Store(int32(plan.Paced(a.most, a.pace.halved)))
+	if a.pace.Met(messages, a.most) {
+		a.allowed.Store(int32(plan.Paced(a.most, a.pace.Halved)))
 	}
 }
 
@@ -642,7 +643,7 @@ func (x *tcpExch) other() bool { return false }
 func (x *tcpExch) fits(*rpc.Program) bool { return true } // there are no chunks
 
 func (x *tcpExch) endPace() {
-	if a := &x.c.answers; !x.detached && a.pace.end() {
+	if a := &x.c.answers; !x.detached && a.pace.End() {
 		a.allowed.Store(int32(a.most))
 	}
 }
@@ -870,7 +871,7 @@ func (a *tcpAnswers) end() {
 		}
 	}
 	a.mu.Unlock()
-	a.pace.end()
+	a.pace.End()
 	if a.c.reg != nil {
 		a.c.tenant.Leave() // when no call can reserve more
 	}

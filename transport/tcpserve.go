@@ -56,7 +56,7 @@ func (a tcpArrival) serve(s *Server, g *hosts.Guest) {
 	c := newTCPConn(a.Conn, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, s.cfg.Credits)
-	c.answers.pace.pacer = &s.pacer
+	c.answers.pace.Pacer = s.pacer
 	if err := s.join(g, c, nil); err != nil {
 		s.rejected(a.RemoteAddr(), err)
 		c.setClosing()

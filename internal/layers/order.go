@@ -25,7 +25,7 @@ var TransportGroups = []Group{
 	{"terms", []string{"doc", "errors", "journal", "locks", "options", "tally"}},
 	{"one connection", []string{
 		"agree", "await", "build", "calls", "ccp", "config", "conn", "connection", "contexts", "core", "exch", "exchange", "holdings", "lane",
-		"leader", "observation", "operation", "pace", "pending", "progress", "registry", "reply", "replycache", "requester",
+		"leader", "observation", "operation", "pending", "progress", "registry", "reply", "replycache", "requester",
 		"responder", "rfc5666",
 		"sendqueue", "setup", "slots", "version", "watch",
 	}},

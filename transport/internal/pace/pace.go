@@ -1,14 +1,4 @@
-package transport
-
-import (
-	"runtime"
-	"sync/atomic"
-	"time"
-
-	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
-)
-
-// How the calls of busy clients are kept from standing in the way of others.
+// Package pace keeps the calls of busy clients from standing in the way of others.
 //
 // Go's scheduler looks for messages on descriptors when no goroutine can run, or else every 10 ms. On
 // a server with many calls in flight on each connection there is always one that can, so a client
@@ -23,6 +13,15 @@ import (
 // are not busy, however long handlers wait for something else. So has one with a client that calls a
 // program that is not Independent: handlers that wait for a later message might wait forever with
 // fewer calls in flight.
+package pace
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
+)
 
 const (
 	// lateWait is a long wait for a processor.
@@ -40,15 +39,18 @@ const (
 	promptWaits = 64
 )
 
-// A pacer is where connections of a server learn that others wait for processors, too.
-type pacer struct {
+// A Pacer is where connections of a server learn that others wait for processors, too.
+type Pacer struct {
 	start time.Time
-	late  atomic.Pointer[pace] // with the latest long wait
+	late  atomic.Pointer[Pace] // with the latest long wait
 	mixed atomic.Int64         // when that changed, in nanoseconds after start
 }
 
+// Start returns a Pacer for a server that begins.
+func Start() *Pacer { return &Pacer{start: time.Now()} }
+
 // rivals reports whether another connection has waited long, too. p has, now.
-func (r *pacer) rivals(p *pace, now time.Time) bool {
+func (r *Pacer) rivals(p *Pace, now time.Time) bool {
 	since := int64(now.Sub(r.start))
 	if old := r.late.Swap(p); old != nil && old != p {
 		r.mixed.Store(since)
@@ -58,64 +60,64 @@ func (r *pacer) rivals(p *pace, now time.Time) bool {
 	return at != 0 && since-at < int64(rivalTime)
 }
 
-// A pace is a connection's pacing state. It is owned by the leader, or by the reader of a TCP connection.
-type pace struct {
-	pacer  *pacer // nil at a client, and once the pace has ended
-	halved int    // how many times the grant is halved
+// A Pace is a connection's pacing state. It is owned by the leader, or by the reader of a TCP connection.
+type Pace struct {
+	Pacer  *Pacer // nil at a client, and once the pace has ended
+	Halved int    // how many times the grant is halved
 	prompt int    // measured waits since the latest long one
 	waits  int    // for a processor
 }
 
-// end ends the pace: its connection has ended, or has calls with handlers that may wait for their
+// End ends the pace: its connection has ended, or has calls with handlers that may wait for their
 // client. It returns whether fewer calls than the most were in flight.
-func (p *pace) end() (changed bool) {
-	if p.pacer == nil {
+func (p *Pace) End() (changed bool) {
+	if p.Pacer == nil {
 		return false
 	}
-	p.pacer.late.CompareAndSwap(p, nil)
-	changed = p.halved > 0
-	*p = pace{}
+	p.Pacer.late.CompareAndSwap(p, nil)
+	changed = p.Halved > 0
+	*p = Pace{}
 	return changed
 }
 
-// met is called before the goroutine waits, with the number of messages since the last time. After several
+// Met is called before the goroutine waits, with the number of messages since the last time. After several
 // messages it yields to the goroutines that they woke. It reports whether that has changed how many of
 // most calls may be in flight.
-func (p *pace) met(messages, most int) (changed bool) {
+func (p *Pace) Met(messages, most int) (changed bool) {
 	switch {
-	case messages > 1 && (p.pacer == nil || p.passed()):
+	case messages > 1 && (p.Pacer == nil || p.passed()):
 		runtime.Gosched()
 	case messages > 1:
 		began := time.Now()
 		runtime.Gosched()
 		now := time.Now()
-		return p.waited(now.Sub(began) >= lateWait && p.pacer.rivals(p, now), most)
-	case messages == 1 && p.halved > 0:
+		return p.waited(now.Sub(began) >= lateWait && p.Pacer.rivals(p, now), most)
+	case messages == 1 && p.Halved > 0:
 		return p.waited(false, most)
 	}
 	return false
 }
 
 // passed reports whether this wait is not measured.
-func (p *pace) passed() bool {
+func (p *Pace) passed() bool {
 	p.waits++
-	return p.halved == 0 && p.waits%measureEvery != 0
+	return p.Halved == 0 && p.waits%measureEvery != 0
 }
 
 // waited counts a wait for a processor, which was long beside rivals or not.
-func (p *pace) waited(late bool, most int) (changed bool) {
-	before := p.halved
+func (p *Pace) waited(late bool, most int) (changed bool) {
+	before := p.Halved
 	switch {
 	case late:
 		p.prompt = 0
-		if most>>p.halved > plan.LeastPaced {
-			p.halved++
+		if most>>p.Halved > plan.LeastPaced {
+			p.Halved++
 		}
-	case p.halved > 0:
+	case p.Halved > 0:
 		if p.prompt++; p.prompt == promptWaits {
 			p.prompt = 0
-			p.halved--
+			p.Halved--
 		}
 	}
-	return p.halved != before
+	return p.Halved != before
 }
