@@ -10,6 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/gen"
 )
 
 // Constants of nfs3.x.
@@ -914,7 +915,7 @@ var nfsV3Names = &oncrpc.Program{
 // [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
+// Methods with names that begin with Start start a call in an [gen.Starter], whatever
 // newNfsV3Client was called with. Memory that an argument refers to belongs to the call until
 // the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
@@ -924,7 +925,7 @@ type nfsV3Client struct {
 	MaxDecoded int         // of all calls: see [rpc.Call]
 
 	caller rpc.Caller
-	calls  rpc.Calls
+	calls  gen.Calls
 }
 
 // newNfsV3Client returns a client that makes its calls with c, which stays the caller's.
@@ -954,7 +955,7 @@ func (c *nfsV3Client) Getattr(ctx context.Context, args FileHandle) (res GetAttr
 }
 
 // StartGetattr starts a call of Getattr in p.
-func (c *nfsV3Client) StartGetattr(p rpc.Starter, args FileHandle, done func(GetAttrRes, error)) error {
+func (c *nfsV3Client) StartGetattr(p gen.Starter, args FileHandle, done func(GetAttrRes, error)) error {
 	call, err := c.getattrCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.getattrEnded(call, err)) })
@@ -996,7 +997,7 @@ func (c *nfsV3Client) Setattr(ctx context.Context, args *SetAttrArgs) (res WccRe
 }
 
 // StartSetattr starts a call of Setattr in p.
-func (c *nfsV3Client) StartSetattr(p rpc.Starter, args *SetAttrArgs, done func(WccRes, error)) error {
+func (c *nfsV3Client) StartSetattr(p gen.Starter, args *SetAttrArgs, done func(WccRes, error)) error {
 	call, err := c.setattrCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.setattrEnded(call, err)) })
@@ -1038,7 +1039,7 @@ func (c *nfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRe
 }
 
 // StartLookup starts a call of Lookup in p.
-func (c *nfsV3Client) StartLookup(p rpc.Starter, args *DirOpArgs, done func(LookupRes, error)) error {
+func (c *nfsV3Client) StartLookup(p gen.Starter, args *DirOpArgs, done func(LookupRes, error)) error {
 	call, err := c.lookupCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.lookupEnded(call, err)) })
@@ -1080,7 +1081,7 @@ func (c *nfsV3Client) Access(ctx context.Context, args *AccessArgs) (res AccessR
 }
 
 // StartAccess starts a call of Access in p.
-func (c *nfsV3Client) StartAccess(p rpc.Starter, args *AccessArgs, done func(AccessRes, error)) error {
+func (c *nfsV3Client) StartAccess(p gen.Starter, args *AccessArgs, done func(AccessRes, error)) error {
 	call, err := c.accessCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.accessEnded(call, err)) })
@@ -1123,7 +1124,7 @@ func (c *nfsV3Client) Readlink(ctx context.Context, args FileHandle, data []byte
 }
 
 // StartReadlink starts a call of Readlink in p.
-func (c *nfsV3Client) StartReadlink(p rpc.Starter, args FileHandle, data []byte, done func(ReadLinkRes, error)) error {
+func (c *nfsV3Client) StartReadlink(p gen.Starter, args FileHandle, data []byte, done func(ReadLinkRes, error)) error {
 	call, err := c.readlinkCall(args, data)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readlinkEnded(call, err)) })
@@ -1175,7 +1176,7 @@ func (c *nfsV3Client) Read(ctx context.Context, args *ReadArgs, data []byte) (re
 }
 
 // StartRead starts a call of Read in p.
-func (c *nfsV3Client) StartRead(p rpc.Starter, args *ReadArgs, data []byte, done func(ReadRes, error)) error {
+func (c *nfsV3Client) StartRead(p gen.Starter, args *ReadArgs, data []byte, done func(ReadRes, error)) error {
 	call, err := c.readCall(args, data)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readEnded(call, err)) })
@@ -1230,7 +1231,7 @@ func (c *nfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes,
 }
 
 // StartWrite starts a call of Write in p.
-func (c *nfsV3Client) StartWrite(p rpc.Starter, args *WriteArgs, done func(WriteRes, error)) error {
+func (c *nfsV3Client) StartWrite(p gen.Starter, args *WriteArgs, done func(WriteRes, error)) error {
 	call, err := c.writeCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.writeEnded(call, err)) })
@@ -1279,7 +1280,7 @@ func (c *nfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateR
 }
 
 // StartCreate starts a call of Create in p.
-func (c *nfsV3Client) StartCreate(p rpc.Starter, args *CreateArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartCreate(p gen.Starter, args *CreateArgs, done func(CreateRes, error)) error {
 	call, err := c.createCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.createEnded(call, err)) })
@@ -1321,7 +1322,7 @@ func (c *nfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes
 }
 
 // StartMkdir starts a call of Mkdir in p.
-func (c *nfsV3Client) StartMkdir(p rpc.Starter, args *MkdirArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartMkdir(p gen.Starter, args *MkdirArgs, done func(CreateRes, error)) error {
 	call, err := c.mkdirCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.mkdirEnded(call, err)) })
@@ -1363,7 +1364,7 @@ func (c *nfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res Creat
 }
 
 // StartSymlink starts a call of Symlink in p.
-func (c *nfsV3Client) StartSymlink(p rpc.Starter, args *SymlinkArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartSymlink(p gen.Starter, args *SymlinkArgs, done func(CreateRes, error)) error {
 	call, err := c.symlinkCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.symlinkEnded(call, err)) })
@@ -1410,7 +1411,7 @@ func (c *nfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes
 }
 
 // StartMknod starts a call of Mknod in p.
-func (c *nfsV3Client) StartMknod(p rpc.Starter, args *MknodArgs, done func(CreateRes, error)) error {
+func (c *nfsV3Client) StartMknod(p gen.Starter, args *MknodArgs, done func(CreateRes, error)) error {
 	call, err := c.mknodCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.mknodEnded(call, err)) })
@@ -1452,7 +1453,7 @@ func (c *nfsV3Client) Remove(ctx context.Context, args *DirOpArgs) (res WccRes, 
 }
 
 // StartRemove starts a call of Remove in p.
-func (c *nfsV3Client) StartRemove(p rpc.Starter, args *DirOpArgs, done func(WccRes, error)) error {
+func (c *nfsV3Client) StartRemove(p gen.Starter, args *DirOpArgs, done func(WccRes, error)) error {
 	call, err := c.removeCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.removeEnded(call, err)) })
@@ -1494,7 +1495,7 @@ func (c *nfsV3Client) Rmdir(ctx context.Context, args *DirOpArgs) (res WccRes, e
 }
 
 // StartRmdir starts a call of Rmdir in p.
-func (c *nfsV3Client) StartRmdir(p rpc.Starter, args *DirOpArgs, done func(WccRes, error)) error {
+func (c *nfsV3Client) StartRmdir(p gen.Starter, args *DirOpArgs, done func(WccRes, error)) error {
 	call, err := c.rmdirCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.rmdirEnded(call, err)) })
@@ -1536,7 +1537,7 @@ func (c *nfsV3Client) Rename(ctx context.Context, args *RenameArgs) (res RenameR
 }
 
 // StartRename starts a call of Rename in p.
-func (c *nfsV3Client) StartRename(p rpc.Starter, args *RenameArgs, done func(RenameRes, error)) error {
+func (c *nfsV3Client) StartRename(p gen.Starter, args *RenameArgs, done func(RenameRes, error)) error {
 	call, err := c.renameCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.renameEnded(call, err)) })
@@ -1578,7 +1579,7 @@ func (c *nfsV3Client) Link(ctx context.Context, args *LinkArgs) (res LinkRes, er
 }
 
 // StartLink starts a call of Link in p.
-func (c *nfsV3Client) StartLink(p rpc.Starter, args *LinkArgs, done func(LinkRes, error)) error {
+func (c *nfsV3Client) StartLink(p gen.Starter, args *LinkArgs, done func(LinkRes, error)) error {
 	call, err := c.linkCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.linkEnded(call, err)) })
@@ -1620,7 +1621,7 @@ func (c *nfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadD
 }
 
 // StartReaddir starts a call of Readdir in p.
-func (c *nfsV3Client) StartReaddir(p rpc.Starter, args *ReadDirArgs, done func(ReadDirRes, error)) error {
+func (c *nfsV3Client) StartReaddir(p gen.Starter, args *ReadDirArgs, done func(ReadDirRes, error)) error {
 	call, err := c.readdirCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readdirEnded(call, err)) })
@@ -1634,7 +1635,7 @@ func (c *nfsV3Client) readdirCall(args *ReadDirArgs) (*rpc.Call, error) {
 	}
 	call := c.call(ProcReadDir)
 	call.Args = args.Append(call.Args)
-	call.MaxResults = 108 + rpc.Counted(args.Count)
+	call.MaxResults = 108 + gen.Counted(args.Count)
 	return call, nil
 }
 
@@ -1662,7 +1663,7 @@ func (c *nfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (r
 }
 
 // StartReaddirplus starts a call of Readdirplus in p.
-func (c *nfsV3Client) StartReaddirplus(p rpc.Starter, args *ReadDirPlusArgs, done func(ReadDirPlusRes, error)) error {
+func (c *nfsV3Client) StartReaddirplus(p gen.Starter, args *ReadDirPlusArgs, done func(ReadDirPlusRes, error)) error {
 	call, err := c.readdirplusCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.readdirplusEnded(call, err)) })
@@ -1676,7 +1677,7 @@ func (c *nfsV3Client) readdirplusCall(args *ReadDirPlusArgs) (*rpc.Call, error) 
 	}
 	call := c.call(ProcReadDirPlus)
 	call.Args = args.Append(call.Args)
-	call.MaxResults = 108 + max(rpc.Counted(args.DirCount), rpc.Counted(args.MaxCount))
+	call.MaxResults = 108 + max(gen.Counted(args.DirCount), gen.Counted(args.MaxCount))
 	return call, nil
 }
 
@@ -1704,7 +1705,7 @@ func (c *nfsV3Client) Fsstat(ctx context.Context, args FileHandle) (res FSStatRe
 }
 
 // StartFsstat starts a call of Fsstat in p.
-func (c *nfsV3Client) StartFsstat(p rpc.Starter, args FileHandle, done func(FSStatRes, error)) error {
+func (c *nfsV3Client) StartFsstat(p gen.Starter, args FileHandle, done func(FSStatRes, error)) error {
 	call, err := c.fsstatCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.fsstatEnded(call, err)) })
@@ -1746,7 +1747,7 @@ func (c *nfsV3Client) Fsinfo(ctx context.Context, args FileHandle) (res FSInfoRe
 }
 
 // StartFsinfo starts a call of Fsinfo in p.
-func (c *nfsV3Client) StartFsinfo(p rpc.Starter, args FileHandle, done func(FSInfoRes, error)) error {
+func (c *nfsV3Client) StartFsinfo(p gen.Starter, args FileHandle, done func(FSInfoRes, error)) error {
 	call, err := c.fsinfoCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.fsinfoEnded(call, err)) })
@@ -1788,7 +1789,7 @@ func (c *nfsV3Client) Pathconf(ctx context.Context, args FileHandle) (res PathCo
 }
 
 // StartPathconf starts a call of Pathconf in p.
-func (c *nfsV3Client) StartPathconf(p rpc.Starter, args FileHandle, done func(PathConfRes, error)) error {
+func (c *nfsV3Client) StartPathconf(p gen.Starter, args FileHandle, done func(PathConfRes, error)) error {
 	call, err := c.pathconfCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.pathconfEnded(call, err)) })
@@ -1830,7 +1831,7 @@ func (c *nfsV3Client) Commit(ctx context.Context, args *CommitArgs) (res CommitR
 }
 
 // StartCommit starts a call of Commit in p.
-func (c *nfsV3Client) StartCommit(p rpc.Starter, args *CommitArgs, done func(CommitRes, error)) error {
+func (c *nfsV3Client) StartCommit(p gen.Starter, args *CommitArgs, done func(CommitRes, error)) error {
 	call, err := c.commitCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.commitEnded(call, err)) })
@@ -2068,27 +2069,27 @@ func NfsV3Program(impl NfsV3Server) rpc.Program {
 type nfsV3Handler struct {
 	impl NfsV3Server
 
-	getattrCalls     rpc.Pool[nfsV3GetattrCall]
-	setattrCalls     rpc.Pool[nfsV3SetattrCall]
-	lookupCalls      rpc.Pool[nfsV3LookupCall]
-	accessCalls      rpc.Pool[nfsV3AccessCall]
-	readlinkCalls    rpc.Pool[nfsV3ReadlinkCall]
-	readCalls        rpc.Pool[nfsV3ReadCall]
-	writeCalls       rpc.Pool[nfsV3WriteCall]
-	createCalls      rpc.Pool[nfsV3CreateCall]
-	mkdirCalls       rpc.Pool[nfsV3MkdirCall]
-	symlinkCalls     rpc.Pool[nfsV3SymlinkCall]
-	mknodCalls       rpc.Pool[nfsV3MknodCall]
-	removeCalls      rpc.Pool[nfsV3RemoveCall]
-	rmdirCalls       rpc.Pool[nfsV3RmdirCall]
-	renameCalls      rpc.Pool[nfsV3RenameCall]
-	linkCalls        rpc.Pool[nfsV3LinkCall]
-	readdirCalls     rpc.Pool[nfsV3ReaddirCall]
-	readdirplusCalls rpc.Pool[nfsV3ReaddirplusCall]
-	fsstatCalls      rpc.Pool[nfsV3FsstatCall]
-	fsinfoCalls      rpc.Pool[nfsV3FsinfoCall]
-	pathconfCalls    rpc.Pool[nfsV3PathconfCall]
-	commitCalls      rpc.Pool[nfsV3CommitCall]
+	getattrCalls     gen.Pool[nfsV3GetattrCall]
+	setattrCalls     gen.Pool[nfsV3SetattrCall]
+	lookupCalls      gen.Pool[nfsV3LookupCall]
+	accessCalls      gen.Pool[nfsV3AccessCall]
+	readlinkCalls    gen.Pool[nfsV3ReadlinkCall]
+	readCalls        gen.Pool[nfsV3ReadCall]
+	writeCalls       gen.Pool[nfsV3WriteCall]
+	createCalls      gen.Pool[nfsV3CreateCall]
+	mkdirCalls       gen.Pool[nfsV3MkdirCall]
+	symlinkCalls     gen.Pool[nfsV3SymlinkCall]
+	mknodCalls       gen.Pool[nfsV3MknodCall]
+	removeCalls      gen.Pool[nfsV3RemoveCall]
+	rmdirCalls       gen.Pool[nfsV3RmdirCall]
+	renameCalls      gen.Pool[nfsV3RenameCall]
+	linkCalls        gen.Pool[nfsV3LinkCall]
+	readdirCalls     gen.Pool[nfsV3ReaddirCall]
+	readdirplusCalls gen.Pool[nfsV3ReaddirplusCall]
+	fsstatCalls      gen.Pool[nfsV3FsstatCall]
+	fsinfoCalls      gen.Pool[nfsV3FsinfoCall]
+	pathconfCalls    gen.Pool[nfsV3PathconfCall]
+	commitCalls      gen.Pool[nfsV3CommitCall]
 }
 
 // ServeRPC executes one call.
@@ -2770,18 +2771,18 @@ func (nfsV3Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc
 		bounds.Items, bounds.NumItems = [4]int{4096}, 1
 	case ProcRead:
 		bounds.MaxResults = 104
-		w := rpc.NewWalk(args, false, items)
+		w := gen.NewWalk(args, false, items)
 		w.Opaque(MaxHandle)
 		w.FixedOpaque(8)
 		count := w.Uint32()
 		items, ok := w.Items()
 		if ok {
-			bounds.Items, bounds.NumItems = [4]int{rpc.Counted(count)}, 1
+			bounds.Items, bounds.NumItems = [4]int{gen.Counted(count)}, 1
 		}
 		return items, bounds
 	case ProcWrite:
 		bounds.MaxResults = 136
-		w := rpc.NewWalk(args, false, items)
+		w := gen.NewWalk(args, false, items)
 		w.Opaque(MaxHandle)
 		w.FixedOpaque(16)
 		w.Item(4294967295)
@@ -2793,7 +2794,7 @@ func (nfsV3Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc
 		bounds.MaxResults = 280
 	case ProcSymlink:
 		bounds.MaxResults = 280
-		w := rpc.NewWalk(args, false, items)
+		w := gen.NewWalk(args, false, items)
 		skipDirOpArgs(&w.Decoder)
 		skipSetAttr(&w.Decoder)
 		w.Item(MaxPath)
@@ -2811,25 +2812,25 @@ func (nfsV3Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc
 		bounds.MaxResults = 208
 	case ProcReadDir:
 		bounds.MaxResults = 108
-		w := rpc.NewWalk(args, false, items)
+		w := gen.NewWalk(args, false, items)
 		w.Opaque(MaxHandle)
 		w.FixedOpaque(16)
 		count := w.Uint32()
 		items, ok := w.Items()
 		if ok {
-			bounds.MaxResults += rpc.Counted(count)
+			bounds.MaxResults += gen.Counted(count)
 		}
 		return items, bounds
 	case ProcReadDirPlus:
 		bounds.MaxResults = 108
-		w := rpc.NewWalk(args, false, items)
+		w := gen.NewWalk(args, false, items)
 		w.Opaque(MaxHandle)
 		w.FixedOpaque(16)
 		dircount := w.Uint32()
 		maxcount := w.Uint32()
 		items, ok := w.Items()
 		if ok {
-			bounds.MaxResults += max(rpc.Counted(dircount), rpc.Counted(maxcount))
+			bounds.MaxResults += max(gen.Counted(dircount), gen.Counted(maxcount))
 		}
 		return items, bounds
 	case ProcFSStat:
@@ -2849,7 +2850,7 @@ func (nfsV3Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items [
 	if p.Prog != Program || p.Vers != Version {
 		return items[:0]
 	}
-	w := rpc.NewWalk(results, reduced, items)
+	w := gen.NewWalk(results, reduced, items)
 	switch p.Proc {
 	case ProcReadLink:
 		switch Status(w.Int32()) {
@@ -2983,7 +2984,7 @@ var mountV3Names = &oncrpc.Program{
 // [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
+// Methods with names that begin with Start start a call in an [gen.Starter], whatever
 // newMountV3Client was called with. Memory that an argument refers to belongs to the call until
 // the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
@@ -2993,7 +2994,7 @@ type mountV3Client struct {
 	MaxDecoded int         // of all calls: see [rpc.Call]
 
 	caller rpc.Caller
-	calls  rpc.Calls
+	calls  gen.Calls
 }
 
 // newMountV3Client returns a client that makes its calls with c, which stays the caller's.
@@ -3023,7 +3024,7 @@ func (c *mountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err 
 }
 
 // StartMnt starts a call of Mnt in p.
-func (c *mountV3Client) StartMnt(p rpc.Starter, args DirPath, done func(MntRes, error)) error {
+func (c *mountV3Client) StartMnt(p gen.Starter, args DirPath, done func(MntRes, error)) error {
 	call, err := c.mntCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.mntEnded(call, err)) })
@@ -3065,7 +3066,7 @@ func (c *mountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
 }
 
 // StartDump starts a call of Dump in p.
-func (c *mountV3Client) StartDump(p rpc.Starter, done func(DumpRes, error)) error {
+func (c *mountV3Client) StartDump(p gen.Starter, done func(DumpRes, error)) error {
 	call, err := c.dumpCall()
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.dumpEnded(call, err)) })
@@ -3103,7 +3104,7 @@ func (c *mountV3Client) Umnt(ctx context.Context, args DirPath) error {
 }
 
 // StartUmnt starts a call of Umnt in p.
-func (c *mountV3Client) StartUmnt(p rpc.Starter, args DirPath, done func(error)) error {
+func (c *mountV3Client) StartUmnt(p gen.Starter, args DirPath, done func(error)) error {
 	call, err := c.umntCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.umntEnded(call, err)) })
@@ -3142,7 +3143,7 @@ func (c *mountV3Client) Umntall(ctx context.Context) error {
 }
 
 // StartUmntall starts a call of Umntall in p.
-func (c *mountV3Client) StartUmntall(p rpc.Starter, done func(error)) error {
+func (c *mountV3Client) StartUmntall(p gen.Starter, done func(error)) error {
 	call, err := c.umntallCall()
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.umntallEnded(call, err)) })
@@ -3177,7 +3178,7 @@ func (c *mountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
 }
 
 // StartExport starts a call of Export in p.
-func (c *mountV3Client) StartExport(p rpc.Starter, done func(ExportRes, error)) error {
+func (c *mountV3Client) StartExport(p gen.Starter, done func(ExportRes, error)) error {
 	call, err := c.exportCall()
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.exportEnded(call, err)) })
@@ -3283,10 +3284,10 @@ func MountV3Program(impl MountV3Server) rpc.Program {
 type mountV3Handler struct {
 	impl MountV3Server
 
-	mntCalls    rpc.Pool[mountV3MntCall]
-	dumpCalls   rpc.Pool[mountV3DumpCall]
-	umntCalls   rpc.Pool[mountV3UmntCall]
-	exportCalls rpc.Pool[mountV3ExportCall]
+	mntCalls    gen.Pool[mountV3MntCall]
+	dumpCalls   gen.Pool[mountV3DumpCall]
+	umntCalls   gen.Pool[mountV3UmntCall]
+	exportCalls gen.Pool[mountV3ExportCall]
 }
 
 // ServeRPC executes one call.

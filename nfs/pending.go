@@ -7,6 +7,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/gen"
 )
 
 // A PendingCall is an outstanding call of a Client.
@@ -47,7 +48,7 @@ type waiting struct {
 	sync.Mutex
 	oldest, latest *op
 
-	ops rpc.Pool[op]
+	ops gen.Pool[op]
 }
 
 func (w *waiting) begin(call *rpc.Call) *op {

@@ -1,8 +1,6 @@
 package rpc
 
 import (
-	"math"
-
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -57,57 +55,4 @@ type ReplyBounds struct {
 // call that is sent again, as nothing changes by it. See Program.Idempotent.
 type Idempotence interface {
 	Idempotent(p Procedure) bool
-}
-
-// A Walk goes through a stream for a Binding, generated ones above all, and notes its items. It
-// is an [xdr.Decoder] of all that is not an item.
-type Walk struct {
-	xdr.Decoder
-	reduced bool
-	items   []Range
-}
-
-// NewWalk returns a Walk at the start of a stream. reduced is that of [Binding.Reply]. Items are
-// appended to items[:0].
-func NewWalk(stream []byte, reduced bool, items []Range) Walk {
-	return Walk{xdr.NewDecoder(stream), reduced, items[:0]}
-}
-
-// Item goes beyond the next opaque or string, of at most most bytes, and notes it.
-func (w *Walk) Item(most uint32) {
-	r := Range{Offset: w.Offset() + xdr.Unit}
-	if w.reduced {
-		n := w.Uint32()
-		if n > most || n > math.MaxInt32-xdr.Unit {
-			w.Fail("item is longer than its limit")
-		}
-		r.Length = int(n & math.MaxInt32)
-	} else {
-		r.Length = len(w.Opaque(most))
-	}
-	if w.Err() == nil {
-		w.items = append(w.items, r)
-	}
-}
-
-// Items returns the items. ok is false and the list is empty if the stream was not understood up
-// to its end.
-func (w *Walk) Items() (items []Range, ok bool) {
-	if w.End() != nil {
-		return w.items[:0], false
-	}
-	return w.items, true
-}
-
-// maxCounted bounds what counts in arguments stand for: the caller may set any 32-bit count, but
-// servers stop at a limit of their own.
-const maxCounted = 16 << 20
-
-// Counted is the bound that a count of bytes in the arguments of a call sets to a part of its
-// results: padded, and at most 16 MiB.
-func Counted[T ~int32 | ~uint32 | ~int64 | ~uint64](count T) int {
-	if count < 0 {
-		return 0
-	}
-	return xdr.Padded(int(min(uint64(count), maxCounted)))
 }

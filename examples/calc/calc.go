@@ -10,6 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/gen"
 )
 
 // Constants of calc.x.
@@ -160,7 +161,7 @@ var CalcV1Names = &oncrpc.Program{
 // [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
+// Methods with names that begin with Start start a call in an [gen.Starter], whatever
 // NewCalcV1Client was called with. Memory that an argument refers to belongs to the call until
 // the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
@@ -170,7 +171,7 @@ type CalcV1Client struct {
 	MaxDecoded int         // of all calls: see [rpc.Call]
 
 	caller rpc.Caller
-	calls  rpc.Calls
+	calls  gen.Calls
 }
 
 // NewCalcV1Client returns a client that makes its calls with c, which stays the caller's.
@@ -185,7 +186,7 @@ func (c *CalcV1Client) call(proc uint32) *rpc.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *CalcV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := call.Wrap(c.caller.Call(ctx, call))
+	err := gen.Wrap(call, c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -200,7 +201,7 @@ func (c *CalcV1Client) Evaluate(ctx context.Context, args *Expression) (res Resu
 }
 
 // StartEvaluate starts a call of Evaluate in p.
-func (c *CalcV1Client) StartEvaluate(p rpc.Starter, args *Expression, done func(Result, error)) error {
+func (c *CalcV1Client) StartEvaluate(p gen.Starter, args *Expression, done func(Result, error)) error {
 	call, err := c.evaluateCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.evaluateEnded(call, err)) })
@@ -228,7 +229,7 @@ func (c *CalcV1Client) evaluateEnded(call *rpc.Call, failed error) (res Result, 
 			err = fmt.Errorf("results: %w", err)
 		}
 	}
-	err = call.Wrap(err)
+	err = gen.Wrap(call, err)
 	c.calls.Put(call)
 	return res, err
 }
@@ -281,7 +282,7 @@ func RegisterCalcV1(s rpc.Registrar, impl CalcV1Server) error { return s.Registe
 type calcV1Handler struct {
 	impl CalcV1Server
 
-	evaluateCalls rpc.Pool[calcV1EvaluateCall]
+	evaluateCalls gen.Pool[calcV1EvaluateCall]
 }
 
 // ServeRPC executes one call.

@@ -9,6 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/gen"
 )
 
 // Program ECHO_PROG, its versions and procedures.
@@ -39,7 +40,7 @@ var EchoV1Names = &oncrpc.Program{
 // [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
+// Methods with names that begin with Start start a call in an [gen.Starter], whatever
 // NewEchoV1Client was called with. Memory that an argument refers to belongs to the call until
 // the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
@@ -49,7 +50,7 @@ type EchoV1Client struct {
 	MaxDecoded int         // of all calls: see [rpc.Call]
 
 	caller rpc.Caller
-	calls  rpc.Calls
+	calls  gen.Calls
 }
 
 // NewEchoV1Client returns a client that makes its calls with c, which stays the caller's.
@@ -64,7 +65,7 @@ func (c *EchoV1Client) call(proc uint32) *rpc.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *EchoV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := call.Wrap(c.caller.Call(ctx, call))
+	err := gen.Wrap(call, c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -79,7 +80,7 @@ func (c *EchoV1Client) Say(ctx context.Context, said Text) (res Text, err error)
 }
 
 // StartSay starts a call of Say in p.
-func (c *EchoV1Client) StartSay(p rpc.Starter, said Text, done func(Text, error)) error {
+func (c *EchoV1Client) StartSay(p gen.Starter, said Text, done func(Text, error)) error {
 	call, err := c.sayCall(said)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.sayEnded(call, err)) })
@@ -110,7 +111,7 @@ func (c *EchoV1Client) sayEnded(call *rpc.Call, failed error) (res Text, err err
 			err = fmt.Errorf("results: %w", err)
 		}
 	}
-	err = call.Wrap(err)
+	err = gen.Wrap(call, err)
 	c.calls.Put(call)
 	return res, err
 }
@@ -170,7 +171,7 @@ func RegisterEchoV1(s rpc.Registrar, impl EchoV1Server) error { return s.Registe
 type echoV1Handler struct {
 	impl EchoV1Server
 
-	sayCalls rpc.Pool[echoV1SayCall]
+	sayCalls gen.Pool[echoV1SayCall]
 }
 
 // ServeRPC executes one call.

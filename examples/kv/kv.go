@@ -10,6 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/gen"
 )
 
 // Constants of kv.x.
@@ -97,7 +98,7 @@ var StoreV1Names = &oncrpc.Program{
 // [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
+// Methods with names that begin with Start start a call in an [gen.Starter], whatever
 // NewStoreV1Client was called with. Memory that an argument refers to belongs to the call until
 // the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
@@ -107,7 +108,7 @@ type StoreV1Client struct {
 	MaxDecoded int         // of all calls: see [rpc.Call]
 
 	caller rpc.Caller
-	calls  rpc.Calls
+	calls  gen.Calls
 }
 
 // NewStoreV1Client returns a client that makes its calls with c, which stays the caller's.
@@ -122,7 +123,7 @@ func (c *StoreV1Client) call(proc uint32) *rpc.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *StoreV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := call.Wrap(c.caller.Call(ctx, call))
+	err := gen.Wrap(call, c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -137,7 +138,7 @@ func (c *StoreV1Client) Put(ctx context.Context, key Key, value Value) (res Stat
 }
 
 // StartPut starts a call of Put in p.
-func (c *StoreV1Client) StartPut(p rpc.Starter, key Key, value Value, done func(Status, error)) error {
+func (c *StoreV1Client) StartPut(p gen.Starter, key Key, value Value, done func(Status, error)) error {
 	call, err := c.putCall(key, value)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.putEnded(call, err)) })
@@ -172,7 +173,7 @@ func (c *StoreV1Client) putEnded(call *rpc.Call, failed error) (res Status, err 
 			err = fmt.Errorf("results: %w", err)
 		}
 	}
-	err = call.Wrap(err)
+	err = gen.Wrap(call, err)
 	c.calls.Put(call)
 	return res, err
 }
@@ -188,7 +189,7 @@ func (c *StoreV1Client) Get(ctx context.Context, key Key, value []byte) (res Res
 }
 
 // StartGet starts a call of Get in p.
-func (c *StoreV1Client) StartGet(p rpc.Starter, key Key, value []byte, done func(Result, error)) error {
+func (c *StoreV1Client) StartGet(p gen.Starter, key Key, value []byte, done func(Result, error)) error {
 	call, err := c.getCall(key, value)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.getEnded(call, err)) })
@@ -225,7 +226,7 @@ func (c *StoreV1Client) getEnded(call *rpc.Call, failed error) (res Result, err 
 			err = fmt.Errorf("results: %w", err)
 		}
 	}
-	err = call.Wrap(err)
+	err = gen.Wrap(call, err)
 	c.calls.Put(call)
 	return res, err
 }
@@ -242,7 +243,7 @@ func (c *StoreV1Client) Watch(ctx context.Context, prefix Key) (res Status, err 
 }
 
 // StartWatch starts a call of Watch in p.
-func (c *StoreV1Client) StartWatch(p rpc.Starter, prefix Key, done func(Status, error)) error {
+func (c *StoreV1Client) StartWatch(p gen.Starter, prefix Key, done func(Status, error)) error {
 	call, err := c.watchCall(prefix)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.watchEnded(call, err)) })
@@ -272,7 +273,7 @@ func (c *StoreV1Client) watchEnded(call *rpc.Call, failed error) (res Status, er
 			err = fmt.Errorf("results: %w", err)
 		}
 	}
-	err = call.Wrap(err)
+	err = gen.Wrap(call, err)
 	c.calls.Put(call)
 	return res, err
 }
@@ -345,9 +346,9 @@ func RegisterStoreV1(s rpc.Registrar, impl StoreV1Server) error {
 type storeV1Handler struct {
 	impl StoreV1Server
 
-	putCalls   rpc.Pool[storeV1PutCall]
-	getCalls   rpc.Pool[storeV1GetCall]
-	watchCalls rpc.Pool[storeV1WatchCall]
+	putCalls   gen.Pool[storeV1PutCall]
+	getCalls   gen.Pool[storeV1GetCall]
+	watchCalls gen.Pool[storeV1WatchCall]
 }
 
 // ServeRPC executes one call.
@@ -490,7 +491,7 @@ func (StoreV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]r
 	switch p.Proc {
 	case StorePut:
 		bounds.MaxResults = 4
-		w := rpc.NewWalk(args, false, items)
+		w := gen.NewWalk(args, false, items)
 		w.Opaque(255)
 		w.Item(MaxValue)
 		items, _ = w.Items()
@@ -509,7 +510,7 @@ func (StoreV1Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items
 	if p.Prog != StoreProg || p.Vers != StoreV1 {
 		return items[:0]
 	}
-	w := rpc.NewWalk(results, reduced, items)
+	w := gen.NewWalk(results, reduced, items)
 	switch p.Proc {
 	case StoreGet:
 		switch Status(w.Int32()) {
@@ -552,7 +553,7 @@ var WatcherV1Names = &oncrpc.Program{
 // [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
+// Methods with names that begin with Start start a call in an [gen.Starter], whatever
 // NewWatcherV1Client was called with. Memory that an argument refers to belongs to the call until
 // the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
@@ -562,7 +563,7 @@ type WatcherV1Client struct {
 	MaxDecoded int         // of all calls: see [rpc.Call]
 
 	caller rpc.Caller
-	calls  rpc.Calls
+	calls  gen.Calls
 }
 
 // NewWatcherV1Client returns a client that makes its calls with c, which stays the caller's.
@@ -577,7 +578,7 @@ func (c *WatcherV1Client) call(proc uint32) *rpc.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *WatcherV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := call.Wrap(c.caller.Call(ctx, call))
+	err := gen.Wrap(call, c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -592,7 +593,7 @@ func (c *WatcherV1Client) Changed(ctx context.Context, key Key) error {
 }
 
 // StartChanged starts a call of Changed in p.
-func (c *WatcherV1Client) StartChanged(p rpc.Starter, key Key, done func(error)) error {
+func (c *WatcherV1Client) StartChanged(p gen.Starter, key Key, done func(error)) error {
 	call, err := c.changedCall(key)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.changedEnded(call, err)) })
@@ -619,7 +620,7 @@ func (c *WatcherV1Client) changedEnded(call *rpc.Call, err error) error {
 			err = fmt.Errorf("results: %w", err)
 		}
 	}
-	err = call.Wrap(err)
+	err = gen.Wrap(call, err)
 	c.calls.Put(call)
 	return err
 }
@@ -674,7 +675,7 @@ func RegisterWatcherV1(s rpc.Registrar, impl WatcherV1Server) error {
 type watcherV1Handler struct {
 	impl WatcherV1Server
 
-	changedCalls rpc.Pool[watcherV1ChangedCall]
+	changedCalls gen.Pool[watcherV1ChangedCall]
 }
 
 // ServeRPC executes one call.

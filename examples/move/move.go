@@ -9,6 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/gen"
 )
 
 // Program MOVE_PROG, its versions and procedures.
@@ -46,7 +47,7 @@ var MoveV1Names = &oncrpc.Program{
 // [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
+// Methods with names that begin with Start start a call in an [gen.Starter], whatever
 // NewMoveV1Client was called with. Memory that an argument refers to belongs to the call until
 // the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
@@ -56,7 +57,7 @@ type MoveV1Client struct {
 	MaxDecoded int         // of all calls: see [rpc.Call]
 
 	caller rpc.Caller
-	calls  rpc.Calls
+	calls  gen.Calls
 }
 
 // NewMoveV1Client returns a client that makes its calls with c, which stays the caller's.
@@ -71,7 +72,7 @@ func (c *MoveV1Client) call(proc uint32) *rpc.Call {
 // Null calls procedure 0, which does nothing: servers answer it themselves.
 func (c *MoveV1Client) Null(ctx context.Context) error {
 	call := c.call(0)
-	err := call.Wrap(c.caller.Call(ctx, call))
+	err := gen.Wrap(call, c.caller.Call(ctx, call))
 	c.calls.Put(call)
 	return err
 }
@@ -86,7 +87,7 @@ func (c *MoveV1Client) Sum(ctx context.Context, args *File) (res Sum, err error)
 }
 
 // StartSum starts a call of Sum in p.
-func (c *MoveV1Client) StartSum(p rpc.Starter, args *File, done func(Sum, error)) error {
+func (c *MoveV1Client) StartSum(p gen.Starter, args *File, done func(Sum, error)) error {
 	call, err := c.sumCall(args)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.sumEnded(call, err)) })
@@ -117,7 +118,7 @@ func (c *MoveV1Client) sumEnded(call *rpc.Call, failed error) (res Sum, err erro
 			err = fmt.Errorf("results: %w", err)
 		}
 	}
-	err = call.Wrap(err)
+	err = gen.Wrap(call, err)
 	c.calls.Put(call)
 	return res, err
 }
@@ -170,7 +171,7 @@ func RegisterMoveV1(s rpc.Registrar, impl MoveV1Server) error { return s.Registe
 type moveV1Handler struct {
 	impl MoveV1Server
 
-	sumCalls rpc.Pool[moveV1SumCall]
+	sumCalls gen.Pool[moveV1SumCall]
 }
 
 // ServeRPC executes one call.
@@ -230,7 +231,7 @@ func (MoveV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rp
 	switch p.Proc {
 	case MoveSum:
 		bounds.MaxResults = 32
-		w := rpc.NewWalk(args, false, items)
+		w := gen.NewWalk(args, false, items)
 		w.Item(4000000)
 		items, _ = w.Items()
 		return items, bounds

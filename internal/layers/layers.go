@@ -94,6 +94,10 @@ var Layers = []Layer{
 		May: []string{"internal/origin", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 	},
 	{
+		Path: "rpc/gen", Library: true, Pure: true,
+		May: []string{"rpc", "proto/xdr", "proto/oncrpc"}, Tests: []string{"internal/testing/testutil"},
+	},
+	{
 		Path: "transport", Library: true, Pure: true,
 		May:      []string{"internal/lockorder", "internal/baton", "internal/rate", "internal/origin", "rpc", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm"},
@@ -129,7 +133,7 @@ var Layers = []Layer{
 	},
 	{
 		Path: "nfs", Library: true, Pure: true,
-		May:   []string{"rpc", "transport", "fabric", "rpc/rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:   []string{"rpc/gen", "rpc", "transport", "fabric", "rpc/rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
 	{
@@ -163,7 +167,7 @@ var Layers = []Layer{
 	},
 
 	{
-		Path: "examples", Pure: true, May: []string{"rpc", "transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
+		Path: "examples", Pure: true, May: []string{"rpc/gen", "rpc", "transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"rpc/middleware", "transport/transporttest"},
 	},
 

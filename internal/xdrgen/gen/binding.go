@@ -60,7 +60,8 @@ func (%[1]s) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Ra
 		}
 	})
 	if cases != "" {
-		g.p("w := rpc.NewWalk(results, reduced, items)\nswitch p.Proc {\n%sdefault:\nreturn items[:0]\n}", cases)
+		g.use(pkgGen)
+		g.p("w := gen.NewWalk(results, reduced, items)\nswitch p.Proc {\n%sdefault:\nreturn items[:0]\n}", cases)
 		g.p("items, _ = w.Items()\nreturn items\n}")
 	} else {
 		g.p("return items[:0]\n}")
@@ -128,7 +129,8 @@ func (g *generator) callCase(m *method) {
 	if len(m.Sent) == 0 && len(w.wanted) == 0 {
 		return
 	}
-	g.p("w := rpc.NewWalk(args, false, items)")
+	g.use(pkgGen)
+	g.p("w := gen.NewWalk(args, false, items)")
 	for _, p := range m.params {
 		w.member(p.Member, check.Path{p.Member})
 	}

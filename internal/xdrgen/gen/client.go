@@ -10,7 +10,7 @@ import (
 
 // client writes the client of a version.
 func (g *generator) client(s *service) {
-	g.use(pkgRPC, pkgOncrpc)
+	g.use(pkgRPC, pkgOncrpc, pkgGen)
 	g.p(`
 // %[5]s %[1]s calls %[2]s.
 // Its methods may be called by many goroutines at once. Memory that an argument refers to belongs to
@@ -20,7 +20,7 @@ func (g *generator) client(s *service) {
 // [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
 //
-// Methods with names that begin with Start start a call in an [rpc.Starter], whatever
+// Methods with names that begin with Start start a call in an [gen.Starter], whatever
 // %[4]s was called with. Memory that an argument refers to belongs to the call until
 // the Starter calls done, with what the other method would have returned. An argument that
 // Check refuses is the error of Start, and done is not called.
@@ -30,7 +30,7 @@ type %[1]s struct {
 	MaxDecoded int         // of all calls: see [rpc.Call]
 
 	caller rpc.Caller
-	calls  rpc.Calls
+	calls  gen.Calls
 }
 
 // %[4]s returns a client that makes its calls with c, which stays the caller's.
@@ -102,7 +102,7 @@ func (g *generator) clientMethod(s *service, m *method) {
 	g.p("%serr = c.%sEnded(call, c.caller.Call(ctx, call))\n}\nreturn %serr\n}", res, own, res)
 
 	g.p("\n// %s starts a call of %s in p.", m.start, m.name)
-	g.p("func (c *%s) %s(p rpc.Starter%s, done %s) error {", s.client, m.start, params, done)
+	g.p("func (c *%s) %s(p gen.Starter%s, done %s) error {", s.client, m.start, params, done)
 	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, args)
 	g.p("p.StartFunc(call, func(err error) { done(c.%sEnded(call, err)) })\n}\nreturn err\n}", own)
 
@@ -151,7 +151,7 @@ func (s *service) wrap(err string) string {
 	if s.wrapped {
 		return err
 	}
-	return "call.Wrap(" + err + ")"
+	return "gen.Wrap(call, " + err + ")"
 }
 
 // called is the beginning of a method's errors.
@@ -202,7 +202,7 @@ func (g *generator) clientResults(s *service, m *method) {
 	}
 	g.p("if err = d.End(); err != nil {\nerr = fmt.Errorf(\"results: %%w\", err)\n}\n}")
 	if !s.wrapped {
-		g.p("err = call.Wrap(err)")
+		g.p("err = gen.Wrap(call, err)")
 	}
 	g.p("c.calls.Put(call)")
 	if m.result() != nil {
@@ -234,7 +234,7 @@ func (g *generator) bound(m *method, b check.Bound, value func(*generator, check
 	for i, paths := range b.Counts {
 		var list []string
 		for _, path := range paths {
-			list = append(list, "rpc.Counted("+value(g, path)+")")
+			list = append(list, "gen.Counted("+value(g, path)+")")
 		}
 		term := list[0]
 		if len(list) > 1 {

@@ -97,6 +97,7 @@ const (
 	pkgXDR    = "github.com/rpcrdma/rpcrdma/proto/xdr"
 	pkgOncrpc = "github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	pkgRPC    = "github.com/rpcrdma/rpcrdma/rpc"
+	pkgGen    = "github.com/rpcrdma/rpcrdma/rpc/gen"
 )
 
 // use notes packages that are in use.

@@ -9,7 +9,7 @@ import (
 
 // server writes the interface of a version's server, and what executes calls with it.
 func (g *generator) server(s *service) {
-	g.use("context", pkgRPC, pkgOncrpc)
+	g.use("context", pkgRPC, pkgOncrpc, pkgGen)
 	g.p(`
 // %[3]s %[1]sServer executes %[2]s.
 // Its methods are called by many goroutines at once.
@@ -80,7 +80,7 @@ type %[3]sHandler struct {
 `, s.base, s.doc, s.local, article(s.base))
 	for _, m := range s.procs {
 		if m.pooled() {
-			g.p("%sCalls rpc.Pool[%s%sCall]", lower(m.name), s.local, m.name)
+			g.p("%sCalls gen.Pool[%s%sCall]", lower(m.name), s.local, m.name)
 		}
 	}
 	g.p("}")

@@ -24,6 +24,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/gen"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -269,7 +270,7 @@ func (m *method) size(b check.Bound, args []any) int {
 				v = fields[member.Name]
 			}
 			n, _ := strconv.ParseInt(fmt.Sprint(v), 0, 64)
-			most = max(most, rpc.Counted(n))
+			most = max(most, gen.Counted(n))
 		}
 		size += most
 	}

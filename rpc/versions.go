@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -17,59 +16,6 @@ import (
 type Registrar interface {
 	// Register adds p. It fails if a program has its number already.
 	Register(p Program) error
-}
-
-// A Starter starts calls without waiting for their replies: a transport.Pipeline. When a call has ended,
-// the Starter calls ended on the goroutine that waits for replies.
-type Starter interface {
-	// StartFunc starts call, which belongs to the Starter until it calls ended.
-	StartFunc(call *Call, ended func(err error))
-}
-
-// A Pool keeps values of one type for reuse. The zero value is ready for use, by many goroutines
-// at once.
-type Pool[T any] struct{ pool sync.Pool }
-
-// Get returns a value that was put back, as it is, or a zero one.
-func (p *Pool[T]) Get() *T {
-	if v, ok := p.pool.Get().(*T); ok {
-		return v
-	}
-	return new(T)
-}
-
-// Put returns a value to the pool: it is no longer the caller's.
-func (p *Pool[T]) Put(v *T) { p.pool.Put(v) }
-
-// Calls keeps Calls for reuse. The zero value is ready for use, by many goroutines at once.
-type Calls struct{ pool Pool[Call] }
-
-// Get returns a Call of a procedure of a program, without arguments and items. It is the caller's until
-// it is given to Put.
-func (p *Calls) Get(program *oncrpc.Program, proc uint32) *Call {
-	call := p.pool.Get()
-	call.Prog, call.Vers, call.Proc, call.Names = program.Number, program.Vers, proc, program
-	return call
-}
-
-// Wrap returns err, the error of a call, with the name of what was called. An *oncrpc.RPCError has it already.
-func (call *Call) Wrap(err error) error {
-	if err == nil || call.Names == nil || errors.As(err, new(*oncrpc.RPCError)) {
-		return err
-	}
-	return fmt.Errorf("%s: %w", call.Names.CallName(call.Proc), err)
-}
-
-// Put returns a Call to the pool, with all that is in its Results. It forgets the memory that items
-// lend.
-func (p *Calls) Put(call *Call) {
-	clear(call.ReadItems)
-	clear(call.WriteItems)
-	call.Cred, call.Verf, call.Reply = oncrpc.Auth{}, oncrpc.Auth{}, oncrpc.ReplyHeader{}
-	call.Args, call.Results = call.Args[:0], nil
-	call.ReadItems, call.WriteItems = call.ReadItems[:0], call.WriteItems[:0]
-	call.MaxResults, call.MaxDecoded, call.NoResend, call.Sign = 0, 0, false, nil
-	p.pool.Put(call)
 }
 
 // FailArgs makes the reply the RPC error of arguments that cannot be decoded, which is err:

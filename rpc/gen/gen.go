@@ -1,0 +1,120 @@
+// Package gen is what the clients, servers and bindings that command xdrgen generates are made of. Programs
+// have no need of it, except for [Starter].
+package gen
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
+)
+
+// A Starter starts calls without waiting for their replies: a transport.Pipeline. When a call has ended,
+// the Starter calls ended on the goroutine that waits for replies.
+type Starter interface {
+	// StartFunc starts call, which belongs to the Starter until it calls ended.
+	StartFunc(call *rpc.Call, ended func(err error))
+}
+
+// A Pool keeps values of one type for reuse. The zero value is ready for use, by many goroutines
+// at once.
+type Pool[T any] struct{ pool sync.Pool }
+
+// Get returns a value that was put back, as it is, or a zero one.
+func (p *Pool[T]) Get() *T {
+	if v, ok := p.pool.Get().(*T); ok {
+		return v
+	}
+	return new(T)
+}
+
+// Put returns a value to the pool: it is no longer the caller's.
+func (p *Pool[T]) Put(v *T) { p.pool.Put(v) }
+
+// Calls keeps Calls for reuse. The zero value is ready for use, by many goroutines at once.
+type Calls struct{ pool Pool[rpc.Call] }
+
+// Get returns a Call of a procedure of a program, without arguments and items. It is the caller's until
+// it is given to Put.
+func (p *Calls) Get(program *oncrpc.Program, proc uint32) *rpc.Call {
+	call := p.pool.Get()
+	call.Prog, call.Vers, call.Proc, call.Names = program.Number, program.Vers, proc, program
+	return call
+}
+
+// Put returns a Call to the pool, with all that is in its Results. It forgets the memory that items
+// lend.
+func (p *Calls) Put(call *rpc.Call) {
+	clear(call.ReadItems)
+	clear(call.WriteItems)
+	call.Cred, call.Verf, call.Reply = oncrpc.Auth{}, oncrpc.Auth{}, oncrpc.ReplyHeader{}
+	call.Args, call.Results = call.Args[:0], nil
+	call.ReadItems, call.WriteItems = call.ReadItems[:0], call.WriteItems[:0]
+	call.MaxResults, call.MaxDecoded, call.NoResend, call.Sign = 0, 0, false, nil
+	p.pool.Put(call)
+}
+
+// Wrap returns err, the error of a call, with the name of what was called. An *oncrpc.RPCError has it already.
+func Wrap(call *rpc.Call, err error) error {
+	if err == nil || call.Names == nil || errors.As(err, new(*oncrpc.RPCError)) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", call.Names.CallName(call.Proc), err)
+}
+
+// A Walk goes through a stream for a Binding, generated ones above all, and notes its items. It
+// is an [xdr.Decoder] of all that is not an item.
+type Walk struct {
+	xdr.Decoder
+	reduced bool
+	items   []rpc.Range
+}
+
+// NewWalk returns a Walk at the start of a stream. reduced is that of [rpc.Binding.Reply]. Items are
+// appended to items[:0].
+func NewWalk(stream []byte, reduced bool, items []rpc.Range) Walk {
+	return Walk{xdr.NewDecoder(stream), reduced, items[:0]}
+}
+
+// Item goes beyond the next opaque or string, of at most most bytes, and notes it.
+func (w *Walk) Item(most uint32) {
+	r := rpc.Range{Offset: w.Offset() + xdr.Unit}
+	if w.reduced {
+		n := w.Uint32()
+		if n > most || n > math.MaxInt32-xdr.Unit {
+			w.Fail("item is longer than its limit")
+		}
+		r.Length = int(n & math.MaxInt32)
+	} else {
+		r.Length = len(w.Opaque(most))
+	}
+	if w.Err() == nil {
+		w.items = append(w.items, r)
+	}
+}
+
+// Items returns the items. ok is false and the list is empty if the stream was not understood up
+// to its end.
+func (w *Walk) Items() (items []rpc.Range, ok bool) {
+	if w.End() != nil {
+		return w.items[:0], false
+	}
+	return w.items, true
+}
+
+// maxCounted bounds what counts in arguments stand for: the caller may set any 32-bit count, but
+// servers stop at a limit of their own.
+const maxCounted = 16 << 20
+
+// Counted is the bound that a count of bytes in the arguments of a call sets to a part of its
+// results: padded, and at most 16 MiB.
+func Counted[T ~int32 | ~uint32 | ~int64 | ~uint64](count T) int {
+	if count < 0 {
+		return 0
+	}
+	return xdr.Padded(int(min(uint64(count), maxCounted)))
+}
