@@ -98,6 +98,10 @@ var Layers = []Layer{
 		May: []string{"rpc", "proto/xdr", "proto/oncrpc"}, Tests: []string{"internal/testing/testutil"},
 	},
 	{
+		Path: "rpc/pieces", Library: true, Pure: true,
+		Tests: []string{"rpc", "transport", "fabric", "iwarp", "rdmacm", "proto/xdr", "proto/oncrpc"},
+	},
+	{
 		Path: "transport", Library: true, Pure: true,
 		May:      []string{"internal/lockorder", "internal/baton", "internal/rate", "internal/origin", "rpc", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm"},
