@@ -12,7 +12,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -104,81 +103,87 @@ func (items) Reply(p rpc.Procedure, results []byte, _ bool, list []rpc.Range) []
 }
 
 // TestTransport: an object larger than any message goes through a stream in each direction, with 16 MiB of pieces
-// at the client and as much for calls at the server, over iwarp, TCP and devices. Checksums are equal.
+// at the client and as much for calls at the server, over iwarp and TCP. Checksums are equal.
 func TestTransport(t *testing.T) {
-	move := func(t *testing.T, p fabric.Provider, host string) {
-		o := &object{size: *objectSize, pieces: make(map[int64]piece)}
-		s, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{MaxMemory: 16 << 20}, MaxTotalMemory: 16 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = s.Register(rpc.Program{Number: objectProgram, Low: 1, High: 1, Handler: o, Binding: items{}, Idempotent: rpc.Every, Independent: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := s.Listen(t.Context(), p, net.JoinHostPort(host, "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		go s.Serve(l)
-		defer s.Close()
-		cl, err := transport.Dial(t.Context(), p, l.Addr().String(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer cl.Close()
-		options := Options{Size: 2 << 20}
-
-		sum := func(f func(w io.Writer)) string {
-			h := sha256.New()
-			f(h)
-			return string(h.Sum(nil))
-		}
-		generated := sum(func(w io.Writer) { generate(w, *objectSize) })
-		read := sum(func(w io.Writer) {
-			r := NewReader(t.Context(), func(ctx context.Context, p []byte, off int64) (int, error) { return readPiece(ctx, cl, p, off) }, options)
-			defer r.Close()
-			if n, err := io.Copy(w, r); n != *objectSize || err != nil {
-				t.Errorf("%d bytes, want %d: %v", n, *objectSize, err)
-			}
-		})
-		if read != generated {
-			t.Error("what was read is not the object")
-		}
-
-		w := NewWriter(t.Context(), func(ctx context.Context, p []byte, off int64) error { return writePiece(ctx, cl, p, off) }, options)
-		generate(w, *objectSize)
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		end := int64(0)
-		buf := make([]byte, options.Size)
-		for _, off := range slices.Sorted(maps.Keys(o.pieces)) {
-			p := o.pieces[off]
-			if fill(buf[:p.n], off); off != end || sha256.Sum256(buf[:p.n]) != p.sum {
-				t.Fatalf("the piece of %d bytes at %d is not the object's", p.n, off)
-			}
-			end += int64(p.n)
-		}
-		if end != *objectSize {
-			t.Errorf("%d bytes were written, want %d", end, *objectSize)
-		}
-		if st := cl.Stats(); p.Name() != "tcp" && (st.WriteChunk == 0 || st.ReadChunk == 0) {
-			t.Errorf("no data was placed: %+v", st)
-		}
-	}
 	t.Run("iwarp", func(t *testing.T) {
 		b := testbed.Iwarp()
 		b.Check(t)
-		move(t, b.Provider, b.Host)
+		testObject(t, b)
 	})
-	t.Run("TCP", func(t *testing.T) { move(t, transport.TCP{}, "127.0.0.1") })
+	t.Run("TCP", func(t *testing.T) { testObject(t, &testbed.Bed{Provider: transport.TCP{}, Host: "127.0.0.1"}) })
+}
+
+// TestRDMATransport is TestTransport on devices.
+func TestRDMATransport(t *testing.T) {
 	for _, kind := range rdmatest.Kinds() {
 		t.Run(kind, func(t *testing.T) {
 			b := testbed.Device(t, kind)
 			b.Check(t)
-			move(t, b.Provider, b.Host)
+			testObject(t, b)
 		})
+	}
+}
+
+func testObject(t *testing.T, b *testbed.Bed) {
+	p, host := b.Provider, b.Host
+	o := &object{size: *objectSize, pieces: make(map[int64]piece)}
+	s, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{MaxMemory: 16 << 20}, MaxTotalMemory: 16 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.Register(rpc.Program{Number: objectProgram, Low: 1, High: 1, Handler: o, Binding: items{}, Idempotent: rpc.Every, Independent: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Listen(t.Context(), p, net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(l)
+	defer s.Close()
+	cl, err := transport.Dial(t.Context(), p, l.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	options := Options{Size: 2 << 20}
+
+	sum := func(f func(w io.Writer)) string {
+		h := sha256.New()
+		f(h)
+		return string(h.Sum(nil))
+	}
+	generated := sum(func(w io.Writer) { generate(w, *objectSize) })
+	read := sum(func(w io.Writer) {
+		r := NewReader(t.Context(), func(ctx context.Context, p []byte, off int64) (int, error) { return readPiece(ctx, cl, p, off) }, options)
+		defer r.Close()
+		if n, err := io.Copy(w, r); n != *objectSize || err != nil {
+			t.Errorf("%d bytes, want %d: %v", n, *objectSize, err)
+		}
+	})
+	if read != generated {
+		t.Error("what was read is not the object")
+	}
+
+	w := NewWriter(t.Context(), func(ctx context.Context, p []byte, off int64) error { return writePiece(ctx, cl, p, off) }, options)
+	generate(w, *objectSize)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	end := int64(0)
+	buf := make([]byte, options.Size)
+	for _, off := range slices.Sorted(maps.Keys(o.pieces)) {
+		p := o.pieces[off]
+		if fill(buf[:p.n], off); off != end || sha256.Sum256(buf[:p.n]) != p.sum {
+			t.Fatalf("the piece of %d bytes at %d is not the object's", p.n, off)
+		}
+		end += int64(p.n)
+	}
+	if end != *objectSize {
+		t.Errorf("%d bytes were written, want %d", end, *objectSize)
+	}
+	if st := cl.Stats(); p.Name() != "tcp" && (st.WriteChunk == 0 || st.ReadChunk == 0) {
+		t.Errorf("no data was placed: %+v", st)
 	}
 }
 

@@ -1,12 +1,10 @@
 // Package pieces moves an object that is longer than a message as a stream: one call for each piece,
 // several calls at a time. A [Reader] reads ahead, and a [Writer] writes on, as far as its window goes.
 //
-// The interface needs no stream for it, only a procedure that reads or writes at an offset:
-//
-//	piece OBJ_READ(name name, unsigned hyper offset, count count) = 3;	/* idempotent */
-//
-// A call that has lost its connection is made again by the client, so an object survives a server that
-// restarts. Data is placed as in any other call: the pieces' buffers are what the calls are given.
+// The interface needs no stream for it, only a procedure that reads, or writes, so many bytes of an object at
+// an offset; best it is idempotent. The client makes a call that has lost its connection again, so a stream goes
+// on when a server has restarted. Data is placed as in any other call: the pieces' buffers are what the calls
+// are given.
 package pieces
 
 import (
