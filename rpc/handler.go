@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"net"
 
@@ -177,6 +178,21 @@ type account Request
 
 // Reserve takes memory of the request's connection: see [xdr.Account].
 func (a *account) Reserve(n int) bool { return a.o == nil || a.o.TakeValues(n) }
+
+// Detach returns a copy of r for use after ServeRPC has returned: without arguments, and without memory of the
+// transport. Its Alloc makes memory, and its WhenReleased calls f at once.
+func (r *Request) Detach() *Request {
+	d := &Request{Procedure: r.Procedure, XID: r.XID, Cred: r.Cred, Verf: r.Verf, o: detached{r.o}, c: r.c}
+	d.Cred.Body, d.Verf.Body = bytes.Clone(r.Cred.Body), bytes.Clone(r.Verf.Body)
+	return d
+}
+
+// A detached Origin is that of a call that has its reply.
+type detached struct{ origin.Origin }
+
+func (detached) AllocItem(n int) []byte { return make([]byte, n) }
+func (detached) WhenReleased(f func())  { f() }
+func (detached) TakeValues(int) bool    { return true }
 
 // Conn returns the connection that the call came by.
 func (r *Request) Conn() Conn { return r.c }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/stream"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
@@ -23,6 +25,10 @@ type ClientConfig struct {
 	// posted before the connection is. A client without any drops calls from its
 	// server.
 	Callbacks []rpc.Program
+
+	// Streams is for generated clients with methods that return streams of results: see package
+	// rpc/stream. Their program is one of the client's Callbacks then.
+	Streams bool
 
 	// NoReconnect ends a Client with its connection. Otherwise the client reconnects when
 	// a call needs it or, if it has Callbacks, at once.
@@ -58,6 +64,8 @@ type ClientConfig struct {
 	// VersionCache remembers which servers speak version 1 alone, so that clients with
 	// VersionAuto need not ask. Nil: each client has its own. See NewVersionCache.
 	VersionCache *VersionCache
+
+	streams *stream.Receiver // with Streams; among Callbacks
 }
 
 // settle returns cfg with its defaults in place, and what its connections work with.
@@ -70,6 +78,10 @@ func (cfg *ClientConfig) settle() (c ClientConfig, conns *config, err error) {
 	}
 	if c.MaxPause < 0 || c.MaxPause > time.Hour {
 		return c, nil, fmt.Errorf("transport: ClientConfig.MaxPause is %v, want up to an hour", c.MaxPause)
+	}
+	if c.Streams && c.streams == nil {
+		c.streams = stream.NewReceiver()
+		c.Callbacks = append(slices.Clip(c.Callbacks), c.streams.Program())
 	}
 	if c.KeepAlive == 0 && len(c.Callbacks) > 0 {
 		c.KeepAlive = time.Minute
@@ -241,6 +253,22 @@ func (cl *Client) Stats() rpc.Stats {
 // the Client.
 func (cl *Client) Conn() *Conn { return cl.link.cur.Load() }
 
+// OpenStream returns what a stream is opened with: the connection in use, after waiting for one if need be.
+// It is for generated clients.
+func (cl *Client) OpenStream(ctx context.Context) (*stream.Receiver, rpc.Conn, error) {
+	if cl.cfg.streams == nil {
+		return nil, nil, stream.ErrNoStreams
+	}
+	c := cl.latest()
+	if !c.lives() || c.leaves() {
+		var err error
+		if c, err = cl.link.await(ctx, c, new(pendingCall)); err != nil {
+			return nil, nil, err
+		}
+	}
+	return cl.cfg.streams, c.seen(), nil
+}
+
 // Done is closed when the client has been closed, or, with NoReconnect, when its
 // connection has ended; Err then says why.
 func (cl *Client) Done() <-chan struct{} { return cl.done }
@@ -306,6 +334,9 @@ type Requester interface {
 var (
 	_ Requester = (*Client)(nil)
 	_ Requester = (*Group)(nil)
+
+	_ stream.Opener = (*Client)(nil)
+	_ stream.Opener = (*Group)(nil)
 
 	_ rpc.Caller = (*Conn)(nil)
 	_ rpc.Caller = (*Backchannel)(nil)

@@ -11,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/stream"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
@@ -345,6 +346,11 @@ func (g *Group) over() { g.once.Do(func() { close(g.done) }) }
 // connections drop what the server calls. It is the one connection that a Group keeps, unless
 // IdleTimeout says otherwise. To close it is to take it out of the Group.
 func (g *Group) First() *Client { return g.list()[0].cl }
+
+// OpenStream is that of the first connection, which has the Group's streams.
+func (g *Group) OpenStream(ctx context.Context) (*stream.Receiver, rpc.Conn, error) {
+	return g.First().OpenStream(ctx)
+}
 
 // Null calls procedure 0 of a program, which every program answers.
 func (g *Group) Null(ctx context.Context, prog, vers uint32) error {

@@ -63,7 +63,7 @@ func newGroup(p fabric.Provider, addrs []string, cfg *GroupConfig) (*Group, erro
 		c.VersionCache = NewVersionCache(0)
 	}
 	first, others := c.ClientConfig, c.ClientConfig
-	others.Callbacks, others.OnReconnect = nil, nil
+	others.Callbacks, others.OnReconnect, others.streams, others.Streams = nil, nil, nil, false
 	if cfg == nil || cfg.KeepAlive == 0 {
 		others.KeepAlive = 0 // a default for Callbacks
 	}

@@ -43,6 +43,8 @@
 //   - /* idempotent */: it may be executed again if a client repeats a call; its replies are not
 //     kept.
 //   - /* inline */: it is quick and never blocks; see rpc.Program.
+//   - /* stream */: its results are a stream; see package rpc/stream, and stream.x there for the messages.
+//     Arguments have no data that is placed directly.
 //   - /* max: 65536 */: the same as after a member, for the result as a whole.
 //   - /* oneway */ is an error: RPC-over-RDMA has no calls without a reply.
 //

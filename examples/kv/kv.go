@@ -5,12 +5,14 @@ package kv
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strconv"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/gen"
+	"github.com/rpcrdma/rpcrdma/rpc/stream"
 )
 
 // Constants of kv.x.
@@ -26,16 +28,8 @@ const (
 	StoreV1  uint32 = 1
 	StorePut uint32 = 1
 	StoreGet uint32 = 2
-	// Calls WATCHER_CHANGED for keys with the prefix as long as the connection lives.
+	// The keys with the prefix that change.
 	StoreWatch uint32 = 3
-)
-
-// Program WATCHER_PROG, its versions and procedures.
-const (
-	WatcherProg uint32 = 536870914
-
-	WatcherV1      uint32 = 1
-	WatcherChanged uint32 = 1
 )
 
 // Key is typedef key.
@@ -49,10 +43,9 @@ type Status int32
 
 // Values of Status.
 const (
-	Ok      Status = 0
-	NoKey   Status = 1
-	Full    Status = 2
-	TooSlow Status = 3
+	Ok    Status = 0
+	NoKey Status = 1
+	Full  Status = 2
 )
 
 // String is the name in kv.x, or the number of a value that has none.
@@ -64,15 +57,13 @@ func (v Status) String() string {
 		return "NO_KEY"
 	case Full:
 		return "FULL"
-	case TooSlow:
-		return "TOO_SLOW"
 	}
 	return "status(" + strconv.Itoa(int(v)) + ")"
 }
 
 // Valid reports whether v is one of the constants.
 func (v Status) Valid() bool {
-	return Ok <= v && v <= TooSlow
+	return Ok <= v && v <= Full
 }
 
 // Result is union result.
@@ -231,24 +222,17 @@ func (c *StoreV1Client) getEnded(call *rpc.Call, failed error) (res Result, err 
 	return res, err
 }
 
-// Watch calls STORE_WATCH.
+// Watch calls STORE_WATCH, and returns the results that the server streams. Each range over them opens a stream.
+// A [*stream.GapError] says that some are missing, and the stream goes on. Any other error is the last.
 //
-// Calls WATCHER_CHANGED for keys with the prefix as long as the connection lives.
-func (c *StoreV1Client) Watch(ctx context.Context, prefix Key) (res Status, err error) {
+// The keys with the prefix that change.
+func (c *StoreV1Client) Watch(ctx context.Context, prefix Key) iter.Seq2[Key, error] {
 	call, err := c.watchCall(prefix)
-	if err == nil {
-		res, err = c.watchEnded(call, c.caller.Call(ctx, call))
-	}
-	return res, err
-}
-
-// StartWatch starts a call of Watch in p.
-func (c *StoreV1Client) StartWatch(p gen.Starter, prefix Key, done func(Status, error)) error {
-	call, err := c.watchCall(prefix)
-	if err == nil {
-		p.StartFunc(call, func(err error) { done(c.watchEnded(call, err)) })
-	}
-	return err
+	return stream.Receive(ctx, c.caller, call, err, func(d *xdr.Decoder) (res Key) {
+		d.Strict()
+		res = d.String(255)
+		return res
+	})
 }
 
 func (c *StoreV1Client) watchCall(prefix Key) (*rpc.Call, error) {
@@ -259,23 +243,7 @@ func (c *StoreV1Client) watchCall(prefix Key) (*rpc.Call, error) {
 	b := call.Args
 	b = xdr.AppendString(b, prefix)
 	call.Args = b
-	call.MaxResults = 4
 	return call, nil
-}
-
-func (c *StoreV1Client) watchEnded(call *rpc.Call, failed error) (res Status, err error) {
-	err = failed
-	if err == nil {
-		results := call.Decoder()
-		d := &results.Decoder
-		res.Decode(d)
-		if err = d.End(); err != nil {
-			err = fmt.Errorf("results: %w", err)
-		}
-	}
-	err = gen.Wrap(call, err)
-	c.calls.Put(call)
-	return res, err
 }
 
 // A StoreV1Server executes version STORE_V1 of program STORE_PROG.
@@ -299,8 +267,8 @@ type StoreV1Server interface {
 
 	// Watch executes STORE_WATCH.
 	//
-	// Calls WATCHER_CHANGED for keys with the prefix as long as the connection lives.
-	Watch(ctx context.Context, req *rpc.Request, prefix Key, res *Status) error
+	// The keys with the prefix that change.
+	Watch(ctx context.Context, req *rpc.Request, prefix Key, out *stream.Sender[Key]) error
 }
 
 // UnimplementedStoreV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -320,7 +288,7 @@ func (UnimplementedStoreV1Server) Get(context.Context, *rpc.Request, Key, *Resul
 }
 
 // Watch returns oncrpc.ProcUnavail.
-func (UnimplementedStoreV1Server) Watch(context.Context, *rpc.Request, Key, *Status) error {
+func (UnimplementedStoreV1Server) Watch(context.Context, *rpc.Request, Key, *stream.Sender[Key]) error {
 	return oncrpc.ProcUnavail
 }
 
@@ -346,9 +314,9 @@ func RegisterStoreV1(s rpc.Registrar, impl StoreV1Server) error {
 type storeV1Handler struct {
 	impl StoreV1Server
 
-	putCalls   gen.Pool[storeV1PutCall]
-	getCalls   gen.Pool[storeV1GetCall]
-	watchCalls gen.Pool[storeV1WatchCall]
+	putCalls gen.Pool[storeV1PutCall]
+	getCalls gen.Pool[storeV1GetCall]
+	streams  stream.Streams
 }
 
 // ServeRPC executes one call.
@@ -437,36 +405,31 @@ func (h *storeV1Handler) serveGet(ctx context.Context, req *rpc.Request, res *rp
 	h.getCalls.Put(x)
 }
 
-// A storeV1WatchCall is one call of STORE_WATCH.
-type storeV1WatchCall struct {
-	prefix Key
-	res    Status
-}
-
 func (h *storeV1Handler) serveWatch(ctx context.Context, req *rpc.Request, res *rpc.Response) {
-	x := h.watchCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	d.Strict()
+	open := h.streams.Accept(ctx, req, res, d)
+	if open == nil {
+		return
+	}
+	d.Copy() // as the stream outlives the call
+	var x struct {
+		prefix Key
+	}
 	x.prefix = d.String(255)
 	if err := d.End(); err != nil {
-		h.watchCalls.Put(x)
 		res.FailArgs(req, err)
 		return
 	}
-	err := h.impl.Watch(ctx, req, x.prefix, &x.res)
-	if err == nil {
-		err = x.res.Check()
-	}
-	if err != nil {
-		res.FailWith(req, err)
-	} else {
-		b := res.Results
-		b = xdr.AppendInt32(b, int32(x.res))
-		res.Results = b
-	}
-	x.res = 0
-	h.watchCalls.Put(x)
+	stream.Start(open, func(b []byte, v Key) ([]byte, error) {
+		if err := xdr.CheckLen(len(v), 255); err != nil {
+			return nil, err
+		}
+		b = xdr.AppendString(b, v)
+		return b, nil
+	}, func(ctx context.Context, req *rpc.Request, out *stream.Sender[Key]) error {
+		return h.impl.Watch(ctx, req, x.prefix, out)
+	})
 }
 
 // StoreV1Binding is the upper-layer binding of version STORE_V1 of program STORE_PROG:
@@ -499,8 +462,6 @@ func (StoreV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]r
 	case StoreGet:
 		bounds.MaxResults = 8
 		bounds.Items, bounds.NumItems = [4]int{1048576}, 1
-	case StoreWatch:
-		bounds.MaxResults = 4
 	}
 	return items[:0], bounds
 }
@@ -533,213 +494,6 @@ func (StoreV1Binding) Idempotent(p rpc.Procedure) bool {
 	case StoreGet, StoreWatch:
 		return true
 	}
-	return false
-}
-
-// WatcherV1Names are the names of version WATCHER_V1 of program WATCHER_PROG, for errors and metrics. Immutable.
-var WatcherV1Names = &oncrpc.Program{
-	Number: WatcherProg, Vers: WatcherV1, Name: "WATCHER",
-	Procedures: []string{
-		"NULL", "CHANGED",
-	},
-	Longest: 260,
-}
-
-// A WatcherV1Client calls version WATCHER_V1 of program WATCHER_PROG.
-// Its methods may be called by many goroutines at once. Memory that an argument refers to belongs to
-// the call until the method returns; results are the caller's.
-//
-// An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
-// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
-// result of a method that returns an error means nothing.
-//
-// Methods with names that begin with Start start a call in an [gen.Starter], whatever
-// NewWatcherV1Client was called with. Memory that an argument refers to belongs to the call until
-// the Starter calls done, with what the other method would have returned. An argument that
-// Check refuses is the error of Start, and done is not called.
-type WatcherV1Client struct {
-	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls: see [rpc.Call]
-	MaxDecoded int         // of all calls: see [rpc.Call]
-
-	caller rpc.Caller
-	calls  gen.Calls
-}
-
-// NewWatcherV1Client returns a client that makes its calls with c, which stays the caller's.
-func NewWatcherV1Client(c rpc.Caller) *WatcherV1Client { return &WatcherV1Client{caller: c} }
-
-func (c *WatcherV1Client) call(proc uint32) *rpc.Call {
-	call := c.calls.Get(WatcherV1Names, proc)
-	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
-	return call
-}
-
-// Null calls procedure 0, which does nothing: servers answer it themselves.
-func (c *WatcherV1Client) Null(ctx context.Context) error {
-	call := c.call(0)
-	err := gen.Wrap(call, c.caller.Call(ctx, call))
-	c.calls.Put(call)
-	return err
-}
-
-// Changed calls WATCHER_CHANGED.
-func (c *WatcherV1Client) Changed(ctx context.Context, key Key) error {
-	call, err := c.changedCall(key)
-	if err == nil {
-		err = c.changedEnded(call, c.caller.Call(ctx, call))
-	}
-	return err
-}
-
-// StartChanged starts a call of Changed in p.
-func (c *WatcherV1Client) StartChanged(p gen.Starter, key Key, done func(error)) error {
-	call, err := c.changedCall(key)
-	if err == nil {
-		p.StartFunc(call, func(err error) { done(c.changedEnded(call, err)) })
-	}
-	return err
-}
-
-func (c *WatcherV1Client) changedCall(key Key) (*rpc.Call, error) {
-	if err := xdr.CheckLen(len(key), 255); err != nil {
-		return nil, fmt.Errorf("CHANGED of WATCHER v1: arguments: %w", xdr.InField("key", err))
-	}
-	call := c.call(WatcherChanged)
-	b := call.Args
-	b = xdr.AppendString(b, key)
-	call.Args = b
-	return call, nil
-}
-
-func (c *WatcherV1Client) changedEnded(call *rpc.Call, err error) error {
-	if err == nil {
-		results := call.Decoder()
-		d := &results.Decoder
-		if err = d.End(); err != nil {
-			err = fmt.Errorf("results: %w", err)
-		}
-	}
-	err = gen.Wrap(call, err)
-	c.calls.Put(call)
-	return err
-}
-
-// A WatcherV1Server executes version WATCHER_V1 of program WATCHER_PROG.
-// Its methods are called by many goroutines at once.
-//
-// Arguments are valid until the method returns. Byte slices in them refer to the received message,
-// and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
-// belongs to the server again when the method returns. Other memory that results refer to must not
-// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs
-// nothing else, and for other memory req.WhenReleased reports when it is free.
-//
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
-// the caller and goes to Config.Logger, and so are results that Check refuses.
-type WatcherV1Server interface {
-	// Changed executes WATCHER_CHANGED.
-	Changed(ctx context.Context, req *rpc.Request, key Key) error
-}
-
-// UnimplementedWatcherV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
-// only have the methods of their procedures.
-type UnimplementedWatcherV1Server struct{}
-
-var _ WatcherV1Server = UnimplementedWatcherV1Server{}
-
-// Changed returns oncrpc.ProcUnavail.
-func (UnimplementedWatcherV1Server) Changed(context.Context, *rpc.Request, Key) error {
-	return oncrpc.ProcUnavail
-}
-
-// WatcherV1Program returns the program that impl executes: for Register of a server, for
-// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
-func WatcherV1Program(impl WatcherV1Server) rpc.Program {
-	return rpc.Program{
-		Number: WatcherProg, Low: WatcherV1, High: WatcherV1,
-		Names:   []*oncrpc.Program{WatcherV1Names},
-		Handler: &watcherV1Handler{impl: impl}, Binding: WatcherV1Binding{}, Padded: true,
-		Idempotent: func(vers, proc uint32) bool {
-			return WatcherV1Binding{}.Idempotent(rpc.Procedure{Prog: WatcherProg, Vers: vers, Proc: proc})
-		},
-	}
-}
-
-// RegisterWatcherV1 has s execute version WATCHER_V1 of program WATCHER_PROG with impl.
-func RegisterWatcherV1(s rpc.Registrar, impl WatcherV1Server) error {
-	return s.Register(WatcherV1Program(impl))
-}
-
-// A watcherV1Handler decodes the arguments of calls and encodes their results.
-type watcherV1Handler struct {
-	impl WatcherV1Server
-
-	changedCalls gen.Pool[watcherV1ChangedCall]
-}
-
-// ServeRPC executes one call.
-func (h *watcherV1Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
-	switch req.Proc {
-	case WatcherChanged:
-		h.serveChanged(ctx, req, res)
-	default:
-		res.Fail(oncrpc.ProcUnavail)
-	}
-}
-
-// A watcherV1ChangedCall is one call of WATCHER_CHANGED.
-type watcherV1ChangedCall struct {
-	key Key
-}
-
-func (h *watcherV1Handler) serveChanged(ctx context.Context, req *rpc.Request, res *rpc.Response) {
-	x := h.changedCalls.Get()
-	dec := req.Decoder()
-	d := &dec
-	d.Strict()
-	x.key = d.String(255)
-	if err := d.End(); err != nil {
-		h.changedCalls.Put(x)
-		res.FailArgs(req, err)
-		return
-	}
-	err := h.impl.Changed(ctx, req, x.key)
-	if err != nil {
-		res.FailWith(req, err)
-	}
-	h.changedCalls.Put(x)
-}
-
-// WatcherV1Binding is the upper-layer binding of version WATCHER_V1 of program WATCHER_PROG:
-// see RFC 8166 section 6.
-// No items may be placed directly.
-type WatcherV1Binding struct{}
-
-var (
-	_ rpc.Binding     = WatcherV1Binding{}
-	_ rpc.Idempotence = WatcherV1Binding{}
-)
-
-// Call finds the items in the arguments of a call, and bounds its results.
-func (WatcherV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
-	var bounds rpc.ReplyBounds
-	if p.Prog != WatcherProg || p.Vers != WatcherV1 {
-		return items[:0], bounds
-	}
-	return items[:0], bounds
-}
-
-// Reply finds the items in the results of a call.
-func (WatcherV1Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
-	if p.Prog != WatcherProg || p.Vers != WatcherV1 {
-		return items[:0]
-	}
-	return items[:0]
-}
-
-// Idempotent reports whether a procedure may be executed again.
-func (WatcherV1Binding) Idempotent(p rpc.Procedure) bool {
 	return false
 }
 

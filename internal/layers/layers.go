@@ -98,12 +98,16 @@ var Layers = []Layer{
 		May: []string{"rpc", "proto/xdr", "proto/oncrpc"}, Tests: []string{"internal/testing/testutil"},
 	},
 	{
+		Path: "rpc/stream", Library: true, Pure: true,
+		May: []string{"rpc", "rpc/gen", "proto/xdr", "proto/oncrpc"}, Tests: []string{"iwarp", "transport", "transport/transporttest", "examples"},
+	},
+	{
 		Path: "rpc/pieces", Library: true, Pure: true,
 		Tests: []string{"rpc", "transport", "fabric", "iwarp", "rdmacm", "proto/xdr", "proto/oncrpc"},
 	},
 	{
 		Path: "transport", Library: true, Pure: true,
-		May:      []string{"internal/lockorder", "internal/baton", "internal/rate", "internal/origin", "rpc", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:      []string{"internal/lockorder", "internal/baton", "internal/rate", "internal/origin", "rpc", "rpc/stream", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
@@ -171,7 +175,7 @@ var Layers = []Layer{
 	},
 
 	{
-		Path: "examples", Pure: true, May: []string{"rpc/gen", "rpc", "transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
+		Path: "examples", Pure: true, May: []string{"rpc/gen", "rpc/stream", "rpc", "transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"rpc/middleware", "transport/transporttest"},
 	},
 

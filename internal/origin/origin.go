@@ -16,7 +16,7 @@ type Origin interface {
 	Room(results int) int   // what a reply with so many bytes of results has left
 	ItemRoom(results int) int
 	TakeValues(n int) bool                        // takes memory for decoded arguments
-	LogFailed(prog, vers, proc uint32, err error) // notes that a handler has failed with err
+	LogFailed(prog, vers, proc uint32, err error) // notes that a handler has failed with err, even after the reply
 }
 
 // An Item is a result that may go to a write chunk.

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -12,17 +13,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/examples/kv"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
-	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/stream"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
-
-// A printer implements kv.WatcherV1Server: what the server calls.
-type printer struct{}
-
-func (printer) Changed(_ context.Context, _ *rpc.Request, key string) error {
-	fmt.Printf("%q has changed\n", key)
-	return nil
-}
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:20100", "`address` of the server")
@@ -30,8 +23,7 @@ func main() {
 	flag.BoolFunc("tcp", "connect over TCP, not RDMA", func(string) error { provider = transport.TCP{}; return nil })
 	flag.Parse()
 	ctx := context.Background()
-	config := &transport.ClientConfig{Callbacks: []rpc.Program{kv.WatcherV1Program(printer{})}}
-	client := must(transport.Dial(ctx, provider, *addr, config))
+	client := must(transport.Dial(ctx, provider, *addr, &transport.ClientConfig{Streams: true}))
 	defer client.Close()
 	store := kv.NewStoreV1Client(client)
 	var res kv.Result
@@ -43,7 +35,13 @@ func main() {
 		res = must(store.Get(ctx, key, make([]byte, kv.MaxValue)))
 		os.Stdout.Write(res.Value)
 	case "watch":
-		res.Status = must(store.Watch(ctx, key))
+		for changed, err := range store.Watch(ctx, key) {
+			if errors.As(err, new(*stream.GapError)) {
+				log.Print(err)
+				continue
+			}
+			fmt.Printf("%q has changed\n", must(changed, err))
+		}
 	default:
 		log.Fatal("usage: client [-tcp] [-addr HOST:PORT] put KEY <VALUE | get KEY >VALUE | watch PREFIX")
 	}

@@ -1,4 +1,4 @@
-// Command server keeps values in memory, and tells clients that watch them of changes.
+// Command server keeps values in memory, and streams the keys that change to clients that watch.
 package main
 
 import (
@@ -14,14 +14,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/stream"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A store implements kv.StoreV1Server. Values are replaced, never modified: replies refer to them.
 type store struct {
-	mu       sync.Mutex // held by Put and Get
+	mu       sync.Mutex
 	values   map[string][]byte
-	watchers sync.Map // prefixes of keys, by the chan string to which changed keys go
+	watchers map[*stream.Sender[kv.Key]]string // prefixes of keys
+}
+
+func newStore() *store {
+	return &store{values: make(map[string][]byte), watchers: make(map[*stream.Sender[kv.Key]]string)}
 }
 
 func (s *store) Put(_ context.Context, _ *rpc.Request, key string, value kv.Value, res *kv.Status) error {
@@ -32,14 +37,9 @@ func (s *store) Put(_ context.Context, _ *rpc.Request, key string, value kv.Valu
 		return nil
 	}
 	s.values[key] = bytes.Clone(value) // the original is the transport's after Put
-	for changes, prefix := range s.watchers.Range {
-		if strings.HasPrefix(key, prefix.(string)) {
-			select {
-			case changes.(chan string) <- key:
-			default: // a client may be slow, but not cost memory
-				s.watchers.Delete(changes)
-				close(changes.(chan string))
-			}
+	for watcher, prefix := range s.watchers {
+		if strings.HasPrefix(key, prefix) {
+			watcher.Offer(key) // one that does not read learns that it has missed something
 		}
 	}
 	return nil
@@ -55,27 +55,16 @@ func (s *store) Get(_ context.Context, _ *rpc.Request, key string, res *kv.Resul
 	return nil
 }
 
-// Watch calls the client over the connection that its own call came by.
-func (s *store) Watch(ctx context.Context, req *rpc.Request, prefix string, res *kv.Status) error {
-	changes := make(chan string, 64)
-	s.watchers.Store(changes, prefix)
-	defer s.watchers.Delete(changes)
-	req.Conn().AllowBackward(1)
-	client := kv.NewWatcherV1Client(req.Conn())
-	for {
-		select {
-		case key, ok := <-changes:
-			if !ok {
-				*res = kv.TooSlow
-				return nil
-			}
-			if err := client.Changed(ctx, key); err != nil {
-				return err
-			}
-		case <-ctx.Done(): // with the connection
-			return ctx.Err()
-		}
-	}
+// Watch streams keys until the client or its connection has gone.
+func (s *store) Watch(ctx context.Context, _ *rpc.Request, prefix string, changed *stream.Sender[kv.Key]) error {
+	s.mu.Lock()
+	s.watchers[changed] = prefix
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.watchers, changed)
+	return nil
 }
 
 func main() {
@@ -85,7 +74,7 @@ func main() {
 	flag.Parse()
 	server, err := transport.NewServer(nil)
 	check(err)
-	check(kv.RegisterStoreV1(server, &store{values: make(map[string][]byte)}))
+	check(kv.RegisterStoreV1(server, newStore()))
 	l, err := server.Listen(context.Background(), provider, *addr)
 	check(err)
 	fmt.Println("listening on", l.Addr())

@@ -10,7 +10,7 @@ import (
 
 func TestPutAndGet(t *testing.T) {
 	client := transporttest.New(t).Connect(func(s rpc.Registrar) error {
-		return kv.RegisterStoreV1(s, &store{values: make(map[string][]byte)})
+		return kv.RegisterStoreV1(s, newStore())
 	})
 	values := kv.NewStoreV1Client(client)
 	if status, err := values.Put(t.Context(), "key", kv.Value("value")); status != kv.Ok || err != nil {

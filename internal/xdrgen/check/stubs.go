@@ -137,7 +137,7 @@ func (s *stubs) named(d *ddp) {
 
 // procedure completes one procedure.
 func (s *stubs) procedure(spec *Spec, p *Proc) {
-	s.only(p.Doc, "procedure", "go", "idempotent", "inline", "oneway", "ddp", "max")
+	s.only(p.Doc, "procedure", "go", "idempotent", "inline", "oneway", "ddp", "max", "stream")
 	for _, a := range p.Doc.Annotations() {
 		switch a.Word {
 		case "ddp":
@@ -146,6 +146,8 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 			p.Idempotent = true
 		case "inline":
 			p.Inline = true
+		case "stream":
+			s.stream(a.Pos, p)
 		case "oneway":
 			// RFC 8166 section 3.3: a credit comes back with the reply.
 			s.errs.Add(a.Pos, "procedure %s cannot be one-way: RPC-over-RDMA has no calls without a reply", p.Name)
@@ -171,6 +173,9 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 			s.mistake(p.Pos, "arguments of %s have more than %d items that may be placed directly", p.Name, maxSent)
 		}
 	}
+	if p.Streamed != nil && len(p.Sent) > 0 {
+		s.mistake(p.Pos, "arguments of %s cannot be placed directly: it streams its results", p.Name)
+	}
 	if p.Returned == nil {
 		return
 	}
@@ -187,6 +192,18 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 	}
 	p.Bound = s.memberBound(p.Returned)
 	p.Longest = max(p.Longest, s.longest(p.Returned.Type))
+}
+
+// stream makes p a procedure that streams its results: its calls open, feed and close a stream (package
+// rpc/stream), and have no results.
+func (s *stubs) stream(at syntax.Pos, p *Proc) {
+	switch {
+	case p.Returned == nil:
+		s.errs.Add(at, "%s has no results to stream", p.Name)
+	case p.Inline:
+		s.errs.Add(at, "%s cannot be inline: a stream has a goroutine", p.Name)
+	}
+	p.Returned, p.Streamed, p.Idempotent = nil, p.Returned, true
 }
 
 func (s *stubs) mistake(at syntax.Pos, format string, args ...any) {

@@ -53,6 +53,9 @@ func TestStubErrors(t *testing.T) {
 		{"no such procedure", "struct a { opaque x<>; /* ddp: F, G */ };" + program("void F(a) = 1;"), []string{"a.x:1:24: ddp is for procedure G, which is not declared"}},
 
 		{"one-way", program("void F(int) = 1; /* oneway */"), []string{"a.x:3:18: procedure F cannot be one-way: RPC-over-RDMA has no calls without a reply"}},
+		{"a stream of nothing", program("void F(int) = 1; /* stream */"), []string{"a.x:3:18: F has no results to stream"}},
+		{"an inline stream", program("int F(int) = 1; /* inline */ /* stream */"), []string{"a.x:3:30: F cannot be inline: a stream has a goroutine"}},
+		{"a stream with an item", member + program("int F(a) = 1; /* stream */"), []string{"a.x:5:5: arguments of F cannot be placed directly: it streams its results"}},
 		{"procedure 0", program("void F(int) = 0;"), []string{"a.x:3:6: procedure F has number 0, and so neither arguments nor results: servers answer it themselves"}},
 		{"idempotent member", "struct a { int x; /* idempotent */ };", []string{"a.x:1:19: annotation idempotent means nothing at a member"}},
 		{"inline version", "program P { version V { /* inline */\nvoid F(void) = 1; } = 1; } = 1;", []string{"a.x:1:25: annotation inline means nothing at a version"}},

@@ -191,6 +191,9 @@ type Proc struct {
 	// Returned is the result, under the name of its type, or "result"; nil: void.
 	Returned *Member
 
+	// Streamed is what Returned was, of a procedure that streams its results; set by Stubs.
+	Streamed *Member
+
 	// The results of [Stubs].
 
 	Idempotent, Inline bool

@@ -89,6 +89,11 @@ func (g *generator) clientMethod(s *service, m *method) {
 		params, args = params+", "+strings.Join(m.bufs, ", ")+" []byte", args+", "+strings.Join(m.bufs, ", ")
 	}
 	args = strings.TrimPrefix(args, ", ")
+	if m.Streamed != nil {
+		g.clientStream(s, m, params, args)
+		g.clientCall(s, m, params)
+		return
+	}
 	results, res, done := "error", "", "func(error)"
 	if m.result() != nil {
 		typ := g.typ(m.result())
@@ -106,7 +111,26 @@ func (g *generator) clientMethod(s *service, m *method) {
 	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, args)
 	g.p("p.StartFunc(call, func(err error) { done(c.%sEnded(call, err)) })\n}\nreturn err\n}", own)
 
-	g.p("\nfunc (c *%s) %sCall(%s) (*rpc.Call, error) {", s.client, own, strings.TrimPrefix(params, ", "))
+	g.clientCall(s, m, params)
+
+	if m.result() == nil {
+		results = "error"
+	}
+	failed := "failed"
+	if m.result() == nil {
+		failed = "err"
+	}
+	g.p("\nfunc (c *%s) %sEnded(call *rpc.Call, %s error) %s {", s.client, own, failed, results)
+	if m.result() != nil {
+		g.p("err = failed")
+	}
+	g.clientResults(s, m)
+	g.p("}")
+}
+
+// clientCall writes the function that makes the Call of a method.
+func (g *generator) clientCall(s *service, m *method, params string) {
+	g.p("\nfunc (c *%s) %sCall(%s) (*rpc.Call, error) {", s.client, lower(m.name), strings.TrimPrefix(params, ", "))
 	g.wrap = fmt.Sprintf(`nil, fmt.Errorf("%sarguments: %%%%w", %%s)`, s.called(m))
 	checks := g.capture(func() {
 		for _, p := range m.params {
@@ -130,20 +154,6 @@ func (g *generator) clientMethod(s *service, m *method) {
 		g.p("call.Receive(%s)", buf)
 	}
 	g.p("return call, nil\n}")
-
-	if m.result() == nil {
-		results = "error"
-	}
-	failed := "failed"
-	if m.result() == nil {
-		failed = "err"
-	}
-	g.p("\nfunc (c *%s) %sEnded(call *rpc.Call, %s error) %s {", s.client, own, failed, results)
-	if m.result() != nil {
-		g.p("err = failed")
-	}
-	g.clientResults(s, m)
-	g.p("}")
 }
 
 // wrap returns the expression of an error of the transport as the client returns it.

@@ -98,6 +98,7 @@ const (
 	pkgOncrpc = "github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	pkgRPC    = "github.com/rpcrdma/rpcrdma/rpc"
 	pkgGen    = "github.com/rpcrdma/rpcrdma/rpc/gen"
+	pkgStream = "github.com/rpcrdma/rpcrdma/rpc/stream"
 )
 
 // use notes packages that are in use.

@@ -2,6 +2,7 @@ package gen
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
@@ -9,7 +10,7 @@ import (
 
 // server writes the interface of a version's server, and what executes calls with it.
 func (g *generator) server(s *service) {
-	g.use("context", pkgRPC, pkgOncrpc, pkgGen)
+	g.use("context", pkgRPC, pkgOncrpc)
 	g.p(`
 // %[3]s %[1]sServer executes %[2]s.
 // Its methods are called by many goroutines at once.
@@ -79,9 +80,13 @@ type %[3]sHandler struct {
 	impl %[1]sServer
 `, s.base, s.doc, s.local, article(s.base))
 	for _, m := range s.procs {
-		if m.pooled() {
+		if m.pooled() && m.Streamed == nil {
+			g.use(pkgGen)
 			g.p("%sCalls gen.Pool[%s%sCall]", lower(m.name), s.local, m.name)
 		}
+	}
+	if slices.ContainsFunc(s.procs, func(m *method) bool { return m.Streamed != nil }) {
+		g.p("streams stream.Streams")
 	}
 	g.p("}")
 	g.p(`
@@ -136,6 +141,10 @@ func (g *generator) serverParams(m *method, named bool) string {
 	if m.result() != nil {
 		list = append(list, "res *"+g.typ(m.result()))
 	}
+	if m.Streamed != nil {
+		g.use(pkgStream)
+		list = append(list, "out *stream.Sender["+g.typ(m.Streamed.Type)+"]")
+	}
 	if !named {
 		for i, p := range list {
 			_, list[i], _ = strings.Cut(p, " ")
@@ -146,6 +155,10 @@ func (g *generator) serverParams(m *method, named bool) string {
 
 // serverMethod writes the method of the handler for one procedure.
 func (g *generator) serverMethod(s *service, m *method) {
+	if m.Streamed != nil {
+		g.serverStream(s, m)
+		return
+	}
 	typ := s.local + m.name + "Call"
 	if m.pooled() {
 		g.p("\n// %s %s is one call of %s.\ntype %s struct {", article(s.base), typ, m.Name, typ)

@@ -228,7 +228,7 @@ func lower(name string) string { return strings.ToLower(name[:1]) + name[1:] }
 var reserved = map[string]bool{
 	"b": true, "c": true, "call": true, "ctx": true, "d": true, "err": true, "h": true, "i": true, "impl": true, "kept": true,
 	"dec": true, "done": true, "failed": true, "p": true, "req": true, "res": true, "results": true, "x": true,
-	"context": true, "fmt": true, "oncrpc": true, "rpc": true, "gen": true, "xdr": true, "strconv": true,
+	"context": true, "fmt": true, "oncrpc": true, "rpc": true, "gen": true, "iter": true, "out": true, "stream": true, "v": true, "xdr": true, "strconv": true,
 }
 
 // taken reports whether a function that is generated refers to something else by the name.
