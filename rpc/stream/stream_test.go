@@ -457,7 +457,9 @@ func TestHostile(t *testing.T) {
 		}
 		defer cl.Close()
 		n, last := 0, error(nil)
-		stream.Receive(context.Background(), cl, call(0), nil, func(d *xdr.Decoder) uint32 { return d.Uint32() })(func(_ uint32, err error) bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		stream.Receive(ctx, cl, call(0), nil, func(d *xdr.Decoder) uint32 { return d.Uint32() })(func(_ uint32, err error) bool {
 			if n == 0 {
 				time.Sleep(time.Minute) // all have been sent
 			}
