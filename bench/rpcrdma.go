@@ -419,7 +419,9 @@ func (e Ends) dial(p fabric.Provider, addr string, cfg *transport.ClientConfig) 
 	if e.Group == 0 {
 		return transport.Dial(context.Background(), p, addr, cfg)
 	}
-	return transport.DialGroup(context.Background(), p, []string{addr}, &transport.GroupConfig{ClientConfig: *cfg, Connections: e.Group})
+	several := *cfg
+	several.Connections = e.Group
+	return transport.DialGroup(context.Background(), p, []string{addr}, &several)
 }
 
 // keep registers the memory of a call's items with all clients.

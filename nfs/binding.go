@@ -40,7 +40,7 @@ func (Binding) Idempotent(p rpc.Procedure) bool {
 	return p.Proc == ProcNull || nfsV3Binding{}.Idempotent(p) || mountV3Binding{}.Idempotent(p)
 }
 
-// Idempotent is Binding.Idempotent for transport.GroupConfig: which calls may be made again by way
+// Idempotent is Binding.Idempotent for transport.ClientConfig: which calls may be made again by way
 // of another connection. A WRITE that was outstanding when its connection was lost may be executed
 // once more after it has been answered; a client that writes to the same place again meanwhile has
 // to know that, as it has to when a single connection is made again.

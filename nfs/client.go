@@ -111,10 +111,11 @@ func (o *Options) dial(ctx context.Context, p fabric.Provider, addr string) (tra
 	if o.Connections == 0 || o.Connections == 1 {
 		return transport.Dial(ctx, p, addr, o.Transport)
 	}
-	cfg := transport.GroupConfig{Connections: o.Connections, Idempotent: Idempotent}
+	var cfg transport.ClientConfig
 	if o.Transport != nil {
-		cfg.ClientConfig = *o.Transport
+		cfg = *o.Transport
 	}
+	cfg.Connections, cfg.Idempotent = o.Connections, Idempotent
 	return transport.DialGroup(ctx, p, []string{addr}, &cfg)
 }
 

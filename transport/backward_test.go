@@ -1054,7 +1054,7 @@ func TestInlineCalls(t *testing.T) {
 	t.Run("at a client", func(t *testing.T) {
 		var g *Group
 		prog := inlineCaller(t, func(cn *Conn) []rpc.Caller { return []rpc.Caller{cn, g.First(), g} })
-		cfg := &GroupConfig{ClientConfig: ClientConfig{Callbacks: []rpc.Program{prog}}}
+		cfg := &ClientConfig{Callbacks: []rpc.Program{prog}}
 		group(t, cfg, []string{"a"}, func(s *spots, p *peer, it *Group) {
 			g = it
 			p.send(callBytes(rpcrdma.Header{XID: 7}, 1), 0)

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
-// A ClientConfig holds what a Client can choose. The zero value and a nil pointer are the
+// A ClientConfig holds what a Client or a Group can choose. The zero value and a nil pointer are the
 // defaults. It is not modified, and may be shared.
 type ClientConfig struct {
 	Config
@@ -60,6 +60,18 @@ type ClientConfig struct {
 	// IdleTimeout is how long a Client without Callbacks keeps an idle connection; the next call makes
 	// a new one. Zero is forever.
 	IdleTimeout time.Duration
+
+	// Connections is how many connections a Group has at most, from 1 to MaxConnections, or one to
+	// each address if that is more. When all of them are lost, one is added to each address that
+	// has none. Zero is 2. A Client has one, whatever this is.
+	Connections int
+
+	// Idempotent, for a Group, reports whether a call may be executed twice, the second time by way of
+	// another connection, and the first time late, after the second: calls that read, and calls that
+	// change nothing when repeated. When the connection of such a call is lost, the call is made at
+	// once on another. Nil is for none: a call that was sent waits for its own connection. It is called
+	// for calls that have been sent and have lost their connection, by the goroutine that made the call.
+	Idempotent func(prog, vers, proc uint32) bool
 
 	// VersionCache remembers which servers speak version 1 alone, so that clients with
 	// VersionAuto need not ask. Nil: each client has its own. See NewVersionCache.

@@ -230,8 +230,9 @@ func (w *world) requester(t testing.TB, cfg *transport.Settings) transport.Reque
 	if w.conns == 0 {
 		return w.dial(t, cfg)
 	}
-	g, err := transport.DialGroup(bg, w.provider, []string{w.addr},
-		&transport.GroupConfig{ClientConfig: *transport.Once(cfg).Client(), Connections: w.conns})
+	several := transport.Once(cfg).Client()
+	several.Connections = w.conns
+	g, err := transport.DialGroup(bg, w.provider, []string{w.addr}, several)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,29 +17,6 @@ import (
 
 // A Group's calls, and its end. How its connections are made is in groupdial.go.
 
-// A GroupConfig holds what a Group can choose. The zero value and a nil pointer are the
-// defaults. It is not modified, and may be shared.
-type GroupConfig struct {
-	// ClientConfig is that of each connection, with these differences. Callbacks and
-	// OnReconnect are those of the first connection alone: see Group.First. Connections that
-	// were added are closed after IdleTimeout without calls, or, if that is zero, after 30
-	// seconds. With NoReconnect they stay, a connection that is lost is not made again, and
-	// the Group ends with its last one.
-	ClientConfig
-
-	// Connections is how many connections there are at most, from 1 to MaxConnections, or one to
-	// each address if that is more. When all of them are lost, one is added to each address that
-	// has none. Zero is 2.
-	Connections int
-
-	// Idempotent reports whether a call may be executed twice, the second time by way of another
-	// connection, and the first time late, after the second: calls that read, and calls that change
-	// nothing when repeated. When the connection of such a call is lost, the call is made at once on
-	// another. Nil is for none: a call that was sent waits for its own connection. It is called for
-	// calls that have been sent and have lost their connection, by the goroutine that made the call.
-	Idempotent func(prog, vers, proc uint32) bool
-}
-
 // Limits and defaults of a Group.
 const (
 	MaxConnections = 64 // connections, and addresses
@@ -53,7 +30,7 @@ const (
 )
 
 // A Group is several connections to one server, as one Requester. It begins with one connection, adds
-// others up to GroupConfig.Connections while the existing ones have too much to do, and closes them
+// others up to ClientConfig.Connections while the existing ones have too much to do, and closes them
 // when they are no longer needed. Its methods may be called by many goroutines at once.
 //
 // # Which connection a call uses
@@ -77,7 +54,7 @@ const (
 // that it was sent on to be made again, to the same address, and is sent again there, as
 // [Client.Call] describes: a server's reply cache knows it by its xid and by the client's succession
 // of connections, and answers without executing it twice. On another connection of the Group it would
-// be another client's call. So it does not go there, unless GroupConfig.Idempotent allows it. If the
+// be another client's call. So it does not go there, unless ClientConfig.Idempotent allows it. If the
 // address never comes back, a call of another kind ends with its context and a *LostError that says
 // it may have been executed; with NoResend it does at once.
 //
@@ -87,13 +64,20 @@ const (
 // When a server disappears silently, its connection is lost after ClientConfig.KeepAlive. Without
 // that it gets calls as long as it has room, as a single Client's does.
 //
+// # Configuration
+//
+// A connection has the ClientConfig of the Group, with these differences. Callbacks, Streams and OnReconnect are
+// those of the first connection alone: see [Group.First]. Connections that were added are closed after
+// IdleTimeout without calls, or, if that is zero, after 30 seconds. With NoReconnect they stay, a
+// connection that is lost is not made again, and the Group ends with its last one.
+//
 // # Order
 //
 // Calls that are outstanding together have no order, as on one connection. A call that was given
 // up may be executed after one that was made later.
 type Group struct {
 	provider fabric.Provider
-	cfg      GroupConfig   // with its defaults in place
+	cfg      ClientConfig  // with its defaults in place
 	first    *ClientConfig // of the first member
 	others   *ClientConfig
 	most     int // members
@@ -341,7 +325,7 @@ func (g *Group) end(err error) {
 func (g *Group) over() { g.once.Do(func() { close(g.done) }) }
 
 // First returns the Client of the first connection. The Group keeps owning it. The server's calls
-// come on it, and GroupConfig.OnReconnect is called for it alone: so the call that announces to a
+// come on it, and ClientConfig.OnReconnect is called for it alone: so the call that announces to a
 // server that this end is ready for calls has to be made with it, and not with the Group. The other
 // connections drop what the server calls. It is the one connection that a Group keeps, unless
 // IdleTimeout says otherwise. To close it is to take it out of the Group.
@@ -447,18 +431,17 @@ func (g *Group) finish(end func(cl *Client) error) error {
 	return nil
 }
 
-// settle returns cfg with its defaults in place.
-func (cfg *GroupConfig) settle(addrs int) (c GroupConfig, err error) {
-	if cfg != nil {
-		c = *cfg
+// settleGroup is settle for a Group with so many addresses.
+func (cfg *ClientConfig) settleGroup(addrs int) (c ClientConfig, err error) {
+	if c, _, err = cfg.settle(); err != nil {
+		return c, err
 	}
 	setDefault(&c.Connections, defaultConnections)
-	if err := within("GroupConfig", []limit{{"Connections", c.Connections, 1, MaxConnections}}); err != nil {
+	if err := within("ClientConfig", []limit{{"Connections", c.Connections, 1, MaxConnections}}); err != nil {
 		return c, err
 	}
 	if addrs < 1 || addrs > MaxConnections {
 		return c, fmt.Errorf("transport: %d addresses for a Group, want 1 to %d", addrs, MaxConnections)
 	}
-	c.ClientConfig, _, err = c.ClientConfig.settle()
-	return c, err
+	return c, nil
 }

@@ -89,7 +89,7 @@ func inSpots(t *testing.T, script func(s *spots)) {
 }
 
 // group runs a conversation with a group that has one connection, to p, at address "a".
-func group(t *testing.T, cfg *GroupConfig, addrs []string, script func(s *spots, p *peer, g *Group)) {
+func group(t *testing.T, cfg *ClientConfig, addrs []string, script func(s *spots, p *peer, g *Group)) {
 	t.Helper()
 	inSpots(t, func(s *spots) {
 		p := s.next("a")
@@ -99,7 +99,7 @@ func group(t *testing.T, cfg *GroupConfig, addrs []string, script func(s *spots,
 	})
 }
 
-func (s *spots) dial(cfg *GroupConfig, addrs ...string) *Group {
+func (s *spots) dial(cfg *ClientConfig, addrs ...string) *Group {
 	s.t.Helper()
 	g, err := DialGroup(bg, s, addrs, plain(cfg))
 	if err != nil {
@@ -110,8 +110,8 @@ func (s *spots) dial(cfg *GroupConfig, addrs ...string) *Group {
 }
 
 // plain is cfg with version 1 alone, which has no messages at set-up.
-func plain(cfg *GroupConfig) *GroupConfig {
-	var c GroupConfig
+func plain(cfg *ClientConfig) *ClientConfig {
+	var c ClientConfig
 	if cfg != nil {
 		c = *cfg
 	}
@@ -160,7 +160,7 @@ func (p *peer) answer(n, credits uint32) rpcrdma.Header {
 
 // two runs a conversation with a group of two connections, p at "a" and q at "b", of two credits
 // each.
-func two(t *testing.T, cfg *GroupConfig, script func(s *spots, p, q *peer, g *Group)) {
+func two(t *testing.T, cfg *ClientConfig, script func(s *spots, p, q *peer, g *Group)) {
 	t.Helper()
 	group(t, cfg, []string{"a", "b"}, func(s *spots, p *peer, g *Group) {
 		p.grant(2, g)
@@ -238,7 +238,7 @@ func TestGroupSpreads(t *testing.T) {
 	})
 
 	t.Run("a connection is added when all are busy for a while, not for a moment, and no more than there may be", func(t *testing.T) {
-		group(t, &GroupConfig{Connections: 3}, []string{"a"}, func(s *spots, p *peer, g *Group) {
+		group(t, &ClientConfig{Connections: 3}, []string{"a"}, func(s *spots, p *peer, g *Group) {
 			p.grant(1, g)
 			async(g, bg, numbered(0))
 			async(g, bg, numbered(1))
@@ -354,7 +354,7 @@ func TestGroupIdle(t *testing.T) {
 
 // TestGroupFailover: what happens to calls when their connection is lost.
 func TestGroupFailover(t *testing.T) {
-	reads := &GroupConfig{Idempotent: func(_, _, proc uint32) bool { return proc == 7 }}
+	reads := &ClientConfig{Idempotent: func(_, _, proc uint32) bool { return proc == 7 }}
 
 	t.Run("a call that waits for a credit goes to another connection at once, one that was sent to the next of its own", func(t *testing.T) {
 		two(t, nil, func(s *spots, p, q *peer, g *Group) {
@@ -527,7 +527,7 @@ func TestGroupAllLost(t *testing.T) {
 	})
 
 	t.Run("an address without a connection is tried, too", func(t *testing.T) {
-		group(t, &GroupConfig{Connections: 1}, []string{"a", "b"}, func(s *spots, p *peer, g *Group) {
+		group(t, &ClientConfig{Connections: 1}, []string{"a", "b"}, func(s *spots, p *peer, g *Group) {
 			p.hangUp()
 			synctest.Wait()
 			q := s.next("b")
@@ -590,7 +590,7 @@ func TestGroupAllLost(t *testing.T) {
 	})
 
 	t.Run("an idempotent call that was sent says so though it waits for any connection", func(t *testing.T) {
-		two(t, &GroupConfig{Idempotent: func(_, _, _ uint32) bool { return true }}, func(s *spots, p, q *peer, g *Group) {
+		two(t, &ClientConfig{Idempotent: func(_, _, _ uint32) bool { return true }}, func(s *spots, p, q *peer, g *Group) {
 			ctx, cancel := context.WithTimeout(bg, time.Minute)
 			defer cancel()
 			done := async(g, ctx, numbered(0))
@@ -606,7 +606,7 @@ func TestGroupAllLost(t *testing.T) {
 	})
 
 	t.Run("with NoReconnect the group ends with its last connection", func(t *testing.T) {
-		two(t, &GroupConfig{ClientConfig: ClientConfig{NoReconnect: true}}, func(s *spots, p, q *peer, g *Group) {
+		two(t, &ClientConfig{NoReconnect: true}, func(s *spots, p, q *peer, g *Group) {
 			time.Sleep(time.Hour) // and keeps what is idle
 			sent := async(g, bg, numbered(0))
 			p.message("a call")
@@ -679,13 +679,13 @@ func TestDialGroup(t *testing.T) {
 	t.Run("what makes no sense", func(t *testing.T) {
 		for _, tt := range []struct {
 			addrs []string
-			cfg   *GroupConfig
+			cfg   *ClientConfig
 		}{
 			{nil, nil},
 			{make([]string, 65), nil},
-			{[]string{"a"}, &GroupConfig{Connections: -1}},
-			{[]string{"a"}, &GroupConfig{Connections: 65}},
-			{[]string{"a"}, &GroupConfig{ClientConfig: ClientConfig{Config: Config{Credits: -1}}}},
+			{[]string{"a"}, &ClientConfig{Connections: -1}},
+			{[]string{"a"}, &ClientConfig{Connections: 65}},
+			{[]string{"a"}, &ClientConfig{Config: Config{Credits: -1}}},
 		} {
 			if g, err := DialGroup(bg, &spots{}, tt.addrs, tt.cfg); err == nil || g != nil {
 				t.Errorf("%d addresses, %+v: no error", len(tt.addrs), tt.cfg)
@@ -793,7 +793,7 @@ func TestGroupEnds(t *testing.T) {
 // it alone.
 func TestGroupCallbacks(t *testing.T) {
 	var told []*Client
-	cfg := &GroupConfig{ClientConfig: ClientConfig{Callbacks: callback(), OnReconnect: func(cl *Client) { told = append(told, cl) }}}
+	cfg := &ClientConfig{Callbacks: callback(), OnReconnect: func(cl *Client) { told = append(told, cl) }}
 	two(t, cfg, func(s *spots, p, q *peer, g *Group) {
 		p.send(callBytes(rpcrdma.Header{XID: 5}, 0), 0)
 		if h, _ := p.message("the reply"); h.XID != 5 {
@@ -827,7 +827,7 @@ func TestGroupVersion(t *testing.T) {
 		s.lines["a"] = []*peer{p, q}
 		var g *Group
 		var err error
-		cfg := &GroupConfig{ClientConfig: ClientConfig{Config: Config{NoRemoteInvalidation: true}}}
+		cfg := &ClientConfig{Config: Config{NoRemoteInvalidation: true}}
 		go func() { g, err = DialGroup(bg, s, []string{"a"}, cfg) }()
 		p.speaks2()
 		settle()

@@ -40,7 +40,7 @@ type place struct {
 // one before has failed or has not answered within a quarter of a second, and the others are given
 // up when the first has connected. If none does, the error is a *DialError, or, with several
 // addresses, unwraps to one for each.
-func DialGroup(ctx context.Context, p fabric.Provider, addrs []string, cfg *GroupConfig) (*Group, error) {
+func DialGroup(ctx context.Context, p fabric.Provider, addrs []string, cfg *ClientConfig) (*Group, error) {
 	g, err := newGroup(p, addrs, cfg)
 	if err != nil {
 		return nil, err
@@ -54,15 +54,15 @@ func DialGroup(ctx context.Context, p fabric.Provider, addrs []string, cfg *Grou
 	return g, nil
 }
 
-func newGroup(p fabric.Provider, addrs []string, cfg *GroupConfig) (*Group, error) {
-	c, err := cfg.settle(len(addrs))
+func newGroup(p fabric.Provider, addrs []string, cfg *ClientConfig) (*Group, error) {
+	c, err := cfg.settleGroup(len(addrs))
 	if err != nil {
 		return nil, err
 	}
 	if c.VersionCache == nil {
 		c.VersionCache = NewVersionCache(0)
 	}
-	first, others := c.ClientConfig, c.ClientConfig
+	first, others := c, c
 	others.Callbacks, others.OnReconnect, others.streams, others.Streams = nil, nil, nil, false
 	if cfg == nil || cfg.KeepAlive == 0 {
 		others.KeepAlive = 0 // a default for Callbacks

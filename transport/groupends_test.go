@@ -132,9 +132,8 @@ func TestGroupOnce(t *testing.T) {
 				server.Close()
 				<-served
 			}()
-			g, err := transport.DialGroup(bg, provider, []string{at.Addr().String()}, &transport.GroupConfig{
-				Connections:  4,
-				ClientConfig: transport.ClientConfig{MaxPause: 20 * time.Millisecond, Config: transport.Config{Credits: 4}},
+			g, err := transport.DialGroup(bg, provider, []string{at.Addr().String()}, &transport.ClientConfig{
+				Connections: 4, MaxPause: 20 * time.Millisecond, Config: transport.Config{Credits: 4},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -193,9 +192,9 @@ func TestGroupRestart(t *testing.T) {
 		return s, l.Addr().String(), served
 	}
 	s, addr, served := serve(b.addr)
-	g, err := transport.DialGroup(bg, p, []string{addr}, &transport.GroupConfig{Connections: 3,
-		ClientConfig: transport.ClientConfig{MaxPause: 20 * time.Millisecond},
-		Idempotent:   func(_, _, _ uint32) bool { return true }})
+	g, err := transport.DialGroup(bg, p, []string{addr}, &transport.ClientConfig{Connections: 3,
+		MaxPause:   20 * time.Millisecond,
+		Idempotent: func(_, _, _ uint32) bool { return true }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +249,7 @@ func TestGroupCloseUnderLoad(t *testing.T) {
 	for i := range b.count(30) {
 		leak.Check(t)
 		w := b.start(t, &transport.Settings{Credits: 8})
-		g, err := transport.DialGroup(bg, w.provider, []string{w.addr}, &transport.GroupConfig{Connections: 4})
+		g, err := transport.DialGroup(bg, w.provider, []string{w.addr}, &transport.ClientConfig{Connections: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -312,7 +311,7 @@ func ExampleDialGroup() {
 	ctx := context.Background()
 	group, err := transport.DialGroup(ctx, iwarp.New(iwarp.Config{}),
 		[]string{"192.0.2.1:20049", "198.51.100.1:20049"},
-		&transport.GroupConfig{
+		&transport.ClientConfig{
 			Connections: 4,
 			Idempotent:  func(prog, _, proc uint32) bool { return prog == 0x20000001 && proc == 1 },
 		})

@@ -441,7 +441,9 @@ func (p *player) dial(ctx context.Context, rng *rand.Rand, addr string, cfg *tra
 	defer cancel()
 	provider, addr := p.at(addr)
 	if group {
-		return transport.DialGroup(ctx, provider, []string{addr}, &transport.GroupConfig{ClientConfig: *cfg, Connections: 1 + rng.IntN(3)})
+		several := *cfg
+		several.Connections = 1 + rng.IntN(3)
+		return transport.DialGroup(ctx, provider, []string{addr}, &several)
 	}
 	return transport.Dial(ctx, provider, addr, cfg)
 }

@@ -258,9 +258,9 @@ func (o *Options) DialGroup(ctx context.Context, stderr io.Writer, addr string, 
 	if conns == 1 {
 		return o.DialAddr(ctx, stderr, addr, prog, vers, cfg)
 	}
-	cfg.NoReconnect = true
+	cfg.NoReconnect, cfg.Connections = true, conns
 	at, err = o.connect(ctx, stderr, addr, prog, vers, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
-		c, err = transport.DialGroup(ctx, p, []string{addr}, &transport.GroupConfig{ClientConfig: *cfg, Connections: conns})
+		c, err = transport.DialGroup(ctx, p, []string{addr}, cfg)
 		return err
 	})
 	return c, at, err
