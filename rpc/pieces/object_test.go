@@ -23,7 +23,7 @@ import (
 // With more than memory has:
 //
 //	go test ./rpc/pieces -run TestTransport -object 10737418240 -timeout 1h
-var objectSize = flag.Int64("object", 64<<20+5, "`bytes` of the object that TestTransport moves each way")
+var objectSize = flag.Int64("object", 16<<20+5, "`bytes` of the object that TestTransport moves each way")
 
 // The program of TestTransport reads and writes one object, which it does not keep.
 const (
@@ -171,6 +171,8 @@ func testObject(t *testing.T, b *testbed.Bed) {
 		t.Fatal(err)
 	}
 	end := int64(0)
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	buf := make([]byte, options.Size)
 	for _, off := range slices.Sorted(maps.Keys(o.pieces)) {
 		p := o.pieces[off]
