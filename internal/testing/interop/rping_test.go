@@ -507,11 +507,12 @@ func (r *program) wantExit() {
 	}
 }
 
-// wantSuccess wants rping to exit successfully.
+// wantSuccess wants rping to exit successfully. At its end one of its threads closes the channel from which another
+// reads events; if that one is late, it ends the process with an error. What was said before counts.
 func (r *program) wantSuccess() {
 	r.t.Helper()
 	r.wantExit()
-	if r.err != nil {
+	if r.err != nil && !strings.HasSuffix(strings.TrimSpace(r.stderr.String()), "rdma_get_cm_event: Bad file descriptor") {
 		r.t.Errorf("rping failed: %s", r.state())
 	}
 }
