@@ -1873,8 +1873,8 @@ func (c *nfsV3Client) commitEnded(call *rpc.Call, failed error) (res CommitRes, 
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
-// the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error goes to Config.Logger, and is
+// SYSTEM_ERR to the caller, unless the results have an arm for its text. So are results that Check refuses.
 type NfsV3Server interface {
 	// Getattr executes NFSPROC3_GETATTR.
 	Getattr(ctx context.Context, req *rpc.Request, args FileHandle, res *GetAttrRes) error
@@ -3216,8 +3216,8 @@ func (c *mountV3Client) exportEnded(call *rpc.Call, failed error) (res ExportRes
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
-// the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error goes to Config.Logger, and is
+// SYSTEM_ERR to the caller, unless the results have an arm for its text. So are results that Check refuses.
 type MountV3Server interface {
 	// Mnt executes MOUNTPROC3_MNT.
 	Mnt(ctx context.Context, req *rpc.Request, args DirPath, res *MntRes) error

@@ -3,7 +3,9 @@ package rpc
 import (
 	"fmt"
 	"net"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
@@ -28,6 +30,21 @@ func (e *ClosedError) Unwrap() []error {
 		return []error{net.ErrClosed}
 	}
 	return []error{net.ErrClosed, e.Reason}
+}
+
+// A HandlerError is an error that a method of a server returned, where the interface has room for its text: see the
+// comment error in command xdrgen. The results mean nothing.
+type HandlerError struct {
+	Text string // as the server sent it
+}
+
+func (e *HandlerError) Error() string {
+	return "the server failed: " + strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, e.Text)
 }
 
 // A StallError is why this end closed a connection: the peer has made no progress with

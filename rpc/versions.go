@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -35,18 +36,39 @@ func (w *Response) FailArgs(req *Request, err error) {
 // SYSTEM_ERR to the caller, and Config.Logger gets them: an *oncrpc.RPCError is another server's,
 // and says nothing of this one.
 func (w *Response) FailWith(req *Request, err error) {
-	var stat oncrpc.AcceptStat
-	if errors.As(err, &stat) && (stat == oncrpc.GarbageArgs || stat == oncrpc.ProcUnavail || stat == oncrpc.SystemErr) {
-		w.Fail(stat)
-		return
-	}
-	var denied oncrpc.AuthStat
-	if errors.As(err, &denied) && denied != oncrpc.AuthOK {
+	stat, denied := ofRPC(err)
+	switch {
+	case denied != oncrpc.AuthOK:
 		w.Deny(denied)
-		return
+	case stat != oncrpc.Success:
+		w.Fail(stat)
+	default:
+		w.Fail(oncrpc.SystemErr)
+		req.o.LogFailed(req.Prog, req.Vers, req.Proc, err)
 	}
-	w.Fail(oncrpc.SystemErr)
+}
+
+// ErrorText returns the text of an error that FailWith would answer with a SYSTEM_ERR of its own, in at most most bytes
+// of UTF-8, and logs the error. ok is false for nil and for the errors of RPC.
+func (w *Response) ErrorText(req *Request, err error, most uint32) (text string, ok bool) {
+	if stat, denied := ofRPC(err); err == nil || stat != oncrpc.Success || denied != oncrpc.AuthOK {
+		return "", false
+	}
 	req.o.LogFailed(req.Prog, req.Vers, req.Proc, err)
+	text = strings.ToValidUTF8(err.Error(), "?")
+	if uint64(len(text)) > uint64(most) {
+		text = strings.ToValidUTF8(text[:most], "")
+	}
+	return text, true
+}
+
+// ofRPC returns the status that an error is, or wraps: Success and AuthOK if it has none.
+func ofRPC(err error) (stat oncrpc.AcceptStat, denied oncrpc.AuthStat) {
+	if errors.As(err, &stat) && (stat == oncrpc.GarbageArgs || stat == oncrpc.ProcUnavail || stat == oncrpc.SystemErr) {
+		return stat, oncrpc.AuthOK
+	}
+	errors.As(err, &denied)
+	return oncrpc.Success, denied
 }
 
 // Versions makes one Program of several versions of it. All have to be of the same program and of

@@ -37,6 +37,12 @@
 //   - /* max: 65536 */: in results, the member has at most so many bytes of contents. The number
 //     may be a constant's name, or a member of the arguments, as in /* max: args.count */; of several,
 //     with commas between, the largest counts, up to 16 MiB.
+//   - /* deadline */, at an unsigned int in a structure of arguments: the milliseconds until the deadline
+//     of the client's context. The client sets it, unless its context has none, and the handler's context
+//     has the deadline. Calls of a Pipeline, and streams, have the caller's number.
+//   - /* error */, at a string for one case of the union that a procedure returns: the text of an error of
+//     the handler that would otherwise be SYSTEM_ERR, cut to the bound of the string. The client's method
+//     returns it as a *rpc.HandlerError.
 //
 // Comments after procedures:
 //
@@ -115,8 +121,8 @@
 // is not in use any more. Calls with other arguments than declared are GARBAGE_ARGS, and those for which there is no
 // memory SYSTEM_ERR: what they take, decoded, counts in Config.MaxMemory, and rpc.Request.LimitMemory
 // raises the limit of one call. For results that is MaxDecoded of a client. An error is the
-// oncrpc.AcceptStat or AuthStat that it is or wraps, or else SYSTEM_ERR, with a record in
-// Config.Logger. Program.Auth and wrappers of package middleware go around the program that is made.
+// oncrpc.AcceptStat or AuthStat that it is or wraps, or else SYSTEM_ERR, or a result with its text, with a
+// record in Config.Logger. Program.Auth and wrappers of package middleware go around the program that is made.
 //
 // Clients and servers refuse arguments and results with pad bytes that are not zero, which RFC 4506
 // section 3 does not have, except after items of arguments. A comment /* lax */ at a version has

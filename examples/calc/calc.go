@@ -244,8 +244,8 @@ func (c *CalcV1Client) evaluateEnded(call *rpc.Call, failed error) (res Result, 
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
-// the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error goes to Config.Logger, and is
+// SYSTEM_ERR to the caller, unless the results have an arm for its text. So are results that Check refuses.
 type CalcV1Server interface {
 	// Evaluate executes CALC_EVALUATE.
 	Evaluate(ctx context.Context, req *rpc.Request, args *Expression, res *Result) error

@@ -126,8 +126,8 @@ func (c *EchoV1Client) sayEnded(call *rpc.Call, failed error) (res Text, err err
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
-// the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error goes to Config.Logger, and is
+// SYSTEM_ERR to the caller, unless the results have an arm for its text. So are results that Check refuses.
 type EchoV1Server interface {
 	// Say executes ECHO_SAY.
 	Say(ctx context.Context, req *rpc.Request, said Text, res *Text) error

@@ -133,8 +133,8 @@ func (c *MoveV1Client) sumEnded(call *rpc.Call, failed error) (res Sum, err erro
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
-// the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error goes to Config.Logger, and is
+// SYSTEM_ERR to the caller, unless the results have an arm for its text. So are results that Check refuses.
 type MoveV1Server interface {
 	// Sum executes MOVE_SUM.
 	Sum(ctx context.Context, req *rpc.Request, args *File, res *Sum) error

@@ -3,10 +3,12 @@
 package gen
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -64,6 +66,24 @@ func Wrap(call *rpc.Call, err error) error {
 		return err
 	}
 	return fmt.Errorf("%s: %w", call.Names.CallName(call.Proc), err)
+}
+
+// TimeLeft returns the milliseconds until the deadline of ctx, at least 1, or 0 if it has none.
+func TimeLeft(ctx context.Context) uint32 {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return uint32(min(max(time.Until(deadline).Milliseconds(), 1), math.MaxUint32))
+}
+
+// Deadline returns ctx with the deadline that the caller's TimeLeft, in milliseconds, sets to a call. The
+// caller of Deadline calls cancel when the handler has returned.
+func Deadline(ctx context.Context, left uint32) (_ context.Context, cancel func()) {
+	if left == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, time.Duration(left)*time.Millisecond)
 }
 
 // A Walk goes through a stream for a Binding, generated ones above all, and notes its items. It

@@ -29,7 +29,7 @@ const (
 // reads the annotations, finds the items of each procedure that may be placed directly, and how
 // long results may get. The error joins an [*syntax.Error] for each mistake.
 func Stubs(spec *Spec) error {
-	s := &stubs{consts: make(map[string]int64), procs: make(map[string]bool), declared: make(map[*ddp]bool), lengths: make(map[*Type]int64)}
+	s := &stubs{consts: make(map[string]int64), procs: make(map[string]bool), declared: make(map[*ddp]bool), used: make(map[*Member]bool), lengths: make(map[*Type]int64)}
 	for _, c := range spec.Consts {
 		if n, ok := c.Value.Int64(); ok && !c.IsText {
 			s.consts[c.Name] = n
@@ -63,6 +63,9 @@ func Stubs(spec *Spec) error {
 			}
 		}
 	}
+	for _, t := range spec.Types {
+		s.unused(t)
+	}
 	return s.errs.Err()
 }
 
@@ -72,7 +75,8 @@ type stubs struct {
 	procs    map[string]bool // those that are declared
 	declared map[*ddp]bool   // those with procedures that have been looked up
 
-	lengths map[*Type]int64 // see longest
+	lengths map[*Type]int64  // see longest
+	used    map[*Member]bool // those of Failure and TimeLeft
 
 	// Of the procedure at hand.
 	proc    *Proc
@@ -114,7 +118,7 @@ func (s *stubs) annotations(t *Type) {
 		}
 	}
 	for _, m := range members {
-		s.only(m.Doc, "member", "go", "ddp", "max", "flat", "open") // the latter is of a body in it
+		s.only(m.Doc, "member", "go", "ddp", "max", "flat", "error", "deadline", "open") // the latter is of a body in it
 		if _, ok := most(m.Doc); ok && m.Type.Min == m.Type.Max {
 			s.errs.Add(m.Pos, "%s has a maximum, though its length is fixed", m.Name)
 		}
@@ -133,6 +137,48 @@ func (s *stubs) named(d *ddp) {
 			s.errs.Add(d.Pos, "ddp is for procedure %s, which is not declared", name)
 		}
 	}
+}
+
+// unused reports annotations error and deadline that no procedure has a use for.
+func (s *stubs) unused(t *Type) {
+	for _, m := range t.members() {
+		for _, a := range m.Doc.Annotations() {
+			if (a.Word == "error" || a.Word == "deadline") && !s.used[m] {
+				what := "a string with one case in the union that a procedure returns"
+				if a.Word == "deadline" {
+					what = "an unsigned int in the structure that is an argument"
+				}
+				s.errs.Add(a.Pos, "%s belongs to %s", a.Word, what)
+			}
+		}
+	}
+}
+
+// Failure returns the arm of the results that carries the text of a handler's error, or nil.
+func (p *Proc) Failure() *Arm {
+	if p.Returned == nil || p.Returned.Type.extern() {
+		return nil
+	}
+	for _, a := range p.Returned.Type.Base().Arms {
+		if a.Member != nil && annotated(a.Member.Doc, "error") && len(a.Labels) == 1 && !a.Default && a.Member.Type.Base().Kind == String {
+			return a
+		}
+	}
+	return nil
+}
+
+// TimeLeft returns the member of an argument that carries how long the caller waits, or nil.
+func (p *Proc) TimeLeft() (arg, member *Member) {
+	for _, a := range p.Args {
+		if t := a.Type.Base(); t.Kind == Struct && !a.Type.extern() {
+			for _, m := range t.Members {
+				if annotated(m.Doc, "deadline") && m.Type.Base().Kind == Uint32 {
+					return a, m
+				}
+			}
+		}
+	}
+	return nil, nil
 }
 
 // procedure completes one procedure.
@@ -159,6 +205,12 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 	}
 	if a, ok := most(p.Doc); ok && (p.Returned == nil || p.Returned.Type.Min == p.Returned.Type.Max) {
 		s.errs.Add(a.Pos, "%s has a maximum, though its result is void or of a fixed length", p.Name)
+	}
+	if a := p.Failure(); a != nil {
+		s.used[a.Member] = true
+	}
+	if _, m := p.TimeLeft(); m != nil {
+		s.used[m] = true
 	}
 	s.proc, s.failed = p, false
 	s.open, s.bounds = make(map[*Type]bool), make(map[*Type]Bound)

@@ -99,16 +99,19 @@ func (g *generator) clientMethod(s *service, m *method) {
 		typ := g.typ(m.result())
 		results, res, done = fmt.Sprintf("(res %s, err error)", typ), "res, ", fmt.Sprintf("func(%s, error)", typ)
 	}
-	own := lower(m.name)
+	own, background := lower(m.name), ""
+	if _, left := m.TimeLeft(); left != nil {
+		background = "context.Background(), "
+	}
 	g.p("")
 	g.prose(append([]string{fmt.Sprintf("%s calls %s.", m.name, m.Name)}, g.bufsDoc(m)...), m.Doc)
 	g.p("func (c *%s) %s(ctx context.Context%s) %s {", s.client, m.name, params, results)
-	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, args)
+	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, strings.Replace(background, "context.Background()", "ctx", 1)+args)
 	g.p("%serr = c.%sEnded(call, c.caller.Call(ctx, call))\n}\nreturn %serr\n}", res, own, res)
 
 	g.p("\n// %s starts a call of %s in p.", m.start, m.name)
 	g.p("func (c *%s) %s(p gen.Starter%s, done %s) error {", s.client, m.start, params, done)
-	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, args)
+	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, background+args)
 	g.p("p.StartFunc(call, func(err error) { done(c.%sEnded(call, err)) })\n}\nreturn err\n}", own)
 
 	g.clientCall(s, m, params)
@@ -130,6 +133,10 @@ func (g *generator) clientMethod(s *service, m *method) {
 
 // clientCall writes the function that makes the Call of a method.
 func (g *generator) clientCall(s *service, m *method, params string) {
+	arg, left := m.TimeLeft()
+	if left != nil {
+		params = ", ctx context.Context" + params
+	}
 	g.p("\nfunc (c *%s) %sCall(%s) (*rpc.Call, error) {", s.client, lower(m.name), strings.TrimPrefix(params, ", "))
 	g.wrap = fmt.Sprintf(`nil, fmt.Errorf("%sarguments: %%%%w", %%s)`, s.called(m))
 	checks := g.capture(func() {
@@ -144,6 +151,10 @@ func (g *generator) clientCall(s *service, m *method, params string) {
 		if strings.Contains(checks, "xdr.") {
 			g.use(pkgXDR)
 		}
+	}
+	if left != nil {
+		name := m.value(g, check.Path{arg})
+		g.p("if left := gen.TimeLeft(ctx); left > 0 {\ntimed := *%[1]s\ntimed.%[2]s = left\n%[1]s = &timed\n}", name, g.fieldName(left))
 	}
 	g.p("call := c.call(%s)", m.number)
 	g.clientArgs(m)
@@ -210,7 +221,12 @@ func (g *generator) clientResults(s *service, m *method) {
 			g.use(pkgXDR)
 		}
 	}
-	g.p("if err = d.End(); err != nil {\nerr = fmt.Errorf(\"results: %%w\", err)\n}\n}")
+	failed := ""
+	if a := m.Failure(); a != nil {
+		t := m.result().Base()
+		failed = fmt.Sprintf(" else if %s == %s {\nerr = &rpc.HandlerError{Text: res.%s}\n}", g.discriminant(t, "res"), g.label(t, a.Labels[0]), g.fields[t][a.Member])
+	}
+	g.p("if err = d.End(); err != nil {\nerr = fmt.Errorf(\"results: %%w\", err)\n}%s\n}", failed)
 	if !s.wrapped {
 		g.p("err = gen.Wrap(call, err)")
 	}

@@ -22,8 +22,8 @@ func (g *generator) server(s *service) {
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
-// the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error goes to Config.Logger, and is
+// SYSTEM_ERR to the caller, unless the results have an arm for its text. So are results that Check refuses.
 type %[1]sServer interface {`, s.base, s.doc, article(s.base))
 	for i, m := range s.procs {
 		if i > 0 {
@@ -202,6 +202,10 @@ func (g *generator) serverMethod(s *service, m *method) {
 		call += ", &x.res"
 	}
 	g.p("if err := d.End(); err != nil {\n%s\nres.FailArgs(req, err)\nreturn\n}", done)
+	if arg, left := m.TimeLeft(); left != nil {
+		g.use(pkgGen)
+		g.p("ctx, cancel := gen.Deadline(ctx, x.%s.%s)\ndefer cancel()", m.value(g, check.Path{arg}), g.fieldName(left))
+	}
 	g.p("err := h.impl.%s(%s)", m.name, call)
 	if m.result() == nil {
 		g.p("if err != nil {\nres.FailWith(req, err)\n}\n%s\n}", done)
@@ -217,6 +221,11 @@ func (g *generator) serverMethod(s *service, m *method) {
 
 // serverResults writes the statements that check and encode x.res.
 func (g *generator) serverResults(s *service, m *method) {
+	if a := m.Failure(); a != nil {
+		t := m.result().Base()
+		g.p("if text, ok := res.ErrorText(req, err, %d); ok {", a.Member.Type.Base().Len)
+		g.p("err, x.res = nil, %s{%s: %s, %s: text}\n}", g.typ(m.result()), g.fields[t][t.Discriminant], g.label(t, a.Labels[0]), g.fields[t][a.Member])
+	}
 	if hasBounds(m.result(), g.checked, false) {
 		check := fmt.Sprintf("check%s%s(&x.res)", s.base, m.name)
 		if methods(m.result()) {

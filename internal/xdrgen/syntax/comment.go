@@ -25,7 +25,7 @@ type Annotation struct {
 }
 
 // annotationWords are the comments that mean something to the compiler. All others are prose.
-var annotationWords = [...]string{"open", "ddp", "max", "idempotent", "inline", "oneway", "go", "distinct", "flat", "head", "extern", "lax", "independent", "wrapped", "scoped", "stream"}
+var annotationWords = [...]string{"open", "ddp", "max", "idempotent", "inline", "oneway", "go", "distinct", "flat", "head", "extern", "lax", "independent", "wrapped", "scoped", "stream", "error", "deadline"}
 
 // Annotations returns the comments that are annotations, in the order of the source.
 func (c Comments) Annotations() []Annotation {

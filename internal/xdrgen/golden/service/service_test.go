@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
@@ -71,6 +72,20 @@ func (s *store) Count(_ context.Context, _ *rpc.Request, shard uint32, res *uint
 
 func (s *store) Name(_ context.Context, _ *rpc.Request, shard uint32, prefix string, res *string) error {
 	*res = fmt.Sprint(prefix, shard)
+	return nil
+}
+
+// Wait returns how far the deadline of its context is away, and waits for one of less than a second.
+func (s *store) Wait(ctx context.Context, _ *rpc.Request, args *WaitArgs, res *WaitRes) error {
+	if args.Fail {
+		return errors.New(strings.Repeat("no room", 5) + " \x1b\u00e9\u00e9\u00e9")
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		res.Left = uint32(time.Until(deadline).Milliseconds())
+		if args.Left < 1000 {
+			<-ctx.Done()
+		}
+	}
 	return nil
 }
 
@@ -618,6 +633,37 @@ func TestServerErrors(t *testing.T) {
 }
 
 // Every error of a client names the procedure, once.
+// The deadline of a call is that of the handler's context, and the text of a handler's error arrives, in as many bytes
+// as the interface has for it.
+func TestDeadlineAndError(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		bed := start(t, over, StoreV1Program(newStore()))
+		client := NewStoreV1Client(bed.client)
+		if res, err := client.Wait(t.Context(), new(WaitArgs)); err != nil || res.Left != 0 {
+			t.Errorf("without a deadline: %+v, %v", res, err)
+		}
+		if res, err := client.Wait(t.Context(), &WaitArgs{Left: 80}); err != nil || res.Left < 40 || res.Left > 80 {
+			t.Errorf("with the caller's own 80 ms: %+v, %v", res, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		args := new(WaitArgs)
+		const hour = 3600_000
+		if res, err := client.Wait(ctx, args); err != nil || res.Left < hour-60_000 || res.Left > hour || args.Left != 0 {
+			t.Errorf("with a context of an hour: %+v, %v; the caller's arguments are %+v", res, err, args)
+		}
+		var failed *rpc.HandlerError
+		if _, err := client.Wait(ctx, &WaitArgs{Fail: true}); !errors.As(err, &failed) || failed.Text != strings.Repeat("no room", 5)+" \x1b\u00e9" {
+			t.Errorf("error %v", err)
+		} else if want := "WAIT of STORE v1: the server failed: " + strings.Repeat("no room", 5) + " \ufffd\u00e9"; err.Error() != want {
+			t.Errorf("error %q, want %q", err, want)
+		}
+		if !strings.Contains(bed.log.String(), "no room") {
+			t.Errorf("the log has no error: %s", bed.log)
+		}
+	})
+}
+
 func TestErrorsNameTheProcedure(t *testing.T) {
 	each(t, func(t *testing.T, over string) {
 		s := new(broken)
@@ -684,7 +730,7 @@ func TestLongestMessage(t *testing.T) {
 
 // The names are those of the source, by number.
 func TestNames(t *testing.T) {
-	for proc, want := range map[uint32]string{0: "NULL", StorePut: "PUT", StoreEcho: "ECHO", StoreEcho + 1: "", 1<<32 - 1: ""} {
+	for proc, want := range map[uint32]string{0: "NULL", StorePut: "PUT", StoreWait: "WAIT", StoreWait + 1: "", 1<<32 - 1: ""} {
 		if got := StoreV1Names.Procedure(proc); got != want {
 			t.Errorf("procedure %d is %q, want %q", proc, got, want)
 		}

@@ -182,8 +182,8 @@ func (c *StreamV1Client) eventsEnded(call *rpc.Call, failed error) (res bool, er
 // nothing else, and for other memory req.WhenReleased reports when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
-// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error is SYSTEM_ERR to
-// the caller and goes to Config.Logger, and so are results that Check refuses.
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error goes to Config.Logger, and is
+// SYSTEM_ERR to the caller, unless the results have an arm for its text. So are results that Check refuses.
 type StreamV1Server interface {
 	// Events executes STREAM_EVENTS.
 	//
