@@ -265,12 +265,13 @@ func (cl *Client) Stats() rpc.Stats {
 // the Client.
 func (cl *Client) Conn() *Conn { return cl.link.cur.Load() }
 
-// OpenStream returns what a stream is opened with: the connection in use, after waiting for one if need be.
-// It is for generated clients.
-func (cl *Client) OpenStream(ctx context.Context) (*stream.Receiver, rpc.Conn, error) {
+// OpenStream returns what the stream of a call is opened with: the connection in use, after waiting for one if need
+// be. It is for generated clients.
+func (cl *Client) OpenStream(ctx context.Context, call *rpc.Call) (*stream.Receiver, rpc.Conn, error) {
 	if cl.cfg.streams == nil {
 		return nil, nil, stream.ErrNoStreams
 	}
+	cl.note(call)
 	c := cl.latest()
 	if !c.lives() || c.leaves() {
 		var err error

@@ -332,8 +332,8 @@ func (g *Group) over() { g.once.Do(func() { close(g.done) }) }
 func (g *Group) First() *Client { return g.list()[0].cl }
 
 // OpenStream is that of the first connection, which has the Group's streams.
-func (g *Group) OpenStream(ctx context.Context) (*stream.Receiver, rpc.Conn, error) {
-	return g.First().OpenStream(ctx)
+func (g *Group) OpenStream(ctx context.Context, call *rpc.Call) (*stream.Receiver, rpc.Conn, error) {
+	return g.First().OpenStream(ctx, call)
 }
 
 // Null calls procedure 0 of a program, which every program answers.

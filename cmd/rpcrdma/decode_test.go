@@ -125,9 +125,7 @@ func TestOwnProgramNames(t *testing.T) {
 		{loadgen.ProgramNumber, loadgen.ProgramVersion, loadgen.ProcEcho, "RPCRDMA_BENCH ECHO"},
 		{loadgen.ProgramNumber, loadgen.ProgramVersion, loadgen.ProcSink, "RPCRDMA_BENCH SINK"},
 		{loadgen.ProgramNumber, loadgen.ProgramVersion, loadgen.ProcSource, "RPCRDMA_BENCH SOURCE"},
-		{notify.ServerProgram, notify.ServerVersion, notify.ProcSubscribe, "RPCRDMA_NOTIFY SUBSCRIBE"},
-		{notify.ServerProgram, notify.ServerVersion, notify.ProcUnsubscribe, "RPCRDMA_NOTIFY UNSUBSCRIBE"},
-		{notify.ClientProgram, notify.ClientVersion, notify.ProcNotify, "RPCRDMA_NOTIFIED NOTIFY"},
+		{notify.RpcrdmaNotify, notify.NotifyV1, notify.NotifyWatch, "RPCRDMA_NOTIFY WATCH"},
 	} {
 		if prog, proc := dump.Names(tt.prog, tt.vers, tt.proc); prog+" "+proc != tt.want {
 			t.Errorf("%#x version %d procedure %d is %s %s, want %s", tt.prog, tt.vers, tt.proc, prog, proc, tt.want)

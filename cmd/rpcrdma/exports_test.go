@@ -70,15 +70,16 @@ func TestState(t *testing.T) {
 	}
 }
 
-// A client is not notified of what it may not see.
-func TestWatchNeedsNoRights(t *testing.T) {
+// A client that may not use an export, or list a directory, cannot watch it.
+func TestWatchRights(t *testing.T) {
 	dir := t.TempDir()
-	s := startServer(t, "--export", dir+"=/all,allow=127.0.0.0/8", "--export", dir+"=/root,squash=root", "--export", dir+"=/open,squash=none")
-	paths := map[string]bool{"/all": false, "/root": os.Geteuid() != 0, "/open": true}
-	for path, ok := range paths {
-		if ok {
-			continue
-		}
-		mustFail(t, 1, "no such directory", "watch", s.url(path))
+	testutil.WriteFiles(t, dir, map[string]string{"shut/x": ""})
+	testutil.Must(t, os.Chmod(dir, 0o755), os.Chmod(filepath.Join(dir, "shut"), 0o700))
+	s := startServer(t, "--export", dir+"=/others,allow=192.0.2.0/24", "--export", dir+"=/squashed,squash=root,allow=127.0.0.0/8", "--export", dir+"=/open,squash=none")
+	mustFail(t, 1, "no such directory (NOENT), or its export is not for this host", "watch", s.url("/others"))
+	startWatch(t, s.url("/squashed"))
+	startWatch(t, s.url("/open/shut"))
+	if os.Geteuid() == 0 { // otherwise the server is as good as the client
+		mustFail(t, 1, "no permission to list it (ACCES)", "watch", s.url("/squashed/shut"))
 	}
 }

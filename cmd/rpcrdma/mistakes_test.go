@@ -435,7 +435,7 @@ func TestMistakesOfFiles(t *testing.T) {
 		{1, "rm -r nfs://SERVER/", "rm nfs://SERVER/: is an export, which cannot be removed"},
 		{1, "ls nfs://SERVER/closed", "ls nfs://SERVER/closed: mounting /closed: permission denied (MNT3ERR_ACCES): the server does not export it to this machine, or to this user"},
 		{1, "watch rdma://SERVER/file", "watch rdma://SERVER/file: not a directory (NOTDIR)"},
-		{1, "watch rdma://SERVER/closed", "watch rdma://SERVER/closed: no such directory (NOENT), or none that may be watched: 'rpcrdma serve' with --allow, or as root without --squash none, tells nothing"},
+		{1, "watch rdma://SERVER/closed", "watch rdma://SERVER/closed: no such directory (NOENT), or its export is not for this host: see --allow of 'rpcrdma serve'"},
 		{1, "serve --addr 127.0.0.1:0 --dir LOCAL/nope", "serve: local file LOCAL/nope: no such file or directory"},
 		{1, "serve --addr 127.0.0.1:0 --dir LOCAL/file", "serve: local file LOCAL/file: not a directory"},
 		{1, "serve --addr 127.0.0.1:0 --dir LOCAL --state LOCAL/dir", "serve: --state LOCAL/dir is in LOCAL, which is exported"},

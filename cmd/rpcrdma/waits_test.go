@@ -57,7 +57,7 @@ func (m *mute) start(t *testing.T) string {
 			}
 		})
 	}
-	for prog, vers := range map[uint32]uint32{nfs.Program: 3, nfs.MountProgram: 3, notify.ServerProgram: notify.ServerVersion, loadgen.ProgramNumber: loadgen.ProgramVersion} {
+	for prog, vers := range map[uint32]uint32{nfs.Program: 3, nfs.MountProgram: 3, notify.RpcrdmaNotify: notify.NotifyV1, loadgen.ProgramNumber: loadgen.ProgramVersion} {
 		if m.proc == 0 && prog == m.prog {
 			continue
 		}
@@ -108,7 +108,7 @@ func TestStalls(t *testing.T) {
 		{nfs.Program, 0, "NULL of NFS version 3 (calls in flight: 1, ", []string{"probe", "ADDR"}},
 		{loadgen.ProgramNumber, 0, "NULL of RPCRDMA_BENCH version 1 (calls in flight: 1, ", []string{"bench", "ADDR"}},
 		{loadgen.ProgramNumber, loadgen.ProcEcho, "calls of echo of 64, depth 3 (calls in flight: 3, ", []string{"bench", "--op", "echo", "--depth", "3", "ADDR"}},
-		{notify.ServerProgram, notify.ProcSubscribe, "SUBSCRIBE to /dir (calls in flight: 1, ", []string{"watch", "rdma://ADDR/dir"}},
+		{notify.RpcrdmaNotify, notify.NotifyWatch, "WATCH of /dir (calls in flight: 1, ", []string{"watch", "rdma://ADDR/dir"}},
 		{nfs.MountProgram, 0, "MOUNT NULL (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
 		{nfs.MountProgram, nfs.MountProcExport, "MOUNT EXPORT (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
 		{nfs.MountProgram, nfs.MountProcMnt, "MOUNT MNT (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},

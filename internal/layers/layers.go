@@ -170,8 +170,8 @@ var Layers = []Layer{
 	},
 	{
 		Path: "cmd/rpcrdma/internal/notify", Library: true, Pure: true,
-		May:   []string{"rpc", "transport", "proto/xdr", "proto/oncrpc"},
-		Tests: []string{"iwarp"},
+		May:   []string{"rpc", "rpc/gen", "rpc/stream", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"transport", "iwarp"},
 	},
 
 	{

@@ -1,6 +1,7 @@
 package nfsd
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -8,11 +9,13 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A Squash selects the users of clients that are mapped to the anonymous one.
@@ -84,12 +87,7 @@ func (e *Export) settle() error {
 		sum := sha256.Sum256([]byte(e.Name))
 		e.ID = max(binary.BigEndian.Uint32(sum[:]), 1)
 	}
-	if e.AnonUID == 0 {
-		e.AnonUID = Nobody
-	}
-	if e.AnonGID == 0 {
-		e.AnonGID = Nobody
-	}
+	e.AnonUID, e.AnonGID = cmp.Or(e.AnonUID, Nobody), cmp.Or(e.AnonGID, Nobody)
 	for _, p := range e.Allow {
 		if !p.IsValid() {
 			return fmt.Errorf("nfsd: export %q: an invalid network is allowed", e.Name)
@@ -111,6 +109,21 @@ func (e *Export) allows(host netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// Caller returns the user that the export takes the caller of req for, in memory of its own. ok is false if the client
+// may not use the export, or the credential is not acceptable. It is for other programs that show files of the export.
+func (e *Export) Caller(req *rpc.Request) (who *Caller, ok bool) {
+	who = &Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host()}
+	var cred oncrpc.AuthSys
+	if sys, ok := req.AuthSys(); ok {
+		cred.UID, cred.GID, cred.GIDs = sys.UID, sys.GID, slices.Clone(sys.GIDs)
+	} else if req.Cred.Flavor != oncrpc.FlavorNone {
+		return nil, false
+	}
+	settled := Export{Squash: e.Squash, AnonUID: cmp.Or(e.AnonUID, Nobody), AnonGID: cmp.Or(e.AnonGID, Nobody)}
+	settled.squash(who, &cred, req.Cred.Flavor)
+	return who, e.allows(who.Host)
 }
 
 // noID is (uid_t)-1, which no user has, and means "leave it" to system calls.

@@ -15,6 +15,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A file system that can do nothing but be read is exported as one: what it cannot do is neither
@@ -208,6 +210,10 @@ func TestSquash(t *testing.T) {
 			if got := fmt.Sprint(who.UID, who.GID, who.GIDs); got != want || who.Host != netip.MustParseAddr("127.0.0.1") || who.Net != netip.MustParsePrefix("127.0.0.1/32") {
 				t.Errorf("%x with squash %v is %s of %v, want %s", tt.cred.Body, s, got, who.Host, want)
 			}
+			export := Export{Squash: s, AnonUID: 70, AnonGID: 80}
+			if caller, ok := export.Caller(requestOf(tt.cred)); !ok || fmt.Sprint(caller.UID, caller.GID, caller.GIDs) != want || caller.Host != who.Host {
+				t.Errorf("%x with squash %v is the caller %+v, %v, want %s", tt.cred.Body, s, caller, ok, want)
+			}
 		}
 	}
 	root := c.mnt("/root").Handle
@@ -222,6 +228,38 @@ func TestSquash(t *testing.T) {
 				t.Errorf("program %d with credential %v %x: %v", prog, cred.Flavor, cred.Body, err)
 			}
 		}
+	}
+}
+
+// from is a connection from 127.0.0.1.
+type from struct{ rpc.Conn }
+
+func (from) RemoteAddrPort() netip.AddrPort { return netip.MustParseAddrPort("127.0.0.1:5") }
+func (from) Host() netip.Prefix             { return netip.MustParsePrefix("127.0.0.1/32") }
+
+func requestOf(cred oncrpc.Auth) *rpc.Request {
+	req := new(rpc.Request)
+	rpc.Arrived(req, from{}, nil, &oncrpc.CallHeader{Cred: cred}, nil, 0, xdr.Padding{})
+	return req
+}
+
+// Other programs refuse the clients that calls of NFS are refused to, and squash root by default.
+func TestExportCaller(t *testing.T) {
+	sys := (&oncrpc.AuthSys{UID: 5, GID: 6}).Auth()
+	for _, tt := range []struct {
+		allow []netip.Prefix
+		cred  oncrpc.Auth
+		want  bool
+	}{
+		{nil, sys, true}, {nil, oncrpc.Auth{}, true}, {nil, oncrpc.Auth{Flavor: 99}, false}, {nil, oncrpc.Auth{Flavor: oncrpc.FlavorSys}, false},
+		{[]netip.Prefix{}, sys, false}, {[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, sys, false}, {[]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, sys, true},
+	} {
+		if _, ok := (&Export{Allow: tt.allow}).Caller(requestOf(tt.cred)); ok != tt.want {
+			t.Errorf("%v with %v: %v", tt.allow, tt.cred, ok)
+		}
+	}
+	if who, _ := new(Export).Caller(requestOf((&oncrpc.AuthSys{}).Auth())); who.UID != Nobody || who.GID != Nobody {
+		t.Errorf("root is %+v", who)
 	}
 }
 

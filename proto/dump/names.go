@@ -61,10 +61,7 @@ var programs = map[uint32]struct {
 		1: {"NULL", "ECHO", "SINK", "SOURCE"},
 	}},
 	0x2052444e: {"RPCRDMA_NOTIFY", map[uint32][]string{
-		1: {"NULL", "SUBSCRIBE", "UNSUBSCRIBE"},
-	}},
-	0x2052444f: {"RPCRDMA_NOTIFIED", map[uint32][]string{
-		1: {"NULL", "NOTIFY"},
+		1: {"NULL", "WATCH"},
 	}},
 	// A client chooses the number of its callback program. This is Linux's choice.
 	0x40000000: {"NFS callback", map[uint32][]string{

@@ -44,8 +44,9 @@ func (e *GapError) Unwrap() error { return e.Cause }
 // An Opener is a Caller with streams.
 type Opener interface {
 	// OpenStream returns what receives streams on the connections of the Caller, and the connection in use,
-	// after waiting for one if need be. The error is final, or that of ctx.
-	OpenStream(ctx context.Context) (*Receiver, rpc.Conn, error)
+	// after waiting for one if need be. call is the one that the stream is opened with; it is not made. The
+	// error is final, or that of ctx.
+	OpenStream(ctx context.Context, call *rpc.Call) (*Receiver, rpc.Conn, error)
 }
 
 // A Receiver has the client's end of streams.
@@ -112,7 +113,7 @@ func Receive[T any](ctx context.Context, c rpc.Caller, call *rpc.Call, err error
 
 // begin opens a stream. It returns nil if the connection has ended meanwhile.
 func begin(ctx context.Context, o Opener, call *rpc.Call) (*receiving, error) {
-	r, conn, err := o.OpenStream(ctx)
+	r, conn, err := o.OpenStream(ctx, call)
 	if err != nil {
 		return nil, err
 	}

@@ -219,7 +219,7 @@ func (t *transfer) cpTree(ctx context.Context, from *remote.Target, top nfs.Node
 			}
 			t.dirs++
 			way = append(way, branch{rel, fh})
-		case n.Attr.Type == nfs.TypeReg && isPart(path.Base(rel)):
+		case n.Attr.Type == nfs.TypeReg && remote.IsPart(path.Base(rel)):
 		case n.Attr.Type == nfs.TypeReg:
 			t.meter.more(int64(min(n.Attr.Size, 1<<62)))
 			return files.add(item{rel, dir, n}, int64(min(n.Attr.Size, 1<<62)))

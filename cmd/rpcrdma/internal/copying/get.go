@@ -155,7 +155,7 @@ type localName struct {
 // named replaces the name of the incomplete copy in an error by that of the copy, which the user
 // knows.
 func (l localName) named(err error) error {
-	if path, ok := errors.AsType[*fs.PathError](err); ok && isPart(filepath.Base(path.Path)) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok && remote.IsPart(filepath.Base(path.Path)) {
 		return &fs.PathError{Op: path.Op, Path: filepath.Join(l.dir, l.name), Err: path.Err}
 	}
 	return err
@@ -222,7 +222,7 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 			return err
 		}
 	}
-	part := partName()
+	part := remote.PartName()
 	f, err := to.root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, attr.FileMode().Perm())
 	if err != nil {
 		return to.named(err)
@@ -377,7 +377,7 @@ func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
 		// It may be gone.
 		to.root.Remove(stale)
 	}
-	rec.Part = partName()
+	rec.Part = remote.PartName()
 	f, err := to.root.OpenFile(rec.Part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
 	if err != nil {
 		return nil, err
@@ -458,7 +458,7 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		case n.IsDir():
 			t.Known.Add(n.Handle, n.Path)
 		}
-		if rel == "" || n.Attr.Type == nfs.TypeReg && isPart(path.Base(rel)) {
+		if rel == "" || n.Attr.Type == nfs.TypeReg && remote.IsPart(path.Base(rel)) {
 			return nil
 		}
 		if err := open(); err != nil {
@@ -603,7 +603,7 @@ func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
 	if there, err := root.Lstat(l.rel); err == nil && special(there.Mode()) {
 		return &fs.PathError{Op: "rename", Path: l.rel, Err: errSpecialInTheWay}
 	}
-	part := filepath.Join(filepath.Dir(l.rel), partName())
+	part := filepath.Join(filepath.Dir(l.rel), remote.PartName())
 	if err := root.Symlink(filepath.FromSlash(target), part); err != nil {
 		return err
 	}

@@ -2,36 +2,14 @@ package copying
 
 import (
 	"context"
-	"crypto/rand"
-	"strings"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// Names of incomplete files.
-const (
-	partPrefix = ".rpcrdma-"
-	partRandom = 12 // characters
-	partSuffix = ".part"
-)
-
-// partName returns a name for an incomplete file. A get or put that is killed leaves
-// nothing incomplete under the name that was asked for.
-func partName() string { return partPrefix + strings.ToLower(rand.Text()[:partRandom]) + partSuffix }
-
-// isPart reports whether a name is one of partName.
-func isPart(name string) bool {
-	random, ok := strings.CutPrefix(name, partPrefix)
-	random, ok2 := strings.CutSuffix(random, partSuffix)
-	return ok && ok2 && len(random) == partRandom && !strings.ContainsFunc(random, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
-	})
-}
-
 // createPart makes an empty file with a name of its own in a directory.
 func (t *transfer) createPart(ctx context.Context, dir nfs.FileHandle, mode uint32) (string, nfs.FileHandle, error) {
-	part := partName()
+	part := remote.PartName()
 	fh, _, err := t.Create(ctx, &nfs.CreateArgs{
 		Where: nfs.DirOpArgs{Dir: dir, Name: part},
 		Mode:  nfs.Guarded,
@@ -46,7 +24,7 @@ func (t *transfer) createPart(ctx context.Context, dir nfs.FileHandle, mode uint
 
 // symlinkPart makes a symbolic link with a name of its own in a directory.
 func (t *transfer) symlinkPart(ctx context.Context, dir nfs.FileHandle, target string) (string, nfs.FileHandle, error) {
-	part := partName()
+	part := remote.PartName()
 	fh, _, err := t.Symlink(ctx, dir, part, target, new(nfs.SetAttr))
 	if remote.IsStatus(err, nfs.StatusExist) && t.Resent() {
 		fh, err = t.ours(ctx, dir, part, nfs.TypeLnk)

@@ -396,7 +396,7 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 		switch {
 		case info.IsDir():
 			dirs = append(dirs, item)
-		case info.Mode().IsRegular() && isPart(d.Name()):
+		case info.Mode().IsRegular() && remote.IsPart(d.Name()):
 		case info.Mode().IsRegular():
 			files = append(files, item)
 			total += item.size

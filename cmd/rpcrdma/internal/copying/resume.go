@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
@@ -123,7 +124,7 @@ func openRecord(dir, from, to string, v version) (*record, error) {
 		return nil, err
 	}
 	var old recordJSON
-	if json.Unmarshal(text, &old) == nil && old.From == from && old.To == to && isPart(old.Part) {
+	if json.Unmarshal(text, &old) == nil && old.From == from && old.To == to && remote.IsPart(old.Part) {
 		if old.Source.same(v) && old.Done >= 0 && old.Done <= v.Size {
 			r.recordJSON = old
 			return r, nil

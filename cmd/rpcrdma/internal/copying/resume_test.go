@@ -26,7 +26,7 @@ func TestOpenRecord(t *testing.T) {
 		testutil.Must(t, err)
 		return r
 	}
-	part := partName()
+	part := remote.PartName()
 	r := open()
 	if r.Part != "" || r.Done != 0 {
 		t.Fatalf("a new record: %+v", r.recordJSON)
@@ -100,13 +100,13 @@ func TestOpenRecord(t *testing.T) {
 
 func TestPartNames(t *testing.T) {
 	for range 100 {
-		if name := partName(); !isPart(name) {
+		if name := remote.PartName(); !remote.IsPart(name) {
 			t.Errorf("%s is not recognized", name)
 		}
 	}
-	good := partName()
+	good := remote.PartName()
 	for _, name := range []string{"", "file", ".rpcrdma-.part", good[1:], good + "x", "x" + good, strings.ToUpper(good), ".rpcrdma-" + strings.Repeat("/", 12) + ".part", ".rpcrdma-../../../abc.part"} {
-		if isPart(name) {
+		if remote.IsPart(name) {
 			t.Errorf("%q is taken for an incomplete copy", name)
 		}
 	}

@@ -1,5 +1,5 @@
 // Package dirwatch reports what changes in a tree of directories on this machine, whichever
-// program changes it. It is a [notify.Source] for a [notify.Server].
+// program changes it, as events of package notify.
 //
 // Everything goes through an [os.Root] and no symbolic link is followed, so nothing
 // outside of the tree can be watched. Subdirectories are watched as they appear, with
@@ -82,6 +82,7 @@ type watched struct {
 type interest struct {
 	dir       *watched // nil: it has ended
 	recursive bool
+	may       func(dir *os.File) bool // nil: always true
 	tell      func(notify.Event)
 }
 
@@ -130,24 +131,25 @@ func (w *Watcher) Close() error {
 }
 
 // Watch has tell called for each change in the directory at a slash-separated path below
-// the root, and with recursive below it, until stop is called. The last event is of kind
+// the root, and with recursive below it, until stop is called, as far as may is true of the directories
+// from there down to the change, for each event anew; nil: for all. The last event is of kind
 // [notify.Ended] if the directory goes away or a limit is reached. tell must not block,
-// nor call the Watcher. The error is a [notify.Status] or one of the file system.
-func (w *Watcher) Watch(dir string, recursive bool, tell func(notify.Event)) (stop func(), err error) {
-	i, err := w.watch(dir, recursive, tell)
+// nor call the Watcher; nor must may, which does not keep dir. The error is a [notify.Status] or one of the file
+// system: fs.ErrPermission if may is false of the directory or of one above it.
+func (w *Watcher) Watch(dir string, recursive bool, may func(dir *os.File) bool, tell func(notify.Event)) (stop func(), err error) {
+	i, err := w.watch(dir, &interest{recursive: recursive, may: may, tell: tell})
 	if err != nil {
 		return nil, err
 	}
 	return func() { w.unwatch(i) }, nil
 }
 
-func (w *Watcher) watch(path string, recursive bool, tell func(notify.Event)) (*interest, error) {
+func (w *Watcher) watch(path string, i *interest) (*interest, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
 		return nil, fs.ErrClosed
 	}
-	i := &interest{recursive: recursive, tell: tell}
 	err := w.start()
 	if err == nil {
 		err = w.reach(i, split(path))
@@ -190,6 +192,9 @@ func (w *Watcher) reach(i *interest, path []string) error {
 	}
 	i.dir = d
 	d.interests = append(d.interests, i)
+	if !i.sees(d, w.top) {
+		return fs.ErrPermission
+	}
 	if i.recursive {
 		return w.grow(d)
 	}

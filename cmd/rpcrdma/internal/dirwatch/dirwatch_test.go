@@ -50,7 +50,7 @@ func watchDir(t *testing.T) (c *Watcher, dir string) {
 func (w *Watcher) mustWatch(t *testing.T, path string, recursive bool) (*interest, *testutil.Lines) {
 	t.Helper()
 	l := new(testutil.Lines)
-	i, err := w.watch(path, recursive, func(e notify.Event) { l.Add(e.String()) })
+	i, err := w.watch(path, &interest{recursive: recursive, tell: func(e notify.Event) { l.Add(e.String()) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestChangesReplay(t *testing.T) {
 	there := make(map[string]bool)
 	var mu sync.Mutex
 	under := func(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
-	if _, err := c.watch("", true, func(e notify.Event) {
+	if _, err := c.watch("", &interest{recursive: true, tell: func(e notify.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch e.Kind {
@@ -196,7 +196,7 @@ func TestChangesReplay(t *testing.T) {
 				there[path] = true
 			}
 		}
-	}); err != nil {
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -271,7 +271,7 @@ func TestChangesEscape(t *testing.T) {
 		"in": syscall.ENOTDIR, "in/deep": syscall.ENOTDIR, "file": syscall.ENOTDIR, "nope": fs.ErrNotExist,
 		"real\x00": syscall.EINVAL,
 	} {
-		if i, err := c.watch(path, true, func(notify.Event) {}); !errors.Is(err, want) {
+		if i, err := c.watch(path, &interest{recursive: true, tell: func(notify.Event) {}}); !errors.Is(err, want) {
 			t.Errorf("watch %q: %v, want %v", path, err, want)
 			c.unwatch(i)
 		}
@@ -429,7 +429,7 @@ func TestChangesLimits(t *testing.T) {
 		t.Errorf("%d directories are watched, want 4", len(c.watched))
 	}
 	c.maxDirs = 9
-	if _, err := c.watch("", true, func(notify.Event) {}); !errors.Is(err, notify.StatusTooMuch) {
+	if _, err := c.watch("", &interest{recursive: true, tell: func(notify.Event) {}}); !errors.Is(err, notify.StatusTooMuch) {
 		t.Errorf("watch: %v, want %v", err, notify.StatusTooMuch)
 	}
 	if len(c.watched) != 4 {
@@ -518,4 +518,34 @@ func TestChangesGap(t *testing.T) {
 	}
 	testutil.Must(t, os.WriteFile(in("e/z"), nil, 0o644))
 	wantLines(t, l.Wait(t, "z"), "created e/z")
+}
+
+// A change is reported to those that may read the directories down to it, when it happens.
+func TestChangesMay(t *testing.T) {
+	c, dir := watchDir(t)
+	testutil.WriteFiles(t, dir, map[string]string{"a/open/x": "", "a/shut/deep/x": ""})
+	all := func(path string, recursive bool) (*testutil.Lines, error) {
+		l := new(testutil.Lines)
+		may := func(d *os.File) bool { info, err := d.Stat(); return err == nil && info.Mode()&4 != 0 }
+		_, err := c.Watch(path, recursive, may, func(e notify.Event) { l.Add(e.String()) })
+		return l, err
+	}
+	testutil.Must(t, os.Chmod(filepath.Join(dir, "a/shut"), 0o700))
+	for _, path := range []string{"a/shut", "a/shut/deep"} {
+		if _, err := all(path, false); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if c.source != nil || len(c.watched) != 0 {
+		t.Error("something is watched without any right to see it")
+	}
+	l, err := all("", true)
+	testutil.Must(t, err)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	testutil.Must(t, os.Rename(in("a/shut/deep/x"), in("a/shut/y")), os.Rename(in("a/open/x"), in("a/shut/deep/z")))
+	wantLines(t, l.Wait(t, "x"), "removed a/open/x")
+	testutil.Must(t, os.Chmod(in("a/shut"), 0o755), os.Mkdir(in("a/shut/deep/new"), 0o755))
+	wantLines(t, l.Wait(t, "new/"), "attributes a/shut/", "created a/shut/deep/new/")
+	testutil.Must(t, os.Chmod(in("a"), 0o700), os.Mkdir(in("a/shut/deep/secret"), 0o755), os.Mkdir(in("last"), 0o755))
+	wantLines(t, l.Wait(t, "last/"), "attributes a/", "created last/")
 }

@@ -153,7 +153,7 @@ func (w *Watcher) moved(g *departed, d *watched, name string, isDir bool) {
 	w.addName(d, name, g.isDir)
 
 	// A client that sees only one end of the rename gets a removal or a creation.
-	from, to := g.dir.audience(g.name), d.audience(name)
+	from, to := maps.Collect(g.dir.audience(g.name)), maps.Collect(d.audience(name))
 	var entered []*interest
 	for i, path := range to {
 		if old, ok := from[i]; ok {

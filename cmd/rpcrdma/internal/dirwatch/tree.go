@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -259,32 +260,46 @@ func (w *Watcher) endBelow(d *watched) {
 
 // emit tells the interests of a change of a name in a directory.
 func (w *Watcher) emit(kind notify.Kind, d *watched, name string, isDir bool) {
-	for a, path := d, name; a != nil; a, path = a.parent, a.name+"/"+path {
-		for _, i := range a.interests {
-			if a == d || i.recursive {
-				i.tell(notify.Event{Kind: kind, IsDir: isDir, Path: path})
+	for i, path := range d.audience(name) {
+		i.tell(notify.Event{Kind: kind, IsDir: isDir, Path: path})
+	}
+}
+
+// audience returns the interests in a name in a directory that may see it, with its path for each.
+func (d *watched) audience(name string) iter.Seq2[*interest, string] {
+	return func(yield func(*interest, string) bool) {
+		for a, path := d, name; a != nil; a, path = a.parent, a.name+"/"+path {
+			for _, i := range a.interests {
+				if (a == d || i.recursive) && i.sees(d, a) && !yield(i, path) {
+					return
+				}
 			}
 		}
 	}
 }
 
-// audience returns the interests in a name in a directory, with its path for each.
-func (d *watched) audience(name string) map[*interest]string {
-	all := make(map[*interest]string)
-	for a, path := d, name; a != nil; a, path = a.parent, a.name+"/"+path {
-		for _, i := range a.interests {
-			if a == d || i.recursive {
-				all[i] = path
-			}
+// sees reports whether the interest may see what is in d: whether it may read d and the directories above it up to top.
+func (i *interest) sees(d, top *watched) bool {
+	for i.may != nil {
+		if !i.may(d.file) {
+			return false
 		}
+		if d == top {
+			break
+		}
+		d = d.parent
 	}
-	return all
+	return true
 }
 
 // interested returns the interests in the contents of a directory.
 func (d *watched) interested() (all []*interest) {
-	for i := range d.audience("") {
-		all = append(all, i)
+	for a := d; a != nil; a = a.parent {
+		for _, i := range a.interests {
+			if a == d || i.recursive {
+				all = append(all, i)
+			}
+		}
 	}
 	return all
 }

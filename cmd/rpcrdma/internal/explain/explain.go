@@ -285,7 +285,7 @@ func rpcText(e *oncrpc.RPCError) string {
 	case e.Stat == oncrpc.MsgAccepted && e.AcceptStat == oncrpc.ProgUnavail:
 		text := fmt.Sprintf("the server does not have %s (%v)", name, e.AcceptStat)
 		switch e.Prog {
-		case notify.ServerProgram:
+		case notify.RpcrdmaNotify:
 			text += ": of servers, 'rpcrdma serve' alone can be watched"
 		case loadgen.ProgramNumber:
 			text += ": of servers, 'rpcrdma serve' alone can be measured"

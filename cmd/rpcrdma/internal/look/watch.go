@@ -1,16 +1,14 @@
 package look
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +20,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc/stream"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -36,7 +35,7 @@ func NewWatch() *cobra.Command {
 		SuggestFor: []string{"monitor", "inotify", "tail"},
 		Short:      "Print changes in a directory of 'rpcrdma serve'",
 		Long: `Print changes in a directory of 'rpcrdma serve' and below it as they happen, whoever makes
-them. The server calls this command over the command's own connection, so nothing is polled.
+them. The server sends them over the command's own connection, so nothing is polled.
 
 URL is rdma://HOST[:PORT]/PATH or nfs://HOST[:PORT]/PATH; the default port is 20049. PATH
 must be a directory, and symbolic links are not followed. Each event is a line:
@@ -52,10 +51,12 @@ Names are relative to the directory. Those of directories end in a slash, and th
 unprintable characters are in quotes. Changes that follow each other before the first one
 is sent may be printed once.
 
+A file that 'rpcrdma put' or another such command copies there is created when it is complete.
+A server that runs as root reports what the user of the command may list.
+
 Standard error reports when the watch begins, and when the connection is lost and comes
-back, at most three times a minute. The command reconnects without limit. The server keeps
-events for a minute meanwhile; after that, or after a restart of the server, an overflow is
-printed. SIGINT and SIGTERM end the command with status 0.`,
+back. The command reconnects without limit, and prints an overflow then. SIGINT and SIGTERM
+end the command with status 0.`,
 		Example: `  rpcrdma watch rdma://server/incoming
   rpcrdma watch --json rdma://server/ | jq -r 'select(.event == "created").path'
   rpcrdma watch --count 1 --no-recursive rdma://server/flags`,
@@ -73,11 +74,9 @@ printed. SIGINT and SIGTERM end the command with status 0.`,
 			defer stop()
 			w := &watcher{
 				Options: &o, url: u, name: "watch " + args[0], left: count, counts: count > 0,
-				out: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), over: make(chan struct{}),
+				args: notify.WatchArgs{Dir: strings.TrimPrefix(u.Path, "/"), Recursive: !flat},
+				out:  cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(),
 			}
-			w.sub = notify.NewClient(notify.ClientConfig{
-				Dir: strings.TrimPrefix(u.Path, "/"), Recursive: !flat, Events: w.events, Subscribed: w.subscribed,
-			})
 			return w.run(ctx)
 		},
 	}
@@ -95,54 +94,61 @@ type watcher struct {
 	*connect.Options
 	url         *nfs.URL
 	name        string // of the command with its URL, for messages
-	counts      bool   // left limits the events
+	args        notify.WatchArgs
 	out, stderr io.Writer
-	client      *transport.Client
-	sub         *notify.Client
 
-	// mu comes after the lock of sub: callbacks of sub lock it.
-	mu     sync.Mutex
-	ready  bool   // subscribed once
-	number uint64 // of the latest NOTIFY
-	down   bool   // the connection is lost
-	told   bool   // and it has been said
-	hushed int    // losses that have not been said
-	missed bool   // an overflow has not been printed
-	spoke  connect.Pace
-	left   int // events that are to be printed
-	ended  bool
-	err    error         // why it has ended
-	over   chan struct{} // closed when it has
-	lines  bytes.Buffer
+	ready atomic.Bool // the watch has begun
+
+	// Of the goroutine that prints events.
+	counts bool // left limits the events
+	left   int  // events that are to be printed
+
+	// Of the goroutine that waits for it.
+	told  bool // that the connection is lost
+	spoke connect.Pace
 }
 
 func (w *watcher) run(ctx context.Context) error {
 	log := w.Logger(w.stderr)
 	cl, err := w.dial(ctx, &transport.ClientConfig{
-		Config:      transport.Config{Logger: log},
-		Callbacks:   []rpc.Program{w.sub.Program()},
-		OnReconnect: func(cl *transport.Client) { w.again(ctx, cl) },
-		KeepAlive:   cmp.Or(w.Timeout, -1),
+		Config: transport.Config{Logger: log}, Streams: true, KeepAlive: cmp.Or(w.Timeout, -1),
 	})
-	if err == nil {
-		w.client = cl
-		connect.LogInfo(log, cl.Info())
-		defer func() {
-			cl.Close()
-			connect.LogStats(log, cl.Stats())
-		}()
-		err = w.subscribe(ctx, cl)
-	}
-	if err == nil {
-		err = w.wait(ctx)
-	}
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return fmt.Errorf("%s: %w", w.name, explain.Error(refused(err)))
+		return w.failed(err)
 	}
-	return nil
+	connect.LogInfo(log, cl.Info())
+	defer func() {
+		cl.Close()
+		connect.LogStats(log, cl.Stats())
+	}()
+	over := make(chan error, 1)
+	go func() { over <- w.watch(ctx, cl) }()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-over:
+			if err == nil || ctx.Err() != nil {
+				return nil
+			}
+			return w.failed(err)
+		case <-ctx.Done():
+			select {
+			case <-over:
+			case <-time.After(time.Second): // the reader of the output may have stopped in the middle of a line
+			}
+			return nil
+		case <-tick.C:
+			w.report(cl.Stats().OpenConns > 0)
+		}
+	}
+}
+
+func (w *watcher) failed(err error) error {
+	return fmt.Errorf("%s: %w", w.name, explain.Error(refused(err)))
 }
 
 // A refusedError is a status that the notification program has answered.
@@ -150,8 +156,11 @@ type refusedError struct{ notify.Status }
 
 func (e refusedError) Explain() string {
 	text := explain.OneLine(e.Status)
-	if e.Status == notify.StatusNoEnt {
-		text += ", or none that may be watched: 'rpcrdma serve' with --allow, or as root without --squash none, tells nothing"
+	switch e.Status {
+	case notify.StatusNoEnt:
+		text += ", or its export is not for this host: see --allow of 'rpcrdma serve'"
+	case notify.StatusAcces:
+		text += remote.OfRoot()
 	}
 	return text
 }
@@ -173,214 +182,82 @@ func (w *watcher) dial(ctx context.Context, cfg *transport.ClientConfig) (c *tra
 	return c, err
 }
 
-// wait returns when there is nothing more to print.
-func (w *watcher) wait(ctx context.Context) error {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			// The reader of the output may have stopped in the middle of a line.
-			ended := make(chan struct{})
-			go func() {
-				w.end(nil)
-				close(ended)
-			}()
-			select {
-			case <-ended:
-			case <-time.After(time.Second):
-				return nil
+// watch prints events until there is nothing more to print.
+func (w *watcher) watch(ctx context.Context, cl *transport.Client) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if w.Timeout > 0 {
+		late := time.AfterFunc(w.Timeout, func() {
+			if !w.ready.Load() {
+				cancel(w.Stalled(w.stderr, "WATCH of "+w.url.Path, cl))
 			}
-		case <-w.over:
-			w.unsubscribe()
-			return w.err
-		case <-w.client.Done():
-			w.end(w.client.Err())
-		case <-tick.C:
-			if w.mu.TryLock() {
-				if w.client.Stats().OpenConns == 0 {
-					w.lost()
-				}
-				w.catchUp()
-				w.mu.Unlock()
-			}
+		})
+		defer late.Stop()
+	}
+	client := notify.NewNotifyV1Client(cl)
+	client.Cred = oncrpc.ProcessAuthSys().Auth()
+	gap := false
+	for e, err := range client.Watch(ctx, &w.args) {
+		switch {
+		case errors.As(err, new(*stream.GapError)):
+			gap = true
+			continue
+		case err != nil:
+			return cmp.Or(context.Cause(ctx), err)
+		case e.Kind == notify.Watching && gap:
+			// What is found from now on has been there before, or is reported.
+			gap, e = false, notify.Event{Kind: notify.Overflow, IsDir: true}
+		case e.Kind == notify.Watching:
+			w.ready.Store(true)
+			fmt.Fprintf(w.stderr, "rpcrdma: watching %s\n", strings.TrimPrefix(w.name, "watch "))
+			continue
+		case e.Kind == notify.Ended:
+			return e.Status
+		}
+		if err := w.print(e); err != nil {
+			return err
+		}
+		if w.left--; w.counts && w.left == 0 {
+			return nil
 		}
 	}
+	return errors.New("the server has ended the watch")
 }
 
-// end ends the command, with err unless it is nil.
-func (w *watcher) end(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.endLocked(err)
-}
-
-func (w *watcher) endLocked(err error) {
-	if !w.ended {
-		w.ended, w.err = true, err
-		close(w.over)
+// report says that the connection is lost, and then that it is back, but not too often.
+func (w *watcher) report(up bool) {
+	switch {
+	case !w.ready.Load():
+	case !up && !w.told && w.spoke.Allows():
+		w.told = true
+		w.say("connection lost, trying to get it back")
+	case up && w.told:
+		w.told = false
+		w.say("connected again: changes may have been missed")
 	}
 }
 
 // say prints a line about the connection.
-func (w *watcher) say(format string, args ...any) {
-	fmt.Fprintf(w.stderr, "rpcrdma: %s: %s\n", w.name, fmt.Sprintf(format, args...))
-}
-
-// lost says once that the connection is lost, unless that was said too often. mu is held.
-func (w *watcher) lost() {
-	if w.down || w.ended {
-		return
-	}
-	w.down, w.told = true, w.spoke.Allows()
-	if !w.told {
-		w.hushed++
-		return
-	}
-	w.say("connection lost, trying to get it back")
-}
-
-// back says that the connection and the subscription are back, if it was said before
-// that they were lost. same says that the server has kept what happened meanwhile. mu is held.
-func (w *watcher) back(same bool) {
-	w.down = false
-	w.missed = w.missed || !same
-	switch {
-	case !w.told:
-		return
-	case w.missed:
-		w.say("connected again, but the server has dropped this subscription: changes may have been missed")
-		w.overflow()
-	default:
-		w.say("connected again, nothing is lost")
-	}
-	w.told = false
-}
-
-// overflow prints that changes have been missed. mu is held.
-func (w *watcher) overflow() {
-	w.missed = false
-	w.print([]notify.Event{{Kind: notify.Overflow, IsDir: true}})
-}
-
-// catchUp prints what lost and back have held back, as soon as the pace allows. mu is held.
-func (w *watcher) catchUp() {
-	if w.hushed == 0 || w.told || w.ended || !w.spoke.Allows() {
-		return
-	}
-	n := w.hushed
-	w.hushed = 0
-	switch {
-	case w.down:
-		w.told = true
-		w.say("connection lost again and again, %d times more: trying to get it back", n)
-	case w.missed:
-		w.say("connected again, lost %d times more, and the server has dropped this subscription: changes may have been missed", n)
-	default:
-		w.say("connected again, lost %d times more, nothing is lost", n)
-	}
-	if w.missed {
-		w.overflow()
-	}
-}
-
-// again resumes the subscription on a new connection.
-func (w *watcher) again(ctx context.Context, cl *transport.Client) {
-	w.mu.Lock()
-	if w.ready { // otherwise run tells
-		w.lost()
-	}
-	w.mu.Unlock()
-	err := w.subscribe(ctx, cl)
-	if err == nil || ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-		return // the next connection will mend it, or the command ends
-	}
-	w.end(err)
-}
-
-// subscribe makes or resumes the subscription, within the timeout.
-func (w *watcher) subscribe(ctx context.Context, cl *transport.Client) error {
-	ctx, cancel := connect.Within(ctx, w.Timeout, func() error { return w.Stalled(w.stderr, "SUBSCRIBE to "+w.url.Path, cl) })
-	defer cancel()
-	return w.sub.Subscribe(ctx, cl)
-}
-
-// subscribed reports a subscription, before its first event is printed.
-func (w *watcher) subscribed(again bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !again {
-		w.number = 0
-	}
-	if w.ready {
-		w.back(again)
-		return
-	}
-	w.ready = true
-	fmt.Fprintf(w.stderr, "rpcrdma: watching %s\n", strings.TrimPrefix(w.name, "watch "))
-}
-
-// unsubscribe spares the server the time for which it would wait for us.
-func (w *watcher) unsubscribe() {
-	if w.client.Stats().OpenConns == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = w.sub.Unsubscribe(ctx, w.client) // the server finds out by itself
-}
-
-// events prints what a NOTIFY has.
-func (w *watcher) events(number uint64, events []notify.Event) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.number = number
-	w.print(events)
-}
+func (w *watcher) say(text string) { fmt.Fprintf(w.stderr, "rpcrdma: %s: %s\n", w.name, text) }
 
 // WatchJSON is an event as --json prints it.
 type WatchJSON struct {
-	Number    uint64 `json:"number"` // of the NOTIFY; 0: not from the server
 	Event     string `json:"event"`
 	Path      string `json:"path"`
 	From      string `json:"from,omitempty"`
 	Directory bool   `json:"directory"`
 }
 
-// print prints events with a single write, and ends the command after the last one that
-// is wanted. mu is held.
-func (w *watcher) print(events []notify.Event) {
-	w.lines.Reset()
-	last, why := w.format(events)
-	if _, err := w.out.Write(w.lines.Bytes()); err != nil {
-		last, why = true, err
-	}
-	if last {
-		w.endLocked(why)
-	}
-}
-
-// format adds events to lines. It returns whether the last one is among them, and why
-// none is left. mu is held.
-func (w *watcher) format(events []notify.Event) (last bool, why error) {
-	for _, e := range events {
-		switch {
-		case w.ended:
-			return false, nil
-		case e.Kind == notify.Ended:
-			return true, e.Status
-		case w.JSON:
-			line, err := json.Marshal(WatchJSON{w.number, e.Kind.String(), e.Path, e.From, e.IsDir})
-			if err != nil {
-				return true, err
-			}
-			w.lines.Write(append(cli.PlainJSON(line), '\n'))
-		default:
-			fmt.Fprintf(&w.lines, "%-10s  %s\n", e.Kind, e.Text())
+// print prints an event with a single write.
+func (w *watcher) print(e notify.Event) error {
+	line := fmt.Appendf(nil, "%-10s  %s\n", e.Kind, e.Text())
+	if w.JSON {
+		text, err := json.Marshal(WatchJSON{e.Kind.String(), e.Path, e.From, e.IsDir})
+		if err != nil {
+			return err
 		}
-		if w.left--; w.counts && w.left == 0 {
-			return true, nil
-		}
+		line = append(cli.PlainJSON(text), '\n')
 	}
-	return false, nil
+	_, err := w.out.Write(line)
+	return err
 }

@@ -3,46 +3,36 @@
 package notify
 
 import (
+	"context"
+	"fmt"
+	"iter"
 	"strconv"
 
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/gen"
+	"github.com/rpcrdma/rpcrdma/rpc/stream"
 )
 
 // Constants of notify.x.
 const (
 	// The longest path in bytes.
 	MaxPath = 4096
-	// How many events a NOTIFY may have.
-	maxEvents = 256
 )
 
 // Program RPCRDMA_NOTIFY, its versions and procedures.
-// The server's program.
 const (
-	ServerProgram uint32 = 542262350
+	RpcrdmaNotify uint32 = 542262350
 
-	ServerVersion   uint32 = 1
-	ProcSubscribe   uint32 = 1
-	ProcUnsubscribe uint32 = 2
+	NotifyV1 uint32 = 1
+	// The changes in a directory that the caller may read.
+	NotifyWatch uint32 = 1
 )
-
-// Program RPCRDMA_NOTIFIED, its versions and procedures.
-// The client's program.
-const (
-	ClientProgram uint32 = 542262351
-
-	ClientVersion uint32 = 1
-	ProcNotify    uint32 = 1
-)
-
-// token is typedef token.
-//
-// Identifies a subscription.
-type token [16]byte
 
 // Status is enum status.
 //
-// Why a subscription was not made, or has ended. As an error it reads as a text for people.
+// Why a watch was refused, or has ended. As an error it reads as a text for people.
 type Status int32
 
 // Values of Status.
@@ -50,12 +40,11 @@ const (
 	StatusOK      Status = 0
 	StatusNoEnt   Status = 1 // no such directory
 	StatusNotDir  Status = 2 // not a directory
-	StatusAcces   Status = 3 // the server may not read it
-	StatusFull    Status = 4 // too many subscriptions
+	StatusAcces   Status = 3 // the caller may not read it
+	StatusFull    Status = 4 // too many watches
 	StatusTooMuch Status = 5 // too many directories or names below it
 	StatusSystem  Status = 6 // the server's system cannot watch it
-	StatusUnknown Status = 7 // no such subscription
-	StatusGone    Status = 8 // it, or a directory above it, was removed or renamed
+	StatusGone    Status = 7 // it, or a directory above it, was removed or renamed
 )
 
 // String is the name in notify.x, or the number of a value that has none.
@@ -75,8 +64,6 @@ func (v Status) String() string {
 		return "TOOMUCH"
 	case StatusSystem:
 		return "SYSTEM"
-	case StatusUnknown:
-		return "UNKNOWN"
 	case StatusGone:
 		return "GONE"
 	}
@@ -88,32 +75,10 @@ func (v Status) Valid() bool {
 	return StatusOK <= v && v <= StatusGone
 }
 
-// former is union former.
-//
-// The subscription that a client had on a lost connection.
-type former struct {
-	again bool
-	id    token // if again is true
-}
-
-// subscribeArgs is struct subscribe_args.
-type subscribeArgs struct {
-	dir       string // below the root of the source, which is ""
-	recursive bool   // everything below, too
-	old       former
-}
-
-// subscribed is struct subscription.
-type subscribed struct {
-	id    token
-	again bool   // it is the old one: nothing was lost
-	grace uint32 // seconds that it outlives its connection
-}
-
-// subscribeRes is union subscribe_res.
-type subscribeRes struct {
-	status Status
-	ok     subscribed // if status is StatusOK
+// WatchArgs is struct watch_args.
+type WatchArgs struct {
+	Dir       string // below the root of the source, which is ""
+	Recursive bool   // everything below, too
 }
 
 // Kind is enum kind.
@@ -124,12 +89,13 @@ type Kind int32
 // Values of Kind.
 const (
 	Created    Kind = 1
-	Removed    Kind = 2 // or renamed to a place outside the subscription
+	Removed    Kind = 2 // or renamed to a place outside the directory
 	Modified   Kind = 3 // contents of a file; may be told once more than it happened
 	Attributes Kind = 4 // mode, owner, times, links
 	Overflow   Kind = 5 // changes were missed, anywhere below the path
 	Renamed    Kind = 6
-	Ended      Kind = 7 // the last event of a subscription
+	Ended      Kind = 7 // the last event of a watch
+	Watching   Kind = 8 // the first one
 )
 
 // String is the name in notify.x, or the number of a value that has none.
@@ -149,18 +115,20 @@ func (v Kind) String() string {
 		return "renamed"
 	case Ended:
 		return "ended"
+	case Watching:
+		return "watching"
 	}
 	return "kind(" + strconv.Itoa(int(v)) + ")"
 }
 
 // Valid reports whether v is one of the constants.
 func (v Kind) Valid() bool {
-	return Created <= v && v <= Ended
+	return Created <= v && v <= Watching
 }
 
 // Event is union event.
 //
-// A change. Paths are slash-separated, below the directory of the subscription, and at most [MaxPath]
+// A change. Paths are slash-separated, below the directory that is watched, and at most [MaxPath]
 // bytes long; "" is the directory itself.
 type Event struct {
 	Kind Kind
@@ -173,26 +141,204 @@ type Event struct {
 	Status Status // if Kind is Ended
 }
 
-// notifyArgs is struct notify_args.
-type notifyArgs struct {
-	id     token
-	number uint64 // 1, 2, 3 and so on for each subscription
-	events []Event
+// NotifyV1Names are the names of version NOTIFY_V1 of program RPCRDMA_NOTIFY, for errors and metrics. Immutable.
+var NotifyV1Names = &oncrpc.Program{
+	Number: RpcrdmaNotify, Vers: NotifyV1, Name: "RPCRDMA_NOTIFY",
+	Procedures: []string{
+		"NULL", "WATCH",
+	},
+	Longest: 4104,
 }
 
-// Append appends the encoding of v to b.
-func (v *token) Append(b []byte) []byte {
-	return xdr.AppendFixedOpaque(b, v[:])
+// A NotifyV1Client calls version NOTIFY_V1 of program RPCRDMA_NOTIFY.
+// Its methods may be called by many goroutines at once. Memory that an argument refers to belongs to
+// the call until the method returns; results are the caller's.
+//
+// An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
+// [rpc.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// result of a method that returns an error means nothing.
+//
+// Methods with names that begin with Start start a call in an [gen.Starter], whatever
+// NewNotifyV1Client was called with. Memory that an argument refers to belongs to the call until
+// the Starter calls done, with what the other method would have returned. An argument that
+// Check refuses is the error of Start, and done is not called.
+type NotifyV1Client struct {
+	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
+	NoResend   bool        // of all calls: see [rpc.Call]
+	MaxDecoded int         // of all calls: see [rpc.Call]
+
+	caller rpc.Caller
+	calls  gen.Calls
 }
 
-// Decode decodes v and leaves its error in d.
-func (v *token) Decode(d *xdr.Decoder) {
-	copy(v[:], d.FixedOpaque(16))
+// NewNotifyV1Client returns a client that makes its calls with c, which stays the caller's.
+func NewNotifyV1Client(c rpc.Caller) *NotifyV1Client { return &NotifyV1Client{caller: c} }
+
+func (c *NotifyV1Client) call(proc uint32) *rpc.Call {
+	call := c.calls.Get(NotifyV1Names, proc)
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
+	return call
 }
 
-// Check returns an [*xdr.CheckError] if v is out of the bounds of token.
-func (v *token) Check() error {
-	return nil
+// Null calls procedure 0, which does nothing: servers answer it themselves.
+func (c *NotifyV1Client) Null(ctx context.Context) error {
+	call := c.call(0)
+	err := gen.Wrap(call, c.caller.Call(ctx, call))
+	c.calls.Put(call)
+	return err
+}
+
+// Watch calls NOTIFY_WATCH, and returns the results that the server streams. Each range over them opens a stream.
+// A [*stream.GapError] says that some are missing, and the stream goes on. Any other error is the last.
+//
+// The changes in a directory that the caller may read.
+func (c *NotifyV1Client) Watch(ctx context.Context, args *WatchArgs) iter.Seq2[Event, error] {
+	call, err := c.watchCall(args)
+	return stream.Receive(ctx, c.caller, call, err, func(d *xdr.Decoder) (res Event) {
+		d.Strict()
+		res.Decode(d)
+		return res
+	})
+}
+
+func (c *NotifyV1Client) watchCall(args *WatchArgs) (*rpc.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("WATCH of RPCRDMA_NOTIFY v1: arguments: %w", err)
+	}
+	call := c.call(NotifyWatch)
+	call.Args = args.Append(call.Args)
+	return call, nil
+}
+
+// A NotifyV1Server executes version NOTIFY_V1 of program RPCRDMA_NOTIFY.
+// Its methods are called by many goroutines at once.
+//
+// Arguments are valid until the method returns. Byte slices in them refer to the received message,
+// and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
+// belongs to the server again when the method returns. Other memory that results refer to must not
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs
+// nothing else, and for other memory req.WhenReleased reports when it is free.
+//
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, goes to the caller. Any other error goes to Config.Logger, and is
+// SYSTEM_ERR to the caller, unless the results have an arm for its text. So are results that Check refuses.
+type NotifyV1Server interface {
+	// Watch executes NOTIFY_WATCH.
+	//
+	// The changes in a directory that the caller may read.
+	Watch(ctx context.Context, req *rpc.Request, args *WatchArgs, out *stream.Sender[Event]) error
+}
+
+// UnimplementedNotifyV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
+// only have the methods of their procedures.
+type UnimplementedNotifyV1Server struct{}
+
+var _ NotifyV1Server = UnimplementedNotifyV1Server{}
+
+// Watch returns oncrpc.ProcUnavail.
+func (UnimplementedNotifyV1Server) Watch(context.Context, *rpc.Request, *WatchArgs, *stream.Sender[Event]) error {
+	return oncrpc.ProcUnavail
+}
+
+// NotifyV1Program returns the program that impl executes: for Register of a server, for
+// ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
+func NotifyV1Program(impl NotifyV1Server) rpc.Program {
+	return rpc.Program{
+		Number: RpcrdmaNotify, Low: NotifyV1, High: NotifyV1,
+		Names:   []*oncrpc.Program{NotifyV1Names},
+		Handler: &notifyV1Handler{impl: impl}, Binding: NotifyV1Binding{}, Padded: true,
+		Idempotent: func(vers, proc uint32) bool {
+			return NotifyV1Binding{}.Idempotent(rpc.Procedure{Prog: RpcrdmaNotify, Vers: vers, Proc: proc})
+		},
+	}
+}
+
+// RegisterNotifyV1 has s execute version NOTIFY_V1 of program RPCRDMA_NOTIFY with impl.
+func RegisterNotifyV1(s rpc.Registrar, impl NotifyV1Server) error {
+	return s.Register(NotifyV1Program(impl))
+}
+
+// A notifyV1Handler decodes the arguments of calls and encodes their results.
+type notifyV1Handler struct {
+	impl NotifyV1Server
+
+	streams stream.Streams
+}
+
+// ServeRPC executes one call.
+func (h *notifyV1Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
+	switch req.Proc {
+	case NotifyWatch:
+		h.serveWatch(ctx, req, res)
+	default:
+		res.Fail(oncrpc.ProcUnavail)
+	}
+}
+
+func (h *notifyV1Handler) serveWatch(ctx context.Context, req *rpc.Request, res *rpc.Response) {
+	dec := req.Decoder()
+	d := &dec
+	open := h.streams.Accept(ctx, req, res, d)
+	if open == nil {
+		return
+	}
+	d.Copy() // as the stream outlives the call
+	var x struct {
+		args WatchArgs
+	}
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		res.FailArgs(req, err)
+		return
+	}
+	stream.Start(open, func(b []byte, v Event) ([]byte, error) {
+		if err := v.Check(); err != nil {
+			return nil, err
+		}
+		b = v.Append(b)
+		return b, nil
+	}, func(ctx context.Context, req *rpc.Request, out *stream.Sender[Event]) error {
+		return h.impl.Watch(ctx, req, &x.args, out)
+	})
+}
+
+// NotifyV1Binding is the upper-layer binding of version NOTIFY_V1 of program RPCRDMA_NOTIFY:
+// see RFC 8166 section 6.
+// No items may be placed directly.
+type NotifyV1Binding struct{}
+
+var (
+	_ rpc.Binding     = NotifyV1Binding{}
+	_ rpc.Idempotence = NotifyV1Binding{}
+)
+
+// Call finds the items in the arguments of a call, and bounds its results.
+func (NotifyV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
+	var bounds rpc.ReplyBounds
+	if p.Prog != RpcrdmaNotify || p.Vers != NotifyV1 {
+		return items[:0], bounds
+	}
+	return items[:0], bounds
+}
+
+// Reply finds the items in the results of a call.
+func (NotifyV1Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
+	if p.Prog != RpcrdmaNotify || p.Vers != NotifyV1 {
+		return items[:0]
+	}
+	return items[:0]
+}
+
+// Idempotent reports whether a procedure may be executed again.
+func (NotifyV1Binding) Idempotent(p rpc.Procedure) bool {
+	if p.Prog != RpcrdmaNotify || p.Vers != NotifyV1 {
+		return false
+	}
+	switch p.Proc {
+	case NotifyWatch:
+		return true
+	}
+	return false
 }
 
 // Append appends the encoding of v to b.
@@ -211,93 +357,22 @@ func (v *Status) Check() error {
 }
 
 // Append appends the encoding of v to b.
-func (v *former) Append(b []byte) []byte {
-	b = xdr.AppendBool(b, v.again)
-	if v.again {
-		b = v.id.Append(b)
-	}
-	return b
+func (v *WatchArgs) Append(b []byte) []byte {
+	b = xdr.AppendString(b, v.Dir)
+	return xdr.AppendBool(b, v.Recursive)
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *former) Decode(d *xdr.Decoder) {
-	v.again = d.Bool()
-	if v.again {
-		v.id.Decode(d)
-	} else {
-		*v = former{again: v.again}
+func (v *WatchArgs) Decode(d *xdr.Decoder) {
+	v.Dir = d.String(MaxPath)
+	v.Recursive = d.Bool()
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of watch_args.
+func (v *WatchArgs) Check() error {
+	if err := xdr.CheckLen(len(v.Dir), MaxPath); err != nil {
+		return xdr.InField("Dir", err)
 	}
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of former.
-func (v *former) Check() error {
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *subscribeArgs) Append(b []byte) []byte {
-	b = xdr.AppendString(b, v.dir)
-	b = xdr.AppendBool(b, v.recursive)
-	return v.old.Append(b)
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *subscribeArgs) Decode(d *xdr.Decoder) {
-	v.dir = d.String(MaxPath)
-	v.recursive = d.Bool()
-	v.old.Decode(d)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of subscribe_args.
-func (v *subscribeArgs) Check() error {
-	if err := xdr.CheckLen(len(v.dir), MaxPath); err != nil {
-		return xdr.InField("dir", err)
-	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *subscribed) Append(b []byte) []byte {
-	b = v.id.Append(b)
-	b = xdr.AppendBool(b, v.again)
-	return xdr.AppendUint32(b, v.grace)
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *subscribed) Decode(d *xdr.Decoder) {
-	v.id.Decode(d)
-	v.again = d.Bool()
-	v.grace = d.Uint32()
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of subscription.
-func (v *subscribed) Check() error {
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *subscribeRes) Append(b []byte) []byte {
-	b = xdr.AppendInt32(b, int32(v.status))
-	switch v.status {
-	case StatusOK:
-		b = v.ok.Append(b)
-	}
-	return b
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *subscribeRes) Decode(d *xdr.Decoder) {
-	v.status.Decode(d)
-	switch v.status {
-	case StatusOK:
-		v.ok.Decode(d)
-	default:
-		*v = subscribeRes{status: v.status}
-	}
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of subscribe_res.
-func (v *subscribeRes) Check() error {
 	return nil
 }
 
@@ -358,6 +433,11 @@ func (v *Event) Decode(d *xdr.Decoder) {
 		v.Path = ""
 		v.From = ""
 		v.Status.Decode(d)
+	case Watching:
+		v.IsDir = false
+		v.Path = ""
+		v.From = ""
+		v.Status = 0
 	default:
 		v.IsDir = false
 		v.Path = ""
@@ -386,42 +466,10 @@ func (v *Event) Check() error {
 		}
 	case Ended:
 
+	case Watching:
+
 	default:
 		return xdr.Undefined("what of event", int64(v.Kind))
-	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *notifyArgs) Append(b []byte) []byte {
-	b = v.id.Append(b)
-	b = xdr.AppendUint64(b, v.number)
-	b = xdr.AppendUint32(b, uint32(len(v.events)))
-	for i := range v.events {
-		b = v.events[i].Append(b)
-	}
-	return b
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *notifyArgs) Decode(d *xdr.Decoder) {
-	v.id.Decode(d)
-	v.number = d.Uint64()
-	v.events = xdr.Resize(d, v.events, d.Count(maxEvents, 8))
-	for i := range v.events {
-		v.events[i].Decode(d)
-	}
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of notify_args.
-func (v *notifyArgs) Check() error {
-	if err := xdr.CheckLen(len(v.events), maxEvents); err != nil {
-		return xdr.InField("events", err)
-	}
-	for i := range v.events {
-		if err := v.events[i].Check(); err != nil {
-			return xdr.InElement("events", i, err)
-		}
 	}
 	return nil
 }

@@ -63,29 +63,19 @@ func (p *pending) overflowed() bool {
 	return last.Kind == Overflow && last.Path == ""
 }
 
-// take removes and returns the first events, as many as have an encoding of at most limit
-// bytes together. An event that is too long by itself is shortened.
-func (p *pending) take(limit int) []Event {
-	n, size := 0, 0
-	for ; n < min(len(p.events), maxEvents); n++ {
-		e := &p.events[n]
-		more := e.size()
-		if size+more > limit {
-			if n > 0 {
-				break
-			}
-			p.size -= more
-			e.shorten(limit)
-			more = e.size()
-			p.size += more
-		}
-		size += more
-		delete(p.told, e.Path)
+// take removes and returns the first event. If its encoding is longer than limit bytes it is shortened.
+func (p *pending) take(limit int) (e Event, ok bool) {
+	if len(p.events) == 0 {
+		return Event{}, false
 	}
-	events := p.events[:n:n]
-	p.size -= size
-	if p.events = p.events[n:]; len(p.events) == 0 {
+	e = p.events[0]
+	delete(p.told, e.Path)
+	p.size -= e.size()
+	if p.events = p.events[1:]; len(p.events) == 0 {
 		*p = pending{}
 	}
-	return events
+	if e.size() > limit {
+		e.shorten(limit)
+	}
+	return e, true
 }

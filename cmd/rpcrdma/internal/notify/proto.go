@@ -10,17 +10,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -types -o notify_xdr.go notify.x
+//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -o notify_xdr.go notify.x
 
 // statusTexts are the meanings of statuses. Immutable.
 var statusTexts = []string{
 	StatusNoEnt:   "no such directory",
 	StatusNotDir:  "not a directory",
-	StatusAcces:   "the server may not read it",
-	StatusFull:    "the server has too many subscriptions",
+	StatusAcces:   "no permission to list it",
+	StatusFull:    "the server has too many watches",
 	StatusTooMuch: "too many directories or files to watch",
 	StatusSystem:  "the server's system cannot watch it",
-	StatusUnknown: "the server does not know the subscription",
 	StatusGone:    "the directory has been removed or renamed",
 }
 
@@ -66,6 +65,8 @@ func (e Event) Text() string {
 		return e.name(e.Path) + " changes were lost: rescan this directory"
 	case Ended:
 		return e.Status.Error()
+	case Watching:
+		return ""
 	}
 	return e.name(e.Path)
 }
@@ -89,7 +90,7 @@ func overflow() Event { return Event{Kind: Overflow, IsDir: true} }
 // size is the encoded size in bytes.
 func (e *Event) size() int {
 	switch e.Kind {
-	case Ended:
+	case Ended, Watching:
 		return 2 * xdr.Unit
 	case Renamed:
 		return 2*xdr.Unit + xdr.SizeOpaque(len(e.Path)) + xdr.SizeOpaque(len(e.From))
@@ -105,6 +106,3 @@ func (e *Event) shorten(limit int) {
 		e.Path = e.Path[:max(strings.LastIndexByte(e.Path, '/'), 0)]
 	}
 }
-
-// notifyHead is the encoded size of notifyArgs without events, in bytes.
-const notifyHead = 16 + 8 + 4

@@ -177,9 +177,17 @@ func (r *Target) elsewhere(err error) string {
 	return explain.Printable(status.Path) + ": "
 }
 
-// squashed ends a sentence for root, which servers map to the user nobody by default.
+// squashed is OfRoot for an error of rights.
 func squashed(err error) string {
-	if os.Geteuid() == 0 && (IsStatus(err, nfs.StatusAcces) || IsStatus(err, nfs.StatusPerm)) {
+	if IsStatus(err, nfs.StatusAcces) || IsStatus(err, nfs.StatusPerm) {
+		return OfRoot()
+	}
+	return ""
+}
+
+// OfRoot ends a sentence about missing rights for root, which servers map to the user nobody by default.
+func OfRoot() string {
+	if os.Geteuid() == 0 {
 		return "; servers take root for nobody unless they are told not to (--squash none, no_root_squash)"
 	}
 	return ""

@@ -116,12 +116,6 @@ func (d *exportedDir) close() {
 	d.files.Close()
 }
 
-// watches reports whether clients may be notified of changes: notifications know no users and no
-// networks.
-func (e *exportSpec) watches() bool {
-	return e.Allow == nil && (os.Geteuid() != 0 || e.Squash == nfsd.SquashNone)
-}
-
 // set replaces the exports by specs. If it fails, nothing has changed. A directory that stays
 // exported is not opened again: calls in it go on, and handles stay valid.
 func (x *exporter) set(specs []exportSpec) (err error) {
@@ -149,9 +143,7 @@ func (x *exporter) set(specs []exportSpec) (err error) {
 		}
 		exports[i] = e.Export
 		exports[i].FS = d.fs
-		if e.watches() {
-			sources = append(sources, watchedExport{strings.Trim(path.Clean(e.Name), "/"), d.watch})
-		}
+		sources = append(sources, watchedExport{strings.Trim(path.Clean(e.Name), "/"), &e.Export, d.watch})
 	}
 	idle := closedChan()
 	if x.server == nil {

@@ -1,9 +1,15 @@
 package serving
 
 import (
+	"errors"
 	"io"
 	"log/slog"
+	"os"
+	"syscall"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd/dirfs"
 )
@@ -36,4 +42,24 @@ func (p places) Put(pairs []dirfs.Pair) error {
 		}
 		return nil
 	})
+}
+
+// readable reports whether a caller may list a directory and look up names in it, which is open. Where there is
+// an ACL, the mode has its mask in place of the group, and only the owner may.
+func readable(dir *os.File, who *nfsd.Caller) bool {
+	info, err := dir.Stat()
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return false
+	}
+	if _, err := unix.Fgetxattr(int(dir.Fd()), "system.posix_acl_access", nil); !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) &&
+		who.UID != stat.Uid && who.UID != 0 {
+		return false
+	}
+	const both = nfs.AccessRead | nfs.AccessLookup
+	attr := nfs.Attr{Type: nfs.TypeDir, Mode: uint32(info.Mode().Perm()), UID: stat.Uid, GID: stat.Gid}
+	return nfsd.ModeAccess(&attr, who, both) == both
 }

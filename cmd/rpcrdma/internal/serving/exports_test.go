@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +15,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // Flags name exports and their clients; an export's own options come before them.
@@ -120,20 +126,74 @@ func TestStateStore(t *testing.T) {
 // A fakeSource notes the watched directories.
 type fakeSource struct{ seen *[]string }
 
-func (f fakeSource) Watch(dir string, _ bool, _ func(notify.Event)) (func(), error) {
+func (f fakeSource) Watch(dir string, _ bool, _ func(*os.File) bool, _ func(notify.Event)) (func(), error) {
 	*f.seen = append(*f.seen, dir)
 	return func() {}, nil
+}
+
+// from is a connection from an address.
+type from struct {
+	rpc.Conn
+	addr netip.Addr
+}
+
+func (f from) RemoteAddrPort() netip.AddrPort { return netip.AddrPortFrom(f.addr, 5) }
+func (f from) Host() netip.Prefix             { return netip.PrefixFrom(f.addr, f.addr.BitLen()) }
+
+func requestFrom(addr string) *rpc.Request {
+	req := new(rpc.Request)
+	rpc.Arrived(req, from{addr: netip.MustParseAddr(addr)}, nil, new(oncrpc.CallHeader), nil, 0, xdr.Padding{})
+	return req
+}
+
+// Files of the command are created when they are complete.
+func TestWatchedParts(t *testing.T) {
+	var got []string
+	tell := withoutParts(func(e notify.Event) { got = append(got, e.String()) })
+	part := "dir/" + remote.PartName()
+	for _, e := range []notify.Event{
+		{Kind: notify.Created, Path: part}, {Kind: notify.Modified, Path: part}, {Kind: notify.Attributes, Path: part},
+		{Kind: notify.Renamed, Path: "dir/file", From: part}, {Kind: notify.Removed, Path: part}, {Kind: notify.Renamed, Path: part, From: part},
+		{Kind: notify.Renamed, Path: "b", From: "a"}, {Kind: notify.Renamed, Path: part, From: "a"}, {Kind: notify.Overflow, IsDir: true},
+	} {
+		tell(e)
+	}
+	testutil.WantLines(t, got, "created dir/file", "renamed a -> b", "removed a", "overflow ./ changes were lost: rescan this directory")
+}
+
+// A watch ends when its export is for others.
+func TestWatchedReload(t *testing.T) {
+	var seen, ended []string
+	w := newWatched()
+	export := func() *nfsd.Export { return &nfsd.Export{Allow: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}} }
+	src := fakeSource{&seen}
+	w.set([]watchedExport{{"", export(), src}})
+	if _, err := w.Watch(requestFrom("192.0.3.1"), "", false, nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a client of another network: %v", err)
+	}
+	_, err := w.Watch(requestFrom("192.0.2.1"), "", false, func(e notify.Event) { ended = append(ended, e.String()) })
+	testutil.Must(t, err)
+	w.set([]watchedExport{{"", export(), src}})
+	if len(ended) > 0 {
+		t.Errorf("without a change it says %q", ended)
+	}
+	other := export()
+	other.Allow = other.Allow[:0]
+	w.set([]watchedExport{{"", other, src}})
+	testutil.WantLines(t, ended, "ended the directory has been removed or renamed (GONE)")
 }
 
 // Directories are watched in the export that they belong to.
 func TestWatchedExports(t *testing.T) {
 	var top, a, ab []string
-	exports := []watchedExport{{"a", fakeSource{&a}}, {"a/b", fakeSource{&ab}}}
+	req := requestFrom("192.0.2.1")
+	export := new(nfsd.Export)
+	exports := []watchedExport{{"a", export, fakeSource{&a}}, {"a/b", export, fakeSource{&ab}}}
 	all, withTop := newWatched(), newWatched()
 	all.set(exports)
-	withTop.set(append([]watchedExport{{"", fakeSource{&top}}}, exports...))
+	withTop.set(append([]watchedExport{{"", export, fakeSource{&top}}}, exports...))
 	for _, dir := range []string{"", "x", "ax", "a", "a/x", "/a//x", "a/b", "a/bc", "a/b/c", "a/../x"} {
-		if _, err := withTop.Watch(dir, false, nil); err != nil {
+		if _, err := withTop.Watch(req, dir, false, nil); err != nil {
 			t.Errorf("%q: %v", dir, err)
 		}
 	}
@@ -147,7 +207,7 @@ func TestWatchedExports(t *testing.T) {
 		t.Errorf("in /a/b: %q, want %q", ab, want)
 	}
 	for _, dir := range []string{"", "x", "ax"} {
-		if _, err := all.Watch(dir, false, nil); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := all.Watch(req, dir, false, nil); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%q: %v", dir, err)
 		}
 	}

@@ -66,7 +66,7 @@ type metrics struct {
 // newMetrics serves on l, which is the address of the option, when start is called. It closes l at its
 // end, if there is no error.
 func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error) {
-	table, err := names.New(names.Known(nfs.Program, nfs.MountProgram, loadgen.ProgramNumber, notify.ServerProgram)...)
+	table, err := names.New(names.Known(nfs.Program, nfs.MountProgram, loadgen.ProgramNumber, notify.RpcrdmaNotify)...)
 	if err != nil {
 		return nil, err
 	}

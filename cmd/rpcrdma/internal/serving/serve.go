@@ -292,7 +292,7 @@ func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, 
 	if err := s.openFiles(exports); err != nil {
 		return err
 	}
-	if err := errors.Join(s.server.Register(loadgen.Program()), s.server.Register(s.notify.Program())); err != nil {
+	if err := errors.Join(s.server.Register(loadgen.Program()), notify.RegisterNotifyV1(s.server, s.notify)); err != nil {
 		return err
 	}
 	return s.listen(ctx, open)

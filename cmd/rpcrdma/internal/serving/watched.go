@@ -2,10 +2,16 @@ package serving
 
 import (
 	"io/fs"
+	"os"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // watched is the directories of all exports as one notify.Source: paths begin with the name of
@@ -17,8 +23,21 @@ type watched struct {
 }
 
 type watchedExport struct {
-	name   string // without the slashes around it
-	source notify.Source
+	name   string       // without the slashes around it
+	export *nfsd.Export // has its clients and users
+	source source
+}
+
+// A source is a [dirwatch.Watcher].
+type source interface {
+	Watch(dir string, recursive bool, may func(dir *os.File) bool, tell func(notify.Event)) (stop func(), err error)
+}
+
+// same reports whether a watch in e may go on when e has become now.
+func (e *watchedExport) same(now *watchedExport) bool {
+	return now != nil && now.source == e.source && slices.Equal(now.export.Allow, e.export.Allow) &&
+		(now.export.Allow == nil) == (e.export.Allow == nil) && now.export.Squash == e.export.Squash &&
+		now.export.AnonUID == e.export.AnonUID && now.export.AnonGID == e.export.AnonGID
 }
 
 func newWatched() *watched { return &watched{watches: make(map[*exportWatch]struct{})} }
@@ -26,7 +45,7 @@ func newWatched() *watched { return &watched{watches: make(map[*exportWatch]stru
 // An exportWatch is a call of Watch.
 type exportWatch struct {
 	dir    string
-	source notify.Source
+	export watchedExport
 	tell   func(notify.Event)
 
 	mu    sync.Mutex
@@ -46,21 +65,30 @@ func (w *watched) find(dir string) (found *watchedExport, rest string) {
 	return found, rest
 }
 
-// Watch reports changes in a directory of the export that it is in, as long as it is in that.
-func (w *watched) Watch(dir string, recursive bool, tell func(notify.Event)) (stop func(), err error) {
+// Watch reports changes in a directory of the export that it is in, as long as it is in that, and to clients that
+// may list the directories. A server that is not root does everything as itself, for all users.
+func (w *watched) Watch(req *rpc.Request, dir string, recursive bool, tell func(notify.Event)) (stop func(), err error) {
 	w.mu.Lock()
 	e, rest := w.find(dir)
 	w.mu.Unlock()
 	if e == nil {
 		return nil, fs.ErrNotExist
 	}
-	watch := &exportWatch{dir: dir, source: e.source, tell: tell}
-	if watch.stop, err = e.source.Watch(rest, recursive, tell); err != nil { // after a while, maybe
+	who, ok := e.export.Caller(req)
+	if !ok {
+		return nil, fs.ErrNotExist // it need not know more
+	}
+	var may func(*os.File) bool
+	if os.Geteuid() == 0 {
+		may = func(dir *os.File) bool { return readable(dir, who) }
+	}
+	watch := &exportWatch{dir: dir, export: *e, tell: withoutParts(tell)}
+	if watch.stop, err = e.source.Watch(rest, recursive, may, watch.tell); err != nil { // after a while, maybe
 		return nil, err
 	}
 	w.mu.Lock()
 	now, _ := w.find(dir)
-	same := now != nil && now.source == watch.source
+	same := watch.export.same(now)
 	if same {
 		w.watches[watch] = struct{}{}
 	}
@@ -75,6 +103,23 @@ func (w *watched) Watch(dir string, recursive bool, tell func(notify.Event)) (st
 		w.mu.Unlock()
 		watch.end(nil)
 	}, nil
+}
+
+// withoutParts leaves out the names that files of this command have while they are incomplete: such a file is
+// created when it gets its own name.
+func withoutParts(tell func(notify.Event)) func(notify.Event) {
+	return func(e notify.Event) {
+		to, from := remote.IsPart(path.Base(e.Path)), remote.IsPart(path.Base(e.From))
+		switch {
+		case e.Kind == notify.Renamed && from && !to:
+			e.Kind, e.From = notify.Created, ""
+		case e.Kind == notify.Renamed && to && !from:
+			e.Kind, e.Path, e.From = notify.Removed, e.From, ""
+		case to:
+			return
+		}
+		tell(e)
+	}
 }
 
 // end stops the watch, unless it has been, and tells the client with last. Nothing is reported when it
@@ -100,7 +145,7 @@ func (w *watched) set(exports []watchedExport) {
 	w.exports = exports
 	var gone []*exportWatch
 	for watch := range w.watches {
-		if e, _ := w.find(watch.dir); e == nil || e.source != watch.source {
+		if e, _ := w.find(watch.dir); !watch.export.same(e) {
 			gone = append(gone, watch)
 			delete(w.watches, watch)
 		}

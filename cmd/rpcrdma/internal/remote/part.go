@@ -1,0 +1,26 @@
+package remote
+
+import (
+	"crypto/rand"
+	"strings"
+)
+
+// Names of incomplete files.
+const (
+	partPrefix = ".rpcrdma-"
+	partRandom = 12 // characters
+	partSuffix = ".part"
+)
+
+// PartName returns a name for an incomplete file. A get or put that is killed leaves
+// nothing incomplete under the name that was asked for.
+func PartName() string { return partPrefix + strings.ToLower(rand.Text()[:partRandom]) + partSuffix }
+
+// IsPart reports whether a name is one of PartName.
+func IsPart(name string) bool {
+	random, ok := strings.CutPrefix(name, partPrefix)
+	random, ok2 := strings.CutSuffix(random, partSuffix)
+	return ok && ok2 && len(random) == partRandom && !strings.ContainsFunc(random, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	})
+}
