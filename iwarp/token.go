@@ -1,8 +1,10 @@
 package iwarp
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	crand "crypto/rand"
-	"math/bits"
+	"encoding/binary"
 	"math/rand/v2"
 )
 
@@ -22,20 +24,20 @@ import (
 // and an expired handle is invalid until the entry has been used that often. For the same
 // reason base + length cannot wrap.
 //
-// Key and start are random. The permutation is a block cipher under a secret key, so that the
-// slot is indistinguishable from a random one.
+// Key and start are random. The permutation has a secret key, so that the slot is indistinguishable from a
+// random one.
 type token struct {
 	key  uint16
 	base uint64
 }
 
 // A tweak makes the permutation of an entry its own.
-type tweak struct{ in, out uint32 }
+type tweak uint64
 
 // tokens draws tokens. It is a part of entries.
 type tokens struct {
 	rnd   rand.ChaCha8
-	slots schedule
+	slots permutation
 }
 
 // newTokens has its seed from the system: what it gives out cannot be guessed from
@@ -49,15 +51,15 @@ func newTokens() *tokens {
 func seededTokens(seed [32]byte) *tokens {
 	t := new(tokens)
 	t.rnd.Seed(seed)
-	t.slots = newSchedule(t.rnd.Uint64())
+	var key [16]byte
+	binary.BigEndian.PutUint64(key[:8], t.rnd.Uint64())
+	binary.BigEndian.PutUint64(key[8:], t.rnd.Uint64())
+	t.slots = newPermutation(key)
 	return t
 }
 
 // tweak draws a tweak.
-func (t *tokens) tweak() tweak {
-	r := t.rnd.Uint64()
-	return tweak{uint32(r >> 32), uint32(r)}
-}
+func (t *tokens) tweak() tweak { return tweak(t.rnd.Uint64()) }
 
 // draw makes the token of an entry's use number n, for size bytes, of which there
 // are less than 2^32. The key is never last, which was that of the use before: a
@@ -66,37 +68,41 @@ func (t *tokens) draw(w tweak, n, size uint32, last uint16) token {
 	r := t.rnd.Uint64()
 	step := 1 + (r>>32)*keyMask>>32                           // 1 to keyMask
 	start := uint64(uint32(r)) * (1<<32 - uint64(size)) >> 32 // 0 to 2^32 - 1 - size
-	slot := t.slots.encrypt(n^w.in) ^ w.out
+	slot := t.slots.permute(w, n)
 	return token{
 		key:  uint16((uint64(last) + step) & keyMask),
 		base: uint64(slot)<<32 | start,
 	}
 }
 
-// A schedule is the expanded key of Speck32/64, a block cipher of 32 bits: Beaulieu and
-// others, The SIMON and SPECK Families of Lightweight Block Ciphers, 2013, section 4. It only
-// has to be an unpredictable permutation of 32 bits; that tokens do not repeat holds for any
-// key.
-type schedule [22]uint16
+// rounds are those of FF1 in NIST SP 800-38G, which is a Feistel network of the same kind.
+const rounds = 10
 
-func newSchedule(key uint64) (s schedule) {
-	k, l := uint16(key), [3]uint16{uint16(key >> 16), uint16(key >> 32), uint16(key >> 48)}
-	for i := range s {
-		s[i] = k
-		l[i%3], k = speckRound(l[i%3], k, uint16(i))
-	}
-	return s
+// A permutation is a Feistel network on 32 bits, with AES-128 under a secret key as the function of its rounds: of the
+// tweak, the number of the round, and one half. It is a permutation whatever that function is, so tokens do not repeat
+// for any key; docs/adr/0019 says why it cannot be predicted.
+type permutation struct {
+	aes cipher.Block
+	in  [aes.BlockSize]byte // tweak, round and half
+	out [aes.BlockSize]byte
 }
 
-func speckRound(x, y, k uint16) (uint16, uint16) {
-	x = (bits.RotateLeft16(x, -7) + y) ^ k
-	return x, bits.RotateLeft16(y, 2) ^ x
+func newPermutation(key [16]byte) permutation {
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		panic(err) // the length of the key is wrong
+	}
+	return permutation{aes: block}
 }
 
-func (s *schedule) encrypt(block uint32) uint32 {
-	x, y := uint16(block>>16), uint16(block)
-	for _, k := range s {
-		x, y = speckRound(x, y, k)
+func (p *permutation) permute(w tweak, n uint32) uint32 {
+	binary.BigEndian.PutUint64(p.in[:], uint64(w))
+	left, right := uint16(n>>16), uint16(n)
+	for round := range byte(rounds) {
+		p.in[8] = round
+		binary.BigEndian.PutUint16(p.in[9:], right)
+		p.aes.Encrypt(p.out[:], p.in[:])
+		left, right = right, left^binary.BigEndian.Uint16(p.out[:])
 	}
-	return uint32(x)<<16 | uint32(y)
+	return uint32(left)<<16 | uint32(right)
 }
