@@ -7,6 +7,8 @@ type Counter struct {
 	Name string
 	// Value only grows during the life of the connection.
 	Value uint64
+	// Help describes it in a sentence.
+	Help string `json:"-"`
 }
 
 // Counting is implemented by Conns that count what they do.

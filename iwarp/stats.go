@@ -39,17 +39,17 @@ var _ fabric.Counting = (*Conn)(nil)
 func (c *Conn) Counters() []fabric.Counter {
 	s := c.Stats()
 	return []fabric.Counter{
-		{Name: "doorbells", Value: s.Doorbells},
-		{Name: "write_calls", Value: s.Writev},
-		{Name: "write_calls_full", Value: s.WriteFull},
-		{Name: "sent_fpdus", Value: s.TxFPDUs},
-		{Name: "sent_bytes", Value: s.TxBytes},
-		{Name: "writers_started", Value: s.Writers},
-		{Name: "read_calls", Value: s.Readv},
-		{Name: "read_calls_empty", Value: s.ReadEmpty},
-		{Name: "read_calls_direct", Value: s.ReadDirect},
-		{Name: "received_fpdus", Value: s.RxFPDUs},
-		{Name: "received_bytes", Value: s.RxBytes},
-		{Name: "wakes", Value: s.Wakes},
+		{Name: "doorbells", Value: s.Doorbells, Help: "Posts that put work into the send queue."},
+		{Name: "write_calls", Value: s.Writev, Help: "System calls that write."},
+		{Name: "write_calls_full", Value: s.WriteFull, Help: "Writes that found the buffer of the socket full."},
+		{Name: "sent_fpdus", Value: s.TxFPDUs, Help: "FPDUs sent."},
+		{Name: "sent_bytes", Value: s.TxBytes, Help: "Bytes sent in FPDUs."},
+		{Name: "writers_started", Value: s.Writers, Help: "Times that a goroutine took over writing."},
+		{Name: "read_calls", Value: s.Readv, Help: "System calls that read."},
+		{Name: "read_calls_empty", Value: s.ReadEmpty, Help: "Reads that found nothing."},
+		{Name: "read_calls_direct", Value: s.ReadDirect, Help: "Reads directly into the memory that the data is for."},
+		{Name: "received_fpdus", Value: s.RxFPDUs, Help: "FPDUs received."},
+		{Name: "received_bytes", Value: s.RxBytes, Help: "Bytes received in FPDUs."},
+		{Name: "wakes", Value: s.Wakes, Help: "Times that a waiter was woken by another goroutine."},
 	}
 }

@@ -42,13 +42,13 @@ var _ fabric.Counting = (*Conn)(nil)
 func (c *Conn) Counters() []fabric.Counter {
 	s := c.Stats()
 	return []fabric.Counter{
-		{Name: "post_send_calls", Value: s.SendCalls},
-		{Name: "sends", Value: s.Sends},
-		{Name: "post_recv_calls", Value: s.RecvCalls},
-		{Name: "receives", Value: s.Recvs},
-		{Name: "poll_calls", Value: s.Calls},
-		{Name: "poll_calls_empty", Value: s.Empty},
-		{Name: "arms", Value: s.Arms},
-		{Name: "completion_events", Value: s.Events},
+		{Name: "post_send_calls", Value: s.SendCalls, Help: "Calls of ibv_post_send."},
+		{Name: "sends", Value: s.Sends, Help: "Work requests posted to the send queue."},
+		{Name: "post_recv_calls", Value: s.RecvCalls, Help: "Calls of ibv_post_recv."},
+		{Name: "receives", Value: s.Recvs, Help: "Receives posted."},
+		{Name: "poll_calls", Value: s.Calls, Help: "Calls of ibv_poll_cq."},
+		{Name: "poll_calls_empty", Value: s.Empty, Help: "Polls that found no completion."},
+		{Name: "arms", Value: s.Arms, Help: "Requests for a completion event."},
+		{Name: "completion_events", Value: s.Events, Help: "Completion events."},
 	}
 }

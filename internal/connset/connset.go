@@ -35,6 +35,7 @@ type Sum struct {
 	ExposedBytes, HeldBytes int64 //
 	Credits                 int
 	Adapter                 map[string]uint64
+	Help                    map[string]string // of Adapter
 }
 
 // Began is for ConnBegan.
@@ -64,11 +65,19 @@ func (s *Set) Ended(e rpc.ConnEvent) Entry {
 func (s *Sum) count(c *rpc.ConnStats) {
 	s.Stats.Add(&c.Stats)
 	if s.Adapter == nil {
-		s.Adapter = make(map[string]uint64)
+		s.Adapter, s.Help = make(map[string]uint64), make(map[string]string)
 	}
 	for _, n := range c.Adapter {
+		s.Help[n.Name] = n.Help
 		s.Adapter[n.Name] += n.Value
 	}
+}
+
+// ID returns the ID of a connection that is open, else 0.
+func (s *Set) ID(c rpc.Conn) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[c].ID
 }
 
 // Look returns the connections that are open, in no order, the sum of what has been counted on
@@ -82,8 +91,9 @@ func (s *Set) Look() (open []Entry, all Sum, opened uint64) {
 		open = append(open, c)
 	}
 	all, opened = s.past, s.opened
-	all.Adapter = make(map[string]uint64)
+	all.Adapter, all.Help = make(map[string]uint64), make(map[string]string)
 	maps.Copy(all.Adapter, s.past.Adapter)
+	maps.Copy(all.Help, s.past.Help)
 	s.mu.Unlock()
 	for i := range open {
 		c := &open[i]

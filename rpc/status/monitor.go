@@ -84,6 +84,8 @@ type Monitor struct {
 
 	creditStalls, memoryStalls, registrations, registeredBytes atomic.Uint64
 
+	bytes history // of calls and replies
+
 	conns   connset.Set
 	mu      sync.Mutex
 	reasons map[string]int // how connections have ended
@@ -144,6 +146,7 @@ func (m *Monitor) CallEnded(e *rpc.CallEvent) {
 	outcome := e.Outcome()
 	l := m.latency(e)
 	l.add(e, outcome != "success")
+	m.bytes.add(e.Began.Add(e.Total).Unix(), uint64(e.Request.Bytes+e.Reply.Bytes))
 	if outcome != "success" {
 		at := e.Began.Add(e.Total)
 		m.failed.add(at, func() Call { return m.record(e, outcome) })
@@ -181,7 +184,7 @@ func (m *Monitor) Noticed(n rpc.Notice) {
 func (m *Monitor) record(e *rpc.CallEvent, outcome string) Call {
 	c := Call{
 		Time: e.Began, Prog: e.Prog, Vers: e.Vers, Proc: e.Proc, XID: e.XID,
-		Executed: e.Executed, Backward: e.Backward, Peer: address(e.Conn),
+		Executed: e.Executed, Backward: e.Backward, Peer: address(e.Conn), Conn: m.conns.ID(e.Conn),
 		Total: Seconds(e.Total), Waited: Seconds(e.Waited), Wire: Seconds(e.Wire), Handler: Seconds(e.Handler),
 		Request: travel(e.Request), Reply: travel(e.Reply), Outcome: outcome, Error: text(e.Err),
 		Resent: e.Resent, Replayed: e.Replayed,

@@ -11,10 +11,14 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // fresh is how long a page is shown again without another look.
@@ -22,15 +26,25 @@ const fresh = time.Second
 
 // A page has what was shown last.
 type page struct {
-	mu         sync.Mutex // held while one is made: requests meanwhile get the same
-	made       time.Time
-	snapshot   *Snapshot
-	html, json []byte // nil: not asked for since
+	mu       sync.Mutex // held while one is made: requests meanwhile get the same
+	made     time.Time
+	snapshot *Snapshot
+	json     []byte // nil: not asked for since
+	html     map[view][]byte
 }
 
+// A view is one of the pages of a Snapshot.
+type view struct {
+	sort    string // of orders
+	refresh int    // seconds; 0: never
+}
+
+// maxViews bounds the pages that are kept. Others are made anew.
+const maxViews = 64
+
 // ServeHTTP answers GET and HEAD with a page, or with JSON for ?format=json, which is a [Snapshot].
-// With ?refresh=5 a browser loads it again every 5 seconds. All requests within a second get the same
-// answer, so that many of them cost little.
+// With ?refresh=5 a browser loads it again every 5 seconds. The headings of the tables are links that sort them.
+// All requests within a second show the same, so that many of them cost little.
 func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -51,15 +65,21 @@ func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "format is html or json", http.StatusBadRequest)
 		return
 	}
+	v := view{sort: query.Get("sort")}
+	if _, ok := orders[v.sort]; !ok && v.sort != "" {
+		http.Error(w, "there is no such order", http.StatusBadRequest)
+		return
+	}
 	if s := query.Get("refresh"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > 3600 {
 			http.Error(w, "refresh is a number of seconds, 1 to 3600", http.StatusBadRequest)
 			return
 		}
+		v.refresh = n
 		h.Set("Refresh", strconv.Itoa(n))
 	}
-	body, err := m.body(asJSON)
+	body, err := m.body(asJSON, v)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -75,28 +95,106 @@ func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // body returns what to answer with. It is not changed later.
-func (m *Monitor) body(asJSON bool) ([]byte, error) {
+func (m *Monitor) body(asJSON bool, v view) ([]byte, error) {
 	p := &m.page
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := time.Now(); p.snapshot == nil || now.Sub(p.made) >= fresh {
-		p.snapshot, p.html, p.json = m.Snapshot(), nil, nil
+		p.snapshot, p.html, p.json = m.Snapshot(), make(map[view][]byte), nil
 		p.made = now
 	}
-	var err error
-	switch {
-	case asJSON && p.json == nil:
-		p.json, err = json.Marshal(p.snapshot)
-	case !asJSON && p.html == nil:
-		var b bytes.Buffer
-		if err = pageTemplate.Execute(&b, p.snapshot); err == nil {
-			p.html = b.Bytes()
-		}
-	}
 	if asJSON {
+		var err error
+		if p.json == nil {
+			p.json, err = json.Marshal(p.snapshot)
+		}
 		return p.json, err
 	}
-	return p.html, err
+	html, ok := p.html[v]
+	if !ok {
+		var b bytes.Buffer
+		if err := pageTemplate.Execute(&b, shown{p.snapshot.sorted(v.sort), v}); err != nil {
+			return nil, err
+		}
+		if html = b.Bytes(); len(p.html) < maxViews {
+			p.html[v] = html
+		}
+	}
+	return html, nil
+}
+
+// A shown is what the template shows.
+type shown struct {
+	*Snapshot
+	view view
+}
+
+// Link is the query of the page with another order, or, for "", with another pace.
+func (s shown) Link(sort string, refresh int) string {
+	query := make(url.Values)
+	if v := cmp.Or(sort, s.view.sort); v != "" {
+		query.Set("sort", v)
+	}
+	if refresh > 0 {
+		query.Set("refresh", strconv.Itoa(refresh))
+	}
+	return "?" + query.Encode()
+}
+
+// Refresh is in how many seconds the page is loaded again, 0 for never.
+func (s shown) Refresh() int { return s.view.refresh }
+
+// Head is a heading of a table: a link that sorts it.
+func (s shown) Head(text, sort string) template.HTML {
+	mark := ""
+	if sort == s.view.sort {
+		mark = " ▾"
+	}
+	return template.HTML(fmt.Sprintf(`<a href="%s">%s</a>%s`, template.HTMLEscapeString(s.Link(sort, s.view.refresh)), text, mark))
+}
+
+// descending orders by a figure, the largest first.
+func descending[T any, N cmp.Ordered](figure func(*T) N) func(a, b T) int {
+	return func(a, b T) int { return cmp.Compare(figure(&b), figure(&a)) }
+}
+
+// An order sorts one of the tables.
+type order struct {
+	procedures func(a, b Procedure) int
+	conns      func(a, b Conn) int
+}
+
+// orders are those of the headings. Immutable.
+var orders = map[string]order{
+	"name": {procedures: func(a, b Procedure) int {
+		return cmp.Or(cmp.Compare(a.Program, b.Program), cmp.Compare(a.Procedure, b.Procedure))
+	}},
+	"calls":     {procedures: descending(func(p *Procedure) uint64 { return p.Calls })},
+	"rate":      {procedures: descending(func(p *Procedure) float64 { return p.Rate })},
+	"failed":    {procedures: descending(func(p *Procedure) uint64 { return p.Failed })},
+	"mean":      {procedures: descending(func(p *Procedure) Seconds { return p.Mean })},
+	"p99":       {procedures: descending(func(p *Procedure) Seconds { return p.P99 })},
+	"longest":   {procedures: descending(func(p *Procedure) Seconds { return p.Max })},
+	"number":    {conns: func(a, b Conn) int { return cmp.Compare(a.ID, b.ID) }},
+	"peer":      {conns: func(a, b Conn) int { return cmp.Compare(a.Peer, b.Peer) }},
+	"age":       {conns: descending(func(c *Conn) Seconds { return c.Age })},
+	"conncalls": {conns: descending(func(c *Conn) uint64 { return c.Counters["calls"] })},
+	"read":      {conns: descending(func(c *Conn) uint64 { return c.Counters["read_bytes"] })},
+	"written":   {conns: descending(func(c *Conn) uint64 { return c.Counters["write_bytes"] })},
+	"exposed":   {conns: descending(func(c *Conn) int64 { return c.ExposedBytes })},
+	"held":      {conns: descending(func(c *Conn) int64 { return c.HeldBytes })},
+}
+
+// sorted returns a copy of a Snapshot with its tables in an order.
+func (s *Snapshot) sorted(by string) *Snapshot {
+	o, other := orders[by], *s
+	if o.procedures != nil {
+		other.Procedures = slices.SortedStableFunc(slices.Values(s.Procedures), o.procedures)
+	}
+	if o.conns != nil {
+		other.Conns = slices.SortedStableFunc(slices.Values(s.Conns), o.conns)
+	}
+	return &other
 }
 
 // style is the page's own: the header of the page names its hash, and a browser takes no other.
@@ -127,12 +225,21 @@ var styleHash = func() string {
 // pageTemplate is the page of a *Snapshot. Immutable.
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"bars": bars, "size": size, "sorted": sorted, "when": when, "side": sideName, "sub": func(a, b int) int { return a - b },
+	"minute": minuteBars, "counters": counterNames, "adapter": adapterNames,
 }).Parse(`<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Title}}</title><style>` + style + `</style></head>
 <body>
 <h1>{{.Title}}</h1>
-<p>{{when .Time}}, counting since {{when .Since}}. <a href="?format=json">JSON</a> · <a href="?refresh=2">refresh every 2 seconds</a></p>
+<p>{{when .Time}}, counting since {{when .Since}}. <a href="?format=json">JSON</a> · {{if .Refresh}}<a href="{{.Link "" 0}}">stop refreshing</a>{{else}}<a href="{{.Link "" 2}}">refresh every 2 seconds</a>{{end}}</p>
+{{with .Minute}}
+<div class="sides" id="minute">
+<div><p>calls executed: {{printf "%.1f" (.Rate .Executed)}} a second</p>{{template "minute" .Executed}}</div>
+<div><p>calls made: {{printf "%.1f" (.Rate .Made)}} a second</p>{{template "minute" .Made}}</div>
+<div><p>calls failed: {{printf "%.1f" (.Rate .Failed)}} a second</p>{{template "minute" .Failed}}</div>
+<div><p>messages: {{size (.Rate .Bytes)}} a second</p>{{template "minute" .Bytes}}</div>
+</div>
+{{end}}
 {{with .Totals}}
 <div class="sides">
 <dl id="now"><dt>connections open</dt><dd>{{.Open}}</dd>
@@ -148,24 +255,26 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 <dt>waits for a credit</dt><dd>{{.CreditStalls}}</dd>
 <dt>waits for memory</dt><dd>{{.MemoryStalls}}</dd>
 <dt>memory registered</dt><dd>{{.Registrations}} times, {{size .RegisteredBytes}}</dd></dl>
-<dl id="counters">{{range sorted .Counters}}<dt>{{.Name}}</dt><dd>{{.Value}}</dd>{{end}}</dl>
-<dl id="adapter">{{range sorted .Adapter}}<dt>{{.Name}}</dt><dd>{{.Value}}</dd>{{end}}</dl>
 </div>
+<details><summary>all counters</summary><div class="sides">
+<dl id="counters">{{range counters .Counters}}<dt>{{.Name}}</dt><dd>{{.Value}}</dd>{{end}}</dl>
+<dl id="adapter">{{range adapter $}}<dt>{{.Name}}</dt><dd>{{.Value}}</dd>{{end}}</dl>
+</div></details>
 {{end}}
 <h2>Latency</h2>
-{{if .Procedures}}<table id="latency"><tr><th>procedure</th><th>calls are</th><th class="n">calls</th><th class="n">failed</th><th class="n">mean</th><th class="n">median ≤</th><th class="n">99% ≤</th><th class="n">longest</th><th class="n">waited</th><th class="n">handler, wire</th><th>below 1 µs, 2 µs, 4 µs … to 33 s, and longer</th></tr>
-{{range .Procedures}}<tr><td>{{.Program}} {{if .Vers}}{{.Vers}} {{end}}{{.Procedure}}</td><td>{{side .Executed}}</td><td class="n">{{.Calls}}</td><td class="n{{if .Failed}} bad{{end}}">{{.Failed}}</td><td class="n">{{.Mean}}</td><td class="n">{{.Median}}</td><td class="n">{{.P99}}</td><td class="n">{{.Max}}</td><td class="n">{{.Waited}}</td><td class="n">{{if .Inner}}{{.Inner}}{{end}}</td>
+{{if .Procedures}}<table id="latency"><tr><th>{{.Head "procedure" "name"}}</th><th>as</th><th class="n">{{.Head "calls" "calls"}}</th><th class="n">{{.Head "a second" "rate"}}</th><th class="n">{{.Head "failed" "failed"}}</th><th class="n">{{.Head "mean" "mean"}}</th><th class="n">median ≤</th><th class="n">{{.Head "99% ≤" "p99"}}</th><th class="n">{{.Head "longest" "longest"}}</th><th class="n">waited</th><th class="n">handler, wire</th><th>below 1 µs, 2 µs, 4 µs … to 33 s, and longer</th></tr>
+{{range .Procedures}}<tr><td>{{.Program}} {{if .Vers}}{{.Vers}} {{end}}{{.Procedure}}</td><td>{{side .Executed}}</td><td class="n">{{.Calls}}</td><td class="n">{{printf "%.1f" .Rate}}</td><td class="n{{if .Failed}} bad{{end}}">{{.Failed}}</td><td class="n">{{.Mean}}</td><td class="n">{{.Median}}</td><td class="n">{{.P99}}</td><td class="n">{{.Max}}</td><td class="n">{{.Waited}}</td><td class="n">{{if .Inner}}{{.Inner}}{{end}}</td>
 <td><svg width="243" height="24" role="img">{{range bars .Classes}}<rect x="{{.X}}" y="{{.Y}}" width="8" height="{{.H}}"><title>{{.Title}}</title></rect>{{end}}</svg></td></tr>
 {{end}}</table>{{else}}<p>No call has ended.</p>{{end}}
 
 <h2>Calls under way</h2>
-{{if .Calls}}<table id="calls"><tr><th class="n">age</th><th>procedure</th><th>is</th><th>peer</th><th class="n">xid</th><th class="n">bytes</th><th>by</th></tr>
-{{range .Calls}}<tr><td class="n">{{.Total}}</td><td>{{.What}}</td><td>{{side .Executed}}{{if .Backward}}, backward{{end}}</td><td>{{.Peer}}</td><td class="n">{{printf "%#08x" .XID}}</td><td class="n">{{.Request.Bytes}}</td><td>{{.Request.By}}</td></tr>
+{{if .Calls}}<table id="calls"><tr><th class="n">age</th><th>procedure</th><th>as</th><th>peer</th><th class="n">xid</th><th class="n">bytes</th><th>by</th></tr>
+{{range .Calls}}<tr><td class="n">{{.Total}}</td><td>{{.What}}</td><td>{{side .Executed}}{{if .Backward}}, backward{{end}}</td><td>{{template "peer" .}}</td><td class="n">{{printf "%#08x" .XID}}</td><td class="n">{{.Request.Bytes}}</td><td>{{.Request.By}}</td></tr>
 {{end}}</table>{{else}}<p>None.</p>{{end}}
 
 <h2>Connections</h2>
-{{if .Conns}}<table id="connections"><tr><th class="n">number</th><th>peer</th><th>opened by</th><th>provider</th><th class="n">age</th><th class="n">credits</th><th class="n">calls here</th><th class="n">to peer</th><th class="n">calls</th><th class="n">read</th><th class="n">written</th><th class="n">exposed</th><th class="n">held</th><th>agreed on</th><th>adapter</th></tr>
-{{range .Conns}}<tr><td class="n">{{.ID}}</td><td>{{.Peer}}</td><td>{{if .Server}}peer{{else}}us{{end}}</td><td>{{.Provider}}</td><td class="n">{{.Age}}</td><td class="n">{{.Credits}}</td><td class="n">{{.Executing}}</td><td class="n">{{.Calling}}{{if .Waiting}} +{{.Waiting}} waiting{{end}}</td><td class="n">{{index .Counters "calls"}}</td><td class="n">{{size (index .Counters "read_bytes")}}</td><td class="n">{{size (index .Counters "write_bytes")}}</td><td class="n">{{size .ExposedBytes}}</td><td class="n">{{size .HeldBytes}}</td>
+{{if .Conns}}<table id="connections"><tr><th class="n">{{.Head "number" "number"}}</th><th>{{.Head "peer" "peer"}}</th><th>opened by</th><th>provider</th><th class="n">{{.Head "age" "age"}}</th><th class="n">credits</th><th class="n">calls here</th><th class="n">to peer</th><th class="n">{{.Head "calls" "conncalls"}}</th><th class="n">{{.Head "read" "read"}}</th><th class="n">{{.Head "written" "written"}}</th><th class="n">{{.Head "exposed" "exposed"}}</th><th class="n">{{.Head "held" "held"}}</th><th>agreed on</th><th>adapter</th></tr>
+{{range .Conns}}<tr id="c{{.ID}}"><td class="n">{{.ID}}</td><td>{{.Peer}}</td><td>{{if .Server}}peer{{else}}us{{end}}</td><td>{{.Provider}}</td><td class="n">{{.Age}}</td><td class="n">{{.Credits}}</td><td class="n">{{.Executing}}</td><td class="n">{{.Calling}}{{if .Waiting}} +{{.Waiting}} waiting{{end}}</td><td class="n">{{index .Counters "calls"}}</td><td class="n">{{size (index .Counters "read_bytes")}}</td><td class="n">{{size (index .Counters "write_bytes")}}</td><td class="n">{{size .ExposedBytes}}</td><td class="n">{{size .HeldBytes}}</td>
 <td class="long">{{if .Version}}version {{.Version}}, inline {{.InlineSend}} out {{.InlineRecv}} in{{if .PrivateData}}, private data{{end}}{{if .Properties}}, properties{{end}}{{if .Configured}}, configured{{end}}{{if .RemoteInvalidation}}, remote invalidation{{end}}{{if .MemoryWindows}}, memory windows{{end}}{{if .BackwardCredits}}, {{.BackwardCredits}} backward credits{{end}}{{end}}</td>
 <td class="long">{{if .Adapter}}<details><summary>figures</summary>{{range .Adapter}}{{if .Value}}{{.Name}}&nbsp;{{.Value}} {{end}}{{end}}</details>{{end}}</td></tr>
 {{end}}</table>{{with sub .Totals.Open (len .Conns)}}{{if gt . 0}}<p>{{.}} more connections are not shown.</p>{{end}}{{end}}{{else}}<p>None.</p>{{end}}
@@ -180,12 +289,14 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 {{with .Rejected}}<table id="rejected">{{template "refusals" .}}</table>{{else}}<p>None.</p>{{end}}
 <h2>Latest connections that ended</h2>
 {{if .Ended}}<table id="ended"><tr><th>time</th><th class="n">number</th><th>peer</th><th>opened by</th><th class="n">age</th><th class="n">calls</th><th>end</th><th>reason</th></tr>
-{{range .Ended}}<tr><td>{{when .Time}}</td><td class="n">{{.ID}}</td><td>{{.Peer}}</td><td>{{if .Server}}peer{{else}}us{{end}}</td><td class="n">{{.Age}}</td><td class="n">{{.Calls}}</td><td>{{.Outcome}}</td><td class="long">{{.Error}}</td></tr>
+{{range .Ended}}<tr id="c{{.ID}}"><td>{{when .Time}}</td><td class="n">{{.ID}}</td><td>{{.Peer}}</td><td>{{if .Server}}peer{{else}}us{{end}}</td><td class="n">{{.Age}}</td><td class="n">{{.Calls}}</td><td>{{.Outcome}}</td><td class="long">{{.Error}}</td></tr>
 {{end}}</table>{{else}}<p>None.</p>{{end}}
 </body>
 </html>
-{{define "calls"}}<tr><th>began</th><th>procedure</th><th>was</th><th>peer</th><th class="n">xid</th><th class="n">took</th><th class="n">waited</th><th class="n">handler</th><th class="n">wire</th><th>request</th><th>reply</th><th>outcome</th></tr>
-{{range .}}<tr><td>{{when .Time}}</td><td>{{.What}}</td><td>{{side .Executed}}{{if .Backward}}, backward{{end}}</td><td>{{.Peer}}</td><td class="n">{{printf "%#08x" .XID}}</td><td class="n">{{.Total}}</td><td class="n">{{.Waited}}</td><td class="n">{{if .Executed}}{{.Handler}}{{end}}</td><td class="n">{{if not .Executed}}{{.Wire}}{{end}}</td><td>{{.Request.Bytes}} {{.Request.By}}</td><td>{{.Reply.Bytes}} {{.Reply.By}}</td><td class="long">{{.Outcome}}{{if .Replayed}}, replayed{{end}}{{with .Resent}}, sent again {{.}} times{{end}}{{with .Error}}: {{.}}{{end}}</td></tr>
+{{define "peer"}}{{if .Conn}}<a href="#c{{.Conn}}" title="connection {{.Conn}}">{{.Peer}}</a>{{else}}{{.Peer}}{{end}}{{end}}
+{{define "minute"}}<svg width="240" height="32" role="img">{{range minute .}}<rect x="{{.X}}" y="{{.Y}}" width="3" height="{{.H}}"><title>{{.Title}}</title></rect>{{end}}</svg>{{end}}
+{{define "calls"}}<tr><th>began</th><th>procedure</th><th>as</th><th>peer</th><th class="n">xid</th><th class="n">took</th><th class="n">waited</th><th class="n">handler</th><th class="n">wire</th><th>request</th><th>reply</th><th>outcome</th></tr>
+{{range .}}<tr><td>{{when .Time}}</td><td>{{.What}}</td><td>{{side .Executed}}{{if .Backward}}, backward{{end}}</td><td>{{template "peer" .}}</td><td class="n">{{printf "%#08x" .XID}}</td><td class="n">{{.Total}}</td><td class="n">{{.Waited}}</td><td class="n">{{if .Executed}}{{.Handler}}{{end}}</td><td class="n">{{if not .Executed}}{{.Wire}}{{end}}</td><td>{{.Request.Bytes}} {{.Request.By}}</td><td>{{.Reply.Bytes}} {{.Reply.By}}</td><td class="long">{{.Outcome}}{{if .Replayed}}, replayed{{end}}{{with .Resent}}, sent again {{.}} times{{end}}{{with .Error}}: {{.}}{{end}}</td></tr>
 {{end}}{{end}}
 {{define "refusals"}}<tr><th>time</th><th>peer</th><th class="n">xid</th><th>reason</th></tr>
 {{range .}}<tr><td>{{when .Time}}</td><td>{{.Peer}}</td><td class="n">{{if .XID}}{{printf "%#08x" .XID}}{{end}}</td><td class="long">{{.Error}}</td></tr>
@@ -193,9 +304,9 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 
 func sideName(executed bool) string {
 	if executed {
-		return "executed"
+		return "server"
 	}
-	return "made"
+	return "client"
 }
 
 func when(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 MST") }
@@ -225,6 +336,52 @@ func sorted(figures any) []named {
 	return list
 }
 
+// counterNames returns the counters of rpc.Stats that are not zero, by what they count.
+func counterNames(values map[string]uint64) (list []named) {
+	for c := range new(rpc.Stats).Counters() {
+		if n := values[c.Name]; n != 0 {
+			list = append(list, named{label(c.Help), n})
+		}
+	}
+	return list
+}
+
+// adapterNames does the same for the counters of adapters.
+func adapterNames(s shown) (list []named) {
+	for _, n := range sorted(s.Totals.Adapter) {
+		if help := s.help[n.Name]; help != "" {
+			n.Name = label(help)
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+// label makes a label of a sentence.
+func label(help string) string {
+	help = strings.TrimSuffix(help, ".")
+	if len(help) > 1 && help[1] >= 'a' { // not an abbreviation
+		help = strings.ToLower(help[:1]) + help[1:]
+	}
+	return help
+}
+
+// Rate is the rate of one of the lists, per second.
+func (m Minute) Rate(list []uint64) float64 { return rate(list, m.age) }
+
+// minuteBars draws the counts of a minute.
+func minuteBars(counts []uint64) (list []bar) {
+	const height = 32
+	most := max(slices.Max(counts), 1)
+	for i, n := range counts {
+		if n > 0 {
+			h := max(2, int(float64(n)/float64(most)*height))
+			list = append(list, bar{4 * i, height - h, h, fmt.Sprintf("%d s ago: %d", len(counts)-i, n)})
+		}
+	}
+	return list
+}
+
 // size prints a number of bytes.
 func size(n any) string {
 	var f float64
@@ -233,6 +390,8 @@ func size(n any) string {
 		f = float64(n)
 	case uint64:
 		f = float64(n)
+	case float64:
+		f = n
 	}
 	units := [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 	i := 0

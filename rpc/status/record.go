@@ -119,6 +119,7 @@ type latency struct {
 	failed                        atomic.Uint64
 	total, longest, waited, inner atomic.Int64 // nanoseconds; inner is in the handler, or on the wire
 	classes                       [buckets]atomic.Uint64
+	calls, failures               history
 }
 
 func (m *Monitor) latency(e *rpc.CallEvent) *latency {
@@ -131,8 +132,11 @@ func (m *Monitor) latency(e *rpc.CallEvent) *latency {
 }
 
 func (l *latency) add(e *rpc.CallEvent, failed bool) {
+	second := e.Began.Add(e.Total).Unix()
+	l.calls.add(second, 1)
 	if failed {
 		l.failed.Add(1)
+		l.failures.add(second, 1)
 	}
 	l.classes[bucketOf(e.Total)].Add(1)
 	l.total.Add(int64(e.Total))

@@ -55,6 +55,7 @@ type Snapshot struct {
 	Since time.Time `json:"since"` // of the first thing that is counted
 
 	Totals     Totals      `json:"totals"`
+	Minute     Minute      `json:"last_minute"`
 	Conns      []Conn      `json:"connections"`     // that are open
 	Calls      []Call      `json:"calls_in_flight"` // the oldest first
 	Slowest    []Call      `json:"slowest_calls"`
@@ -63,6 +64,19 @@ type Snapshot struct {
 	Rejected   []Refusal   `json:"rejected_connections"`
 	Ended      []EndedConn `json:"ended_connections"`
 	Procedures []Procedure `json:"procedures"` // those with calls
+
+	help map[string]string // of Totals.Adapter
+}
+
+// A Minute has the counts of the 60 complete seconds before Snapshot.Time, the oldest first: of calls that have ended,
+// and of the bytes of calls and replies.
+type Minute struct {
+	Executed []uint64 `json:"executed"` // calls executed by this end
+	Made     []uint64 `json:"made"`     // calls made by this end
+	Failed   []uint64 `json:"failed"`   // calls of both kinds that failed
+	Bytes    []uint64 `json:"bytes"`    // bytes of all messages
+
+	age int64 // seconds since Snapshot.Since
 }
 
 // Totals are figures of the process as a whole.
@@ -134,6 +148,7 @@ type Call struct {
 	Executed  bool      `json:"executed"` // by this end; false: it is made
 	Backward  bool      `json:"backward"`
 	Peer      string    `json:"peer,omitempty"`
+	Conn      uint64    `json:"connection,omitempty"` // Conn.ID or EndedConn.ID
 
 	// The parts of its time: see rpc.CallEvent.
 	Total   Seconds `json:"total"`
@@ -197,8 +212,9 @@ type Procedure struct {
 	Procedure string   `json:"procedure"`
 	Executed  bool     `json:"executed"` // by this end; false: the calls are made
 	Calls     uint64   `json:"calls"`
-	Failed    uint64   `json:"failed"` // of Calls
-	Mean      Seconds  `json:"mean"`   // of the whole call, as the next three
+	Rate      float64  `json:"per_second"` // of the last ten seconds
+	Failed    uint64   `json:"failed"`     // of Calls
+	Mean      Seconds  `json:"mean"`       // of the whole call, as the next three
 	Median    Seconds  `json:"median"`
 	P99       Seconds  `json:"p99"`
 	Max       Seconds  `json:"max"`
@@ -252,7 +268,7 @@ func list[T any](l []T) []T {
 func (m *Monitor) shown(u *underWay, now time.Time) Call {
 	c := Call{
 		Time: u.began, Prog: u.Prog, Vers: u.Vers, Proc: u.Proc, XID: u.xid, Executed: u.executed, Backward: u.backward,
-		Peer: address(u.conn), Total: Seconds(now.Sub(u.began)), Request: travel(u.request),
+		Peer: address(u.conn), Conn: m.conns.ID(u.conn), Total: Seconds(now.Sub(u.began)), Request: travel(u.request),
 	}
 	m.name(&c)
 	return c
@@ -266,7 +282,7 @@ func (m *Monitor) connections(s *Snapshot, executing map[rpc.Conn]int) {
 	m.mu.Lock()
 	maps.Copy(t.EndedBy, m.reasons)
 	m.mu.Unlock()
-	t.Counters, t.Adapter = counters(all.Stats), all.Adapter
+	t.Counters, t.Adapter, s.help = counters(all.Stats), all.Adapter, all.Help
 	t.ExposedBytes, t.HeldBytes = all.ExposedBytes, all.HeldBytes
 	busy := func(c *connset.Entry) int { return executing[c.Conn] + c.Stats.InFlight + c.Stats.Waiting }
 	slices.SortFunc(open, func(a, b connset.Entry) int {
@@ -290,6 +306,13 @@ func (m *Monitor) connections(s *Snapshot, executing map[rpc.Conn]int) {
 
 // latencies fills in the procedures that have been called.
 func (m *Monitor) latencies(s *Snapshot) {
+	now := s.Time.Unix()
+	add := func(to, more []uint64) {
+		for i := range more {
+			to[i] += more[i]
+		}
+	}
+	s.Minute = Minute{make([]uint64, minute), make([]uint64, minute), make([]uint64, minute), m.bytes.list(now), now - s.Since.Unix()}
 	for i := range m.procedures {
 		l := m.procedures[i].Load()
 		if l == nil {
@@ -308,6 +331,14 @@ func (m *Monitor) latencies(s *Snapshot) {
 		if p.Calls == 0 {
 			continue
 		}
+		lately := l.calls.list(now)
+		p.Rate = rate(lately, s.Minute.age)
+		if p.Executed {
+			add(s.Minute.Executed, lately)
+		} else {
+			add(s.Minute.Made, lately)
+		}
+		add(s.Minute.Failed, l.failures.list(now))
 		n := int64(p.Calls)
 		p.Mean, p.Waited, p.Inner = Seconds(l.total.Load()/n), Seconds(l.waited.Load()/n), Seconds(l.inner.Load()/n)
 		p.Median, p.P99 = p.percentile(50), p.percentile(99)

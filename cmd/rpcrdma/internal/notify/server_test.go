@@ -200,7 +200,7 @@ func TestWatchAgain(t *testing.T) {
 func TestWatchStorm(t *testing.T) {
 	b := newBed(t)
 	slow, quick := watching(t, b.client(t)), watching(t, b.client(t)) // none reads meanwhile
-	for i := range maxPending + 2000 { // which overflows once
+	for i := range maxPending + 2000 {                                // which overflows once
 		b.source.emit(Event{Kind: Created, Path: fmt.Sprint(i)})
 		b.server.mu.Lock()
 		for w := range b.server.watches {

@@ -1,0 +1,53 @@
+package status
+
+import "sync/atomic"
+
+// minute is how many seconds a history goes back.
+const minute = 60
+
+// countBits are those of a count in a history; the seconds of the clock have the others.
+const countBits = 40
+
+// A history has a count for each of the latest seconds: the second in the upper bits of a word, so that a word of a
+// minute ago is known as such, and the count in the lower ones.
+type history [minute]atomic.Uint64
+
+// add adds n to the count of a second, in Unix time.
+func (h *history) add(second int64, n uint64) {
+	slot, stamp := &h[second%minute], uint64(second)<<countBits
+	for {
+		was := slot.Load()
+		if was>>countBits == stamp>>countBits {
+			slot.Add(n)
+			return
+		}
+		if int64(was-stamp) > 0 && was != 0 || slot.CompareAndSwap(was, stamp|n) {
+			return // also if the second was over a minute before another one that has been counted
+		}
+	}
+}
+
+// list returns the counts of the minute before a second, the oldest first.
+func (h *history) list(second int64) []uint64 {
+	list := make([]uint64, minute)
+	for i := range list {
+		at := second - minute + int64(i)
+		if w := h[at%minute].Load(); w>>countBits == uint64(at)<<countBits>>countBits {
+			list[i] = w & (1<<countBits - 1)
+		}
+	}
+	return list
+}
+
+// rateOver is how many seconds a rate is the mean of.
+const rateOver = 10
+
+// rate returns the mean of the latest counts of a list that begins to count so many seconds ago.
+func rate(list []uint64, age int64) float64 {
+	over := min(max(age, 1), rateOver)
+	sum := uint64(0)
+	for _, n := range list[minute-over:] {
+		sum += n
+	}
+	return float64(sum) / float64(over)
+}
