@@ -43,13 +43,15 @@ type exportFlags struct {
 	anonGID  uint32
 	allow    prefixes
 	state    string
+
+	options []optionLine // of the file, as they are in force
 }
 
 func (o *exportFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.dir, "dir", "", "export the directory `DIR` as \"/\"")
 	flags.Var(&o.specs, "export", "export `DIR[=NAME][,OPTION...]`; may be given many times")
-	flags.StringVar(&o.file, "exports", "", "export the directories listed in `FILE`, one to a line in the form of --export; read again at SIGHUP")
+	flags.StringVar(&o.file, "exports", "", "export the directories listed in `FILE`, one to a line in the form of --export, with other options on lines of their own")
 	flags.BoolVar(&o.readOnly, "read-only", false, "refuse all changes")
 	flags.Var(&o.squash, "squash", "map `WHO` to the anonymous user: none, root or all")
 	flags.Uint32Var(&o.anonUID, "anonuid", nfsd.Nobody, "the anonymous user is `UID`")
@@ -64,14 +66,17 @@ func (o *exportFlags) add(cmd *cobra.Command) {
 }
 
 // exports returns what is to be exported, with the flags' values where a spec has none. It reads
-// the exports file.
-func (o *exportFlags) exports() ([]exportSpec, error) {
+// the exports file, and has set process the options in it.
+func (o *exportFlags) exports(set func([]optionLine) error) ([]exportSpec, error) {
 	list := append([]exportSpec(nil), o.specs...)
 	if o.dir != "" {
 		list = append(list, exportSpec{dir: o.dir, Export: nfsd.Export{Name: "/"}})
 	}
 	if o.file != "" {
-		more, err := readExports(o.file)
+		more, options, err := readExports(o.file)
+		if err == nil {
+			err = set(options)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -58,7 +58,7 @@ func TestExportFlags(t *testing.T) {
 		err := cmd.Flags().Parse(strings.Fields(tt.args))
 		var list []exportSpec
 		if err == nil {
-			list, err = o.exports()
+			list, err = o.exports(func([]optionLine) error { return nil })
 		}
 		var got []string
 		for _, e := range list {

@@ -8,7 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 )
@@ -31,17 +34,24 @@ func (e *exportsError) Unwrap() error { return e.err }
 
 func (e *exportsError) Explain() string { return e.where + ": " + explain.Text(e.err) }
 
+// An optionLine is a line of an exports file with an option of the command.
+type optionLine struct {
+	name, value string
+	where       string // FILE:LINE
+}
+
 // readExports reads an exports file: exports in the form of --export, one to a line, with absolute
-// paths. Empty lines, and what follows a "#" at the start of a line or after a space, are
-// comments.
-func readExports(name string) ([]exportSpec, error) {
-	whole := func(err error) ([]exportSpec, error) { return nil, &exportsError{explain.Printable(name), err} }
+// paths, and options of the command. Empty lines, and what follows a "#" at the start of a line or after
+// a space, are comments.
+func readExports(name string) (list []exportSpec, options []optionLine, err error) {
+	whole := func(err error) ([]exportSpec, []optionLine, error) {
+		return nil, nil, &exportsError{explain.Printable(name), err}
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return whole(cause(err))
 	}
 	defer f.Close()
-	var list []exportSpec
 	in := &io.LimitedReader{R: f, N: maxExportsFile + 1}
 	lines := bufio.NewScanner(in)
 	for n := 1; lines.Scan(); n++ {
@@ -49,10 +59,19 @@ func readExports(name string) ([]exportSpec, error) {
 		if text == "" {
 			continue
 		}
+		where := fmt.Sprintf("%s:%d", explain.Printable(name), n)
+		if option, ok := strings.CutPrefix(text, "--"); ok {
+			o := optionLine{name: option, where: where}
+			if at := strings.IndexAny(option, "= \t"); at >= 0 {
+				o.name, o.value = option[:at], strings.Trim(option[at+1:], spaces)
+			}
+			options = append(options, o)
+			continue
+		}
 		e, err := parseLine(text)
-		e.line = fmt.Sprintf("%s:%d", explain.Printable(name), n)
+		e.line = where
 		if err != nil {
-			return nil, e.failed(err)
+			return nil, nil, e.failed(err)
 		}
 		list = append(list, e)
 	}
@@ -66,7 +85,38 @@ func readExports(name string) ([]exportSpec, error) {
 	case len(list) == 0:
 		return whole(errors.New("no exports: want DIR[=/NAME][,OPTION...], one to a line"))
 	}
-	return list, nil
+	return list, options, nil
+}
+
+// setOptions sets the flags of a command that the exports file has options for, unless they are on the command line.
+// They are not set again when the file is read again: changed reports whether they are others now.
+func (o *exportFlags) setOptions(flags *pflag.FlagSet, options []optionLine) error {
+	o.options = options
+	given := make(map[string]bool)
+	flags.Visit(func(f *pflag.Flag) { given[f.Name] = true })
+	for _, option := range options {
+		f := flags.Lookup(option.name)
+		switch {
+		case f == nil || option.name == "help":
+			return &exportsError{option.where, fmt.Errorf("'rpcrdma serve' has no option --%s", explain.Printable(option.name))}
+		case option.name == "exports" || option.name == "export" || option.name == "dir":
+			return &exportsError{option.where, fmt.Errorf("--%s is for the command line: a line here is DIR[=/NAME][,OPTION...]", option.name)}
+		case option.value == "" && f.NoOptDefVal != "":
+			option.value = f.NoOptDefVal
+		}
+		if given[option.name] {
+			continue
+		}
+		if err := flags.Set(option.name, option.value); err != nil {
+			return &exportsError{option.where, err}
+		}
+	}
+	return nil
+}
+
+// changed reports whether options of the file differ from those that are in force.
+func (o *exportFlags) changed(options []optionLine) bool {
+	return !slices.EqualFunc(options, o.options, func(a, b optionLine) bool { return a.name == b.name && a.value == b.value })
 }
 
 // cause is an error without the name of the file, which is said already.

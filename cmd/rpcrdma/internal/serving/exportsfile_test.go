@@ -65,10 +65,11 @@ func exportsOf(args ...string) (string, error) {
 	var o exportFlags
 	cmd := &cobra.Command{}
 	o.add(cmd)
+	cmd.Flags().String("addr", "", "")
 	if err := cmd.Flags().Parse(args); err != nil {
 		return "", err
 	}
-	list, err := o.exports()
+	list, err := o.exports(func(options []optionLine) error { return o.setOptions(cmd.Flags(), options) })
 	var got []string
 	for _, e := range list {
 		text := e.dir + " as " + e.Name
@@ -103,6 +104,26 @@ func TestExportsFileAndFlags(t *testing.T) {
 	}
 }
 
+// A file may have options, which the command line overrides.
+func TestExportsFileOptions(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "exports")
+	for _, tt := range []struct{ text, args, want string }{
+		{"--read-only\n--allow 192.0.2.1 # one\n--allow=192.0.2.2\n--squash\tall\n/a\n", "", "/a as /a ro [192.0.2.1/32 192.0.2.2/32]"},
+		{"/a\n--allow 192.0.2.1\n", "--allow 192.0.2.3", "/a as /a [192.0.2.3/32]"},
+		{"--read-only false\n/a\n", "", "/a as /a"},
+		{"/a\n--readonly\n", "", "error: :2: 'rpcrdma serve' has no option --readonly"},
+		{"/a\n--export /b\n", "", "error: :2: --export is for the command line: a line here is DIR[=/NAME][,OPTION...]"},
+		{"--anonuid x\n/a\n", "", "error: :1: invalid argument"},
+		{"--allow 192.0.2.1\n", "", "error: : no exports"},
+	} {
+		testutil.Must(t, os.WriteFile(file, []byte(tt.text), 0o600))
+		got, err := exportsOf(append(strings.Fields(tt.args), "--exports", file)...)
+		if want, fails := strings.CutPrefix(tt.want, "error: "); fails != (err != nil) || fails && !strings.HasPrefix(err.Error(), file+want) || !fails && got != want {
+			t.Errorf("%q: %s, %v, want %s", tt.text, got, err, tt.want)
+		}
+	}
+}
+
 // Whatever is in an exports file, it is read, or refused with its name.
 func FuzzExportsFile(f *testing.F) {
 	f.Add("/a=/b,ro,squash=all,allow=192.0.2.0/24 # x\n")
@@ -112,7 +133,7 @@ func FuzzExportsFile(f *testing.F) {
 	file := filepath.Join(f.TempDir(), "exports")
 	f.Fuzz(func(t *testing.T, text string) {
 		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
-		list, err := readExports(file)
+		list, _, err := readExports(file)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), file+":") || strings.ContainsAny(err.Error(), "\n\x1b") {
 				t.Errorf("%q: %v", text, err)

@@ -67,10 +67,11 @@ its own for each directory, which is the directory's path if it has none, and op
   ro                    refuse all changes
   squash=none|root|all  as --squash; also anonuid=UID, anongid=GID and allow=CIDR
 
---exports names a file with one export to a line; "#" begins a comment. The file is read
+--exports names a file with one export to a line; "#" begins a comment. A line such as
+"--addr :20049" is an option of this command, unless the command line has it. The file is read
 again at SIGHUP: exports that stay in it go on undisturbed, handles of those removed become
-stale. A file with an error is reported, and changes nothing. In a name, a backslash goes
-before each comma, space, "=", "#" and backslash.
+stale, options stay as they were. A file with an error is reported, and changes nothing. In a
+name, a backslash goes before each comma, space, "=", "#" and backslash.
 
 Nothing outside of the directories can be reached, whatever the name and through whatever
 symbolic link, and nothing that is mounted below them.
@@ -96,10 +97,9 @@ With --rpcbind clients need not know the port: NFS and MOUNT are registered unde
 rdma or rdma6, and with --tcp-addr also tcp or tcp6, until the server ends.
 
 The server also has a benchmark program, 0x20524442 version 1, for 'rpcrdma bench', and a
-notification program, 0x2052444e version 1, for 'rpcrdma watch', which checks no permissions:
-it does not report on exports with --allow and, as root, only on those with --squash none. A
-subscription ends when its client is away for more than a minute. At most 128 clients watch
-at a time, at most 32 of them from one address.
+notification program, 0x2052444e version 1, for 'rpcrdma watch', which obeys --allow, --squash
+and the permissions of directories. At most 128 clients watch at a time, at most 32 of them
+from one address.
 
 --metrics-addr serves HTTP: /metrics for Prometheus, /healthz, /debug/rpcrdma, a page with
 connections, calls and latencies that 'rpcrdma stats' reads, too, and /debug/pprof. Anyone who
@@ -124,7 +124,7 @@ SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`
 			return cli.WantArgs()(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			exports, err := o.exports()
+			exports, err := o.exports(func(options []optionLine) error { return o.setOptions(cmd.Flags(), options) })
 			if bad, ok := errors.AsType[*exportsError](err); ok {
 				return fmt.Errorf("serve: %w", bad)
 			}
@@ -344,7 +344,12 @@ func (s *service) hangup() {
 	}
 	s.manager.reloading()
 	defer func() { s.manager.ready(s.status()) }() // whether that went well or not
-	exports, err := s.exports()
+	exports, err := s.exports(func(options []optionLine) error {
+		if s.changed(options) {
+			s.log.Error("the exports file has other options: they count when the server starts again", "file", s.file)
+		}
+		return nil
+	})
 	if err == nil {
 		err = s.exporter.set(exports)
 	}
