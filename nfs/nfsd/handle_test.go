@@ -52,7 +52,7 @@ func TestSeal(t *testing.T) {
 			fh[i] ^= 0x80
 		}
 	}
-	if n := testing.AllocsPerRun(100, func() { s.mac(1, make([]byte, MaxHandle)) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { s.mac(1, make([]byte, MaxHandle)) }); n != 0 && !raceDetector { // sync.Pool forgets things then
 		t.Errorf("%v allocations", n)
 	}
 }
