@@ -441,12 +441,13 @@ func TestPublish(t *testing.T) {
 		}
 	}
 	refused("none is checked out")
-	r.git("tag", "-a", "-m", "v0.1.0", "v0.1.0")
-	refused("has nothing of v0.1.0")
-	r.write(".bin/release/rpcrdma-v0.1.0.sums", fmt.Sprintf("%x  rpcrdma.deb\n", sha256.Sum256([]byte("a package\n"))))
+	r.git("tag", "-a", "-m", "v0.1.0-rc.1", "v0.1.0-rc.1")
+	refused("has nothing of v0.1.0-rc.1")
+	r.write("CHANGELOG.md", "# Changelog\n\n## v0.1.0-rc.10\n\nno\n\n## v0.1.0-rc.1 (2026-12-01)\n\n- first\n- second\n\n## v0.0.9\n\nno\n")
+	r.write(".bin/release/rpcrdma-v0.1.0-rc.1.sums", fmt.Sprintf("%x  rpcrdma.deb\n", sha256.Sum256([]byte("a package\n"))))
 	out, err := publish()
 	at := filepath.Join(r.root, ".bin", "release") + "/"
-	want := "gh release create v0.1.0 --verify-tag --title rpcrdma v0.1.0 --generate-notes " + at + "rpcrdma-v0.1.0.sums " + at + "rpcrdma.deb\n"
+	want := "gh release create v0.1.0-rc.1 --verify-tag --prerelease --title rpcrdma v0.1.0-rc.1 --notes \n- first\n- second " + at + "rpcrdma-v0.1.0-rc.1.sums " + at + "rpcrdma.deb\n"
 	if err != nil || out != want {
 		t.Errorf("%v\n%swant\n%s", err, out, want)
 	}
