@@ -69,6 +69,13 @@ type Verbs interface {
 	QueryQP(qp *QP, mask int) (QPAttr, QPCap, syscall.Errno)
 	DestroyQP(*QP) syscall.Errno
 
+	// Address handles and multicast.
+	CreateAH(pd *PD, attr *AHAttr) (*AH, syscall.Errno)
+	InitAHFromWC(ctx *Context, port uint8, wc *WC, grh *[40]byte) (AHAttr, syscall.Errno)
+	DestroyAH(*AH) syscall.Errno
+	AttachMcast(qp *QP, gid [16]byte, lid uint16) syscall.Errno
+	DetachMcast(qp *QP, gid [16]byte, lid uint16) syscall.Errno
+
 	// The data path; to be called through [Progress].
 	Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome)
 }

@@ -23,6 +23,8 @@ type (
 	MR struct{ _ [0]byte }
 	// MW is a struct ibv_mw.
 	MW struct{ _ [0]byte }
+	// AH is a struct ibv_ah.
+	AH struct{ _ [0]byte }
 	// CompChannel is a struct ibv_comp_channel.
 	CompChannel struct{ _ [0]byte }
 	// CQ is a struct ibv_cq.
@@ -42,6 +44,7 @@ func (p *Context) c() *C.struct_ibv_context { return (*C.struct_ibv_context)(uns
 func (p *PD) c() *C.struct_ibv_pd           { return (*C.struct_ibv_pd)(unsafe.Pointer(p)) }
 func (p *MR) c() *C.struct_ibv_mr           { return (*C.struct_ibv_mr)(unsafe.Pointer(p)) }
 func (p *MW) c() *C.struct_ibv_mw           { return (*C.struct_ibv_mw)(unsafe.Pointer(p)) }
+func (p *AH) c() *C.struct_ibv_ah           { return (*C.struct_ibv_ah)(unsafe.Pointer(p)) }
 func (p *CompChannel) c() *C.struct_ibv_comp_channel {
 	return (*C.struct_ibv_comp_channel)(unsafe.Pointer(p))
 }
@@ -58,6 +61,9 @@ func (p *MR) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
 // Word returns the address of the window, for [SendWR.MW].
 func (p *MW) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
+// Word returns the address of the address handle, for [SendWR.RemoteAddr].
+func (p *AH) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
 // Word returns the address of the channel.
 func (p *CompChannel) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }

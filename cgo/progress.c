@@ -54,6 +54,13 @@ static void fill_send(struct ibv_send_wr *to, const struct rr_send_wr *wr, struc
 		break;
 	case IBV_WR_SEND_WITH_IMM:
 		to->imm_data = wr->imm;
+		/* fall through */
+	case IBV_WR_SEND:
+		if (wr->remote_addr) {
+			to->wr.ud.ah = (struct ibv_ah *)(uintptr_t)wr->remote_addr;
+			to->wr.ud.remote_qpn = wr->arg1 >> 32;
+			to->wr.ud.remote_qkey = wr->arg1;
+		}
 		break;
 	case IBV_WR_RDMA_WRITE_WITH_IMM:
 		to->imm_data = wr->imm;

@@ -142,8 +142,9 @@ func TestPollAndArm(t *testing.T) {
 // TestSendMembers: each opcode has its operands in other members of unions, where
 // the driver reads them; one in the wrong place would go to the peer as a key.
 func TestSendMembers(t *testing.T) {
+	const arg1 = 3<<32 | 14
 	wr := SendWR{
-		ID: 1, RemoteAddr: 2, Arg1: 3, Arg2: 4, MW: 5, MR: 6, Flags: 7, RKey: 8, Imm: 9, BindAccess: 10,
+		ID: 1, RemoteAddr: 2, Arg1: arg1, Arg2: 4, MW: 5, MR: 6, Flags: 7, RKey: 8, Imm: 9, BindAccess: 10,
 		FirstSGE: 1, NumSGE: 1,
 	}
 	sges := []SGE{{Addr: 91}, {Addr: 11, Length: 12, LKey: 13}, {Addr: 92}}
@@ -154,13 +155,13 @@ func TestSendMembers(t *testing.T) {
 	}{
 		{"Write", 0, cfake.Send{RemoteAddr: 2, RKey: 8}},
 		{"Write with immediate", 1, cfake.Send{RemoteAddr: 2, RKey: 8, Imm: 9}},
-		{"Send", 2, cfake.Send{}},
-		{"Send with immediate", 3, cfake.Send{Imm: 9}},
+		{"Send", 2, cfake.Send{AH: 2, QPNum: 3, Qkey: 14}},
+		{"Send with immediate", 3, cfake.Send{Imm: 9, AH: 2, QPNum: 3, Qkey: 14}},
 		{"Read", 4, cfake.Send{RemoteAddr: 2, RKey: 8}},
-		{"Compare and Swap", 5, cfake.Send{RemoteAddr: 2, RKey: 8, CompareAdd: 3, Swap: 4}},
-		{"Fetch and Add", 6, cfake.Send{RemoteAddr: 2, RKey: 8, CompareAdd: 3, Swap: 4}},
+		{"Compare and Swap", 5, cfake.Send{RemoteAddr: 2, RKey: 8, CompareAdd: arg1, Swap: 4}},
+		{"Fetch and Add", 6, cfake.Send{RemoteAddr: 2, RKey: 8, CompareAdd: arg1, Swap: 4}},
 		{"Local Invalidate", 7, cfake.Send{Imm: 9}},
-		{"Bind", 8, cfake.Send{MW: 5, MR: 6, RKey: 8, BindAddr: 3, BindLength: 4, BindAccess: 10}},
+		{"Bind", 8, cfake.Send{MW: 5, MR: 6, RKey: 8, BindAddr: arg1, BindLength: 4, BindAccess: 10}},
 		{"Send with Invalidate", 9, cfake.Send{Imm: 9, RKey: 9}}, // the key once more where siw's library looks for it
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -12,8 +12,8 @@
 
 struct rr_send_wr {
 	uint64_t wr_id;
-	uint64_t remote_addr; /* Read, Write, atomics */
-	uint64_t arg1;        /* atomics: compare or add; bind: address */
+	uint64_t remote_addr; /* Read, Write, atomics; datagrams: the struct ibv_ah */
+	uint64_t arg1;        /* atomics: compare or add; bind: address; datagrams: QPN << 32 | Q_Key */
 	uint64_t arg2;        /* atomics: swap; bind: length */
 	uint64_t mw;          /* bind: the struct ibv_mw */
 	uint64_t mr;          /* bind: the struct ibv_mr under it */

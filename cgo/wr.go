@@ -7,8 +7,8 @@ package cgo
 // the caller keeps alive and in place.
 type SendWR struct {
 	ID         uint64
-	RemoteAddr uint64 // Read, Write, atomics
-	Arg1       uint64 // atomics: compare or add; bind: address
+	RemoteAddr uint64 // Read, Write, atomics; datagrams: see [AH.Word]
+	Arg1       uint64 // atomics: compare or add; bind: address; datagrams: QPN << 32 | Q_Key
 	Arg2       uint64 // atomics: swap; bind: length in bytes
 	MW         uint64 // bind: see [MW.Word]
 	MR         uint64 // bind: see [MR.Word]

@@ -17,6 +17,7 @@ const (
 	aPD
 	aMR
 	aMW
+	anAH
 	aChannel
 	aCQ
 	anSRQ
@@ -25,7 +26,7 @@ const (
 )
 
 var kindNames = [kinds]string{
-	aContext: "device context", aPD: "protection domain", aMR: "memory region", aMW: "memory window",
+	aContext: "device context", aPD: "protection domain", aMR: "memory region", aMW: "memory window", anAH: "address handle",
 	aChannel: "completion channel", aCQ: "completion queue", anSRQ: "shared receive queue", aQP: "queue pair",
 }
 

@@ -112,6 +112,7 @@ type QPAttr struct {
 	RQPSN            uint32 // packet sequence number of the peer's first packet, 24 bits
 	SQPSN            uint32 // of the first packet of this side
 	DestQPNum        uint32
+	Qkey             uint32 // that datagrams to this queue pair must have
 	Access           Access // remote rights of the peer through this queue pair
 	Cap              QPCap
 	AH               AHAttr
@@ -132,7 +133,7 @@ type QPAttr struct {
 	RateLimit        uint32 // kbit/s
 }
 
-// A transition is a change of state of a reliable connection, or no change.
+// A transition is a change of state of a queue pair, or no change.
 type transition struct {
 	from, to           QPState
 	required, optional AttrMask // besides AttrState
@@ -159,16 +160,53 @@ var rcTransitions = []transition{
 	{QPSSQE, QPSRTS, 0, 0},
 }
 
+// ucTransitions are those of unreliable connections.
+var ucTransitions = []transition{
+	{QPSReset, QPSInit, AttrPkeyIndex | AttrPort | AttrAccessFlags, 0},
+	{QPSInit, QPSInit, 0, AttrPkeyIndex | AttrPort | AttrAccessFlags},
+	{QPSInit, QPSRTR, AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccessFlags | AttrPkeyIndex},
+	{QPSRTR, QPSRTS, AttrSQPSN, AttrCurState | AttrAltPath | AttrAccessFlags | AttrPathMigState},
+	{QPSRTS, QPSRTS, 0, AttrCurState | AttrAltPath | AttrAccessFlags | AttrPathMigState},
+	{QPSRTS, QPSSQD, 0, AttrEnSQDAsyncNotify},
+	{QPSSQD, QPSRTS, 0, AttrCurState | AttrAltPath | AttrAccessFlags | AttrPathMigState},
+	{QPSSQD, QPSSQD, 0, AttrAV | AttrAltPath | AttrAccessFlags | AttrPkeyIndex | AttrPathMigState},
+	{QPSSQE, QPSRTS, 0, AttrCurState | AttrAccessFlags},
+}
+
+// udTransitions are those of datagrams.
+var udTransitions = []transition{
+	{QPSReset, QPSInit, AttrPkeyIndex | AttrPort | AttrQkey, 0},
+	{QPSInit, QPSInit, 0, AttrPkeyIndex | AttrPort | AttrQkey},
+	{QPSInit, QPSRTR, 0, AttrPkeyIndex | AttrQkey},
+	{QPSRTR, QPSRTS, AttrSQPSN, AttrCurState | AttrQkey},
+	{QPSRTS, QPSRTS, 0, AttrCurState | AttrQkey},
+	{QPSRTS, QPSSQD, 0, AttrEnSQDAsyncNotify},
+	{QPSSQD, QPSRTS, 0, AttrCurState | AttrQkey},
+	{QPSSQD, QPSSQD, 0, AttrPkeyIndex | AttrQkey},
+	{QPSSQE, QPSRTS, 0, AttrCurState | AttrQkey},
+}
+
+// transitions returns the changes of state of a transport service.
+func (t QPType) transitions() []transition {
+	switch t {
+	case QPTypeUC:
+		return ucTransitions
+	case QPTypeUD:
+		return udTransitions
+	}
+	return rcTransitions
+}
+
 const whileRunning = AttrCurState | AttrAltPath | AttrAccessFlags | AttrMinRNRTimer | AttrPathMigState
 
 // judge returns what is wrong with a mask for a change of state, and whether such a change
 // exists.
-func judge(from, to QPState, mask AttrMask) (missing, invalid AttrMask, possible bool) {
+func judge(typ QPType, from, to QPState, mask AttrMask) (missing, invalid AttrMask, possible bool) {
 	mask &^= AttrState
 	if to == QPSReset || to == QPSErr {
 		return 0, mask, true
 	}
-	for _, t := range rcTransitions {
+	for _, t := range typ.transitions() {
 		if t.from == from && t.to == to {
 			return t.required &^ mask, mask &^ (t.required | t.optional), true
 		}
@@ -195,14 +233,14 @@ func (e *ModifyError) Error() string {
 func (e *ModifyError) Unwrap() error { return e.Err }
 
 // modifyError returns the error for an EINVAL, with the likely reason.
-func modifyError(device string, transport Transport, from, to QPState, mask AttrMask, errno syscall.Errno) *ModifyError {
+func modifyError(device string, transport Transport, typ QPType, from, to QPState, mask AttrMask, errno syscall.Errno) *ModifyError {
 	e := &ModifyError{Device: device, From: from, To: to, Mask: mask, Err: errno}
 	if transport != TransportIB {
 		e.reason = "the rules of which attributes go with which state are the device's own"
 		return e
 	}
 	var possible bool
-	e.Missing, e.Invalid, possible = judge(from, to, mask)
+	e.Missing, e.Invalid, possible = judge(typ, from, to, mask)
 	var parts []string
 	if e.Missing != 0 {
 		parts = append(parts, "missing "+e.Missing.String())
@@ -222,7 +260,8 @@ func modifyError(device string, transport Transport, from, to QPState, mask Attr
 }
 
 // Modify changes those fields that are in mask. A queue pair is connected in three
-// steps: to QPSInit, to QPSRTR with the peer's address and number, to QPSRTS. An
+// steps: to QPSInit, to QPSRTR with the peer's address and number, to QPSRTS; one for datagrams has a Q_Key in
+// place of the peer. An
 // invalid step is a [*ModifyError], which says what is missing.
 //
 // Implements: int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask)
@@ -249,7 +288,7 @@ func (qp *QP) Modify(attr QPAttr, mask AttrMask) error {
 		if mask&AttrState != 0 {
 			to = attr.State
 		}
-		return modifyError(qp.device, qp.ctx.info.Transport, from, to, mask, errno)
+		return modifyError(qp.device, qp.ctx.info.Transport, qp.typ, from, to, mask, errno)
 	}
 	return &Error{Call: call, Device: qp.device, Err: errno}
 }
@@ -282,7 +321,7 @@ func (qp *QP) State() (QPState, error) {
 func (a *QPAttr) raw() cgo.QPAttr {
 	return cgo.QPAttr{
 		State: int32(a.State), CurState: int32(a.CurState), PathMTU: int32(a.PathMTU), PathMigState: int32(a.PathMigState),
-		RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPNum: a.DestQPNum, Access: uint32(a.Access), Cap: cgo.QPCap(a.Cap),
+		Qkey: a.Qkey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPNum: a.DestQPNum, Access: uint32(a.Access), Cap: cgo.QPCap(a.Cap),
 		AH: a.AH.raw(), AltAH: a.AltAH.raw(), PkeyIndex: a.PkeyIndex, AltPkeyIndex: a.AltPkeyIndex,
 		EnSQDAsyncNotify: bit(a.EnSQDAsyncNotify), MaxRdAtomic: a.MaxRdAtomic, MaxDestRdAtomic: a.MaxDestRdAtomic,
 		MinRNRTimer: a.MinRNRTimer, PortNum: a.PortNum, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry,
@@ -293,7 +332,7 @@ func (a *QPAttr) raw() cgo.QPAttr {
 func qpAttrOf(a *cgo.QPAttr) QPAttr {
 	return QPAttr{
 		State: QPState(a.State), CurState: QPState(a.CurState), PathMTU: MTU(a.PathMTU), PathMigState: MigState(a.PathMigState),
-		RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPNum: a.DestQPNum, Access: Access(a.Access), Cap: QPCap(a.Cap),
+		Qkey: a.Qkey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPNum: a.DestQPNum, Access: Access(a.Access), Cap: QPCap(a.Cap),
 		AH: ahOf(&a.AH), AltAH: ahOf(&a.AltAH), PkeyIndex: a.PkeyIndex, AltPkeyIndex: a.AltPkeyIndex,
 		EnSQDAsyncNotify: a.EnSQDAsyncNotify != 0, SQDraining: a.SQDraining != 0, MaxRdAtomic: a.MaxRdAtomic, MaxDestRdAtomic: a.MaxDestRdAtomic,
 		MinRNRTimer: a.MinRNRTimer, PortNum: a.PortNum, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry,

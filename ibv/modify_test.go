@@ -47,7 +47,7 @@ func TestJudge(t *testing.T) {
 		{QPSErr, QPSRTS, toRTS, 0, 0, false},
 		{QPSErr, QPSErr, AttrState | AttrPort, 0, AttrPort, true},
 	} {
-		missing, invalid, possible := judge(tt.from, tt.to, tt.mask)
+		missing, invalid, possible := judge(QPTypeRC, tt.from, tt.to, tt.mask)
 		if missing != tt.missing || invalid != tt.invalid || possible != tt.possible {
 			t.Errorf("%v to %v with %v: missing %v, invalid %v, possible %v", tt.from, tt.to, tt.mask, missing, invalid, possible)
 		}
@@ -75,7 +75,7 @@ func TestModifyErrorString(t *testing.T) {
 			"ibv: ibv_modify_qp on rxe0: IBV_QPS_RESET to IBV_QPS_INIT: invalid argument: the rules of which attributes go with which state are the device's own",
 		},
 	} {
-		err := modifyError("rxe0", tt.transport, QPSReset, tt.to, tt.mask, syscall.EINVAL)
+		err := modifyError("rxe0", tt.transport, QPTypeRC, QPSReset, tt.to, tt.mask, syscall.EINVAL)
 		if err.Error() != tt.want || !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("got  %v\nwant %s", err, tt.want)
 		}
@@ -87,16 +87,22 @@ func TestModifyRDMA(t *testing.T) {
 	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
 		pd := must[*PD](t)(c.AllocPD())
 		cq := must[*CQ](t)(c.CreateCQ(16, nil, 0))
+		typ := QPTypeRC
 		newQP := func() *QP {
-			qp, err := pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}})
+			qp, err := pd.CreateQP(QPInitAttr{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return qp
 		}
-		const toInit = AttrState | AttrPkeyIndex | AttrPort | AttrAccessFlags
 		attr := QPAttr{State: QPSInit, PortNum: 1}
-		for bit := AttrCurState; bit <= AttrDestQPN; bit <<= 1 {
+		toInit := AttrState | AttrPkeyIndex | AttrPort | AttrAccessFlags
+		for i := range 3 * 20 {
+			bit := AttrCurState << (i / 3) // up to AttrDestQPN
+			typ, toInit = QPTypeRC+QPType(i%3), AttrState|AttrPkeyIndex|AttrPort|AttrAccessFlags
+			if typ == QPTypeUD {
+				toInit ^= AttrAccessFlags | AttrQkey
+			}
 			qp := newQP()
 			err := qp.Modify(attr, toInit^bit)
 			var e *ModifyError
@@ -117,6 +123,7 @@ func TestModifyRDMA(t *testing.T) {
 			}
 		}
 
+		typ, toInit = QPTypeRC, AttrState|AttrPkeyIndex|AttrPort|AttrAccessFlags
 		qp := newQP()
 		closing(t, qp)
 		var e *ModifyError

@@ -113,7 +113,7 @@ func TestNamesMatchHeader(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]uint32{
-		"IBV_WC_RECV_RDMA_WITH_IMM": uint32(WCRecvRDMAWithImm), "IBV_WC_RECV": uint32(WCRecv), "IBV_QPT_RC": qpTypeRC,
+		"IBV_WC_RECV_RDMA_WITH_IMM": uint32(WCRecvRDMAWithImm), "IBV_WC_RECV": uint32(WCRecv), "IBV_QPT_RC": uint32(QPTypeRC), "IBV_QPT_UC": uint32(QPTypeUC), "IBV_QPT_UD": uint32(QPTypeUD),
 		"IBV_QP_RATE_LIMIT": uint32(AttrRateLimit), "IBV_NODE_RNIC": uint32(NodeRNIC), "IBV_NODE_UNSPECIFIED": uint32(NodeUnspecified),
 		"IBV_PORT_ACTIVE": uint32(PortActive), "IBV_DEVICE_MEM_WINDOW_TYPE_2B": uint32(DeviceMemWindowType2B),
 	} {

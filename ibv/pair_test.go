@@ -47,12 +47,17 @@ func newPair(t testing.TB, c *Context, srq func(*PD) *SRQ) *pair {
 
 func newEnd(t testing.TB, pd *PD, srq *SRQ) *end {
 	t.Helper()
+	return newTypedEnd(t, pd, srq, QPTypeRC)
+}
+
+func newTypedEnd(t testing.TB, pd *PD, srq *SRQ, typ QPType) *end {
+	t.Helper()
 	e := &end{t: t, buf: mmapped(t, endMemory)}
 	e.mr = must[*MR](t)(pd.RegMR(e.buf, everything))
 	e.ch = must[*CompChannel](t)(pd.ctx.CreateCompChannel())
 	e.cq = must[*CQ](t)(pd.ctx.CreateCQ(512, e.ch, 0))
 	e.qp = must[*QP](t)(pd.CreateQP(QPInitAttr{
-		SendCQ: e.cq, RecvCQ: e.cq, SRQ: srq,
+		SendCQ: e.cq, RecvCQ: e.cq, SRQ: srq, Type: typ,
 		Cap: QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64},
 	}))
 	return e
@@ -103,6 +108,9 @@ func connect(t testing.TB, qp, peer *QP) {
 		},
 	}
 	for _, s := range steps {
+		if qp.Type() == QPTypeUC { // nothing is acknowledged, and nothing read
+			s.mask &^= AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxQPRdAtomic
+		}
 		if err := qp.Modify(s.attr, s.mask); err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@
 package ibv
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 
@@ -18,17 +19,32 @@ type QPCap struct {
 	MaxInlineData uint32 // bytes that SendInline can copy
 }
 
+// A QPType is the transport service of a queue pair, see ibv_create_qp(3).
+type QPType int32
+
+// Transport services.
+const (
+	QPTypeRC QPType = 2 // reliable connection
+	QPTypeUC QPType = 3 // unreliable connection: Sends and RDMA Writes, which may be lost
+	QPTypeUD QPType = 4 // unreliable datagram: Sends of at most an MTU, each to an address of its own
+)
+
+func (t QPType) String() string {
+	return name([]string{2: "IBV_QPT_RC", 3: "IBV_QPT_UC", 4: "IBV_QPT_UD"}, int32(t), "ibv_qp_type")
+}
+
 // A QPInitAttr holds the attributes of a new queue pair, see ibv_create_qp(3).
 type QPInitAttr struct {
 	SendCQ *CQ
 	RecvCQ *CQ  // may be the same
 	SRQ    *SRQ // replaces the receive queue; may be nil
 	Cap    QPCap
-	SigAll bool // every work request has a completion, not only those with SendSignaled
+	Type   QPType // zero is QPTypeRC
+	SigAll bool   // every work request has a completion, not only those with SendSignaled
 }
 
-// A QP is a queue pair: one end of a reliable connection. It is closed before the objects
-// that it was created with.
+// A QP is a queue pair: one end of a connection, or of any number of conversations by datagrams. It is closed
+// before the objects that it was created with.
 //
 // The device stops using posted buffers when the queue pair is closed, or when it is in
 // QPSErr and the completions of all work requests have been polled.
@@ -37,15 +53,13 @@ type QP struct {
 	raw  *cgo.QP
 	ctx  *Context
 	num  uint32
+	typ  QPType
 	cap  QPCap
 	lent bool // librdmacm destroys it
 
 	sends sendQueue
 	recvs recvQueue
 }
-
-// qpTypeRC is IBV_QPT_RC.
-const qpTypeRC = 2
 
 // parents returns the objects that a queue pair keeps open.
 func (a *QPInitAttr) parents(pd *PD) ([]*life, error) {
@@ -62,7 +76,7 @@ func (a *QPInitAttr) parents(pd *PD) ([]*life, error) {
 	return lives, nil
 }
 
-// CreateQP creates a queue pair of type IBV_QPT_RC in state QPSReset. [QP.Cap] returns its
+// CreateQP creates a queue pair in state QPSReset. [QP.Cap] returns its
 // capacity, which may exceed attr.Cap. A capacity beyond the device's limits is an error.
 //
 // Implements: struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
@@ -78,7 +92,7 @@ func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
 	defer leaveAll(parents...)
 	pd.ctx.turnover.RLock()
 	defer pd.ctx.turnover.RUnlock()
-	init := cgo.QPInit{SendCQ: attr.SendCQ.raw, RecvCQ: attr.RecvCQ.raw, Cap: cgo.QPCap(attr.Cap), Type: qpTypeRC, SigAll: attr.SigAll}
+	init := cgo.QPInit{SendCQ: attr.SendCQ.raw, RecvCQ: attr.RecvCQ.raw, Cap: cgo.QPCap(attr.Cap), Type: int32(attr.kind()), SigAll: attr.SigAll}
 	if attr.SRQ != nil {
 		init.SRQ = attr.SRQ.raw
 	}
@@ -87,8 +101,10 @@ func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
 		c := &attr.Cap
 		return nil, pd.ctx.memoryError(call, errno, wqBytes(c.MaxSendWR, c.MaxSendSGE, c.MaxInlineData)+wqBytes(c.MaxRecvWR, c.MaxRecvSGE, 0))
 	}
-	return newQP(pd, raw, QPCap(given), parents), nil
+	return newQP(pd, raw, attr.kind(), QPCap(given), parents), nil
 }
+
+func (a *QPInitAttr) kind() QPType { return cmp.Or(a.Type, QPTypeRC) }
 
 // WrapQP returns a QP for a queue pair that librdmacm has created on pd, with the queues
 // and the capacity of attr. librdmacm destroys it after Close, which only ends its use
@@ -105,13 +121,13 @@ func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
 	defer leaveAll(parents...)
 	pd.ctx.turnover.RLock()
 	defer pd.ctx.turnover.RUnlock()
-	qp := newQP(pd, raw, attr.Cap, parents)
+	qp := newQP(pd, raw, attr.kind(), attr.Cap, parents)
 	qp.lent = true
 	return qp, nil
 }
 
-func newQP(pd *PD, raw *cgo.QP, given QPCap, parents []*life) *QP {
-	qp := &QP{raw: raw, ctx: pd.ctx, num: pd.ctx.lib.QPNum(raw), cap: given}
+func newQP(pd *PD, raw *cgo.QP, typ QPType, given QPCap, parents []*life) *QP {
+	qp := &QP{raw: raw, ctx: pd.ctx, num: pd.ctx.lib.QPNum(raw), typ: typ, cap: given}
 	qp.begin(aQP, pd.device, parents...)
 	pd.ctx.objects.Store(raw.Word(), qp)
 	return qp
@@ -122,6 +138,9 @@ func (qp *QP) Raw() *cgo.QP { return qp.raw }
 
 // Num returns the number of the queue pair, by which completions and the peer name it.
 func (qp *QP) Num() uint32 { return qp.num }
+
+// Type returns the transport service of the queue pair.
+func (qp *QP) Type() QPType { return qp.typ }
 
 // Cap returns the capacity of the queue pair.
 func (qp *QP) Cap() QPCap { return qp.cap }

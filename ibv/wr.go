@@ -21,8 +21,8 @@ type Opcode uint32
 const (
 	OpRDMAWrite        Opcode = 0 // SGL to RemoteAddr, RKey
 	OpRDMAWriteWithImm Opcode = 1 // the same with Imm; consumes a receive of the peer
-	OpSend             Opcode = 2 // SGL
-	OpSendWithImm      Opcode = 3 // SGL, Imm
+	OpSend             Opcode = 2 // SGL; To of a datagram
+	OpSendWithImm      Opcode = 3 // SGL, Imm; To of a datagram
 	OpRDMARead         Opcode = 4 // RemoteAddr, RKey to SGL
 	OpAtomicCmpSwp     Opcode = 5 // RemoteAddr, RKey, CompareAdd, Swap; 8 bytes to SGL
 	OpAtomicFetchAdd   Opcode = 6 // RemoteAddr, RKey, CompareAdd; 8 bytes to SGL
@@ -74,7 +74,18 @@ type SendWR struct {
 	CompareAdd uint64
 	Swap       uint64
 	Bind       *MWBind
+	To         *Destination // of a datagram
 }
+
+// A Destination is where a datagram goes, see ibv_post_send(3).
+type Destination struct {
+	AH    *AH
+	QPNum uint32 // MulticastQPNum for a group
+	Qkey  uint32 // of the queue pair there; with the highest bit, the one of the sender
+}
+
+// MulticastQPNum is the number of all queue pairs of a multicast group.
+const MulticastQPNum = 0xffffff
 
 // An MWBind describes the bind of a window. [MW.NextRKey] returns the window's new key
 // before the bind is posted, [MW.RKey] afterwards.
@@ -114,6 +125,7 @@ type sendQueue struct {
 	sges  []cgo.SGE
 	bufs  []*byte // keeps inline data alive and off the stack, which an address in an SGE does not
 	binds []bind
+	ahs   []*AH // of datagrams, entered until they are posted
 }
 
 // A bind is a bind of the list that is being posted.
@@ -152,8 +164,13 @@ func (q *sendQueue) gather(list []SendWR) error {
 			Arg1: from.CompareAdd, Arg2: from.Swap, FirstSGE: uint32(len(q.sges)),
 		}
 		switch from.Opcode {
-		case OpSendWithImm, OpRDMAWriteWithImm:
+		case OpRDMAWriteWithImm:
 			to.Imm = htonl(from.Imm)
+		case OpSend, OpSendWithImm:
+			to.Imm = htonl(from.Imm)
+			if err := q.address(from.To, &to); err != nil {
+				return err
+			}
 		case OpSendWithInv, OpLocalInv:
 			to.Imm = from.RKey
 		case OpBindMW:
@@ -184,6 +201,23 @@ func (q *sendQueue) gather(list []SendWR) error {
 	return nil
 }
 
+// address fills in where a datagram goes. The address handle stays entered until it has been posted.
+func (q *sendQueue) address(d *Destination, to *cgo.SendWR) error {
+	to.RemoteAddr = 0 // means a datagram to C
+	if d == nil {
+		return nil
+	}
+	if d.AH == nil {
+		return syscall.EINVAL
+	}
+	if err := d.AH.enter("ibv_post_send"); err != nil {
+		return err
+	}
+	q.ahs = append(q.ahs, d.AH)
+	to.RemoteAddr, to.Arg1 = d.AH.raw.Word(), uint64(d.QPNum)<<32|uint64(d.Qkey)
+	return nil
+}
+
 // bind fills in a bind. Window and region stay entered until it has been posted.
 func (q *sendQueue) bind(b MWBind, index int, to *cgo.SendWR) error {
 	if err := enterAll("ibv_post_send", &b.MW.life, &b.MR.life); err != nil {
@@ -209,9 +243,13 @@ func (q *sendQueue) flush(lib cgo.Library, qp *cgo.QP) (int, syscall.Errno) {
 		}
 		leaveAll(&b.MW.life, &b.MR.life)
 	}
+	for _, ah := range q.ahs {
+		ah.leave()
+	}
+	clear(q.ahs)
 	clear(q.binds)
 	clear(q.bufs)
-	q.wrs, q.sges, q.bufs, q.binds = q.wrs[:0], q.sges[:0], q.bufs[:0], q.binds[:0]
+	q.wrs, q.sges, q.bufs, q.binds, q.ahs = q.wrs[:0], q.sges[:0], q.bufs[:0], q.binds[:0], q.ahs[:0]
 	return int(out.Sends), syscall.Errno(out.SendErr)
 }
 

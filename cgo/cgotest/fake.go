@@ -27,6 +27,7 @@ type Library struct {
 	qps     map[uint32]*QP // by number
 	mws     map[uint64]*window
 	mrs     map[uint64]*region
+	ahs     map[uint64]*AH
 	key     uint32 // last given
 	qpNum   uint32 // last given
 	port    uint16 // last given
@@ -39,7 +40,7 @@ var _ cgo.Library = (*Library)(nil)
 func New(t testing.TB) *Library {
 	f := &Library{
 		t: t, fail: make(map[string][]syscall.Errno), qps: make(map[uint32]*QP),
-		mws: make(map[uint64]*window), mrs: make(map[uint64]*region), qpNum: 16, port: 40000,
+		mws: make(map[uint64]*window), mrs: make(map[uint64]*region), ahs: make(map[uint64]*AH), qpNum: 16, port: 40000,
 	}
 	f.acked = sync.NewCond(&f.mu)
 	t.Cleanup(func() {

@@ -10,8 +10,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// Bits of enum ibv_send_flags, and opcodes.
+// Bits of enum ibv_send_flags and of enum ibv_wc_flags, and opcodes.
 const (
+	wcGRH = 1 << 0
+
 	sendSignaled = 1 << 1
 
 	opLocalInv = 7
@@ -39,6 +41,8 @@ type QP struct {
 	sendCQ *CQ
 	recvCQ *CQ
 	srq    *sharedRecvs
+
+	groups map[[16]byte]bool // multicast groups that it is attached to
 
 	sends  []*Send
 	recvs  []*Recv
@@ -217,7 +221,7 @@ func (f *Library) newQP(pd *cgo.PD, init cgo.QPInit) (*QP, syscall.Errno) {
 		return nil, syscall.EINVAL
 	}
 	f.qpNum++
-	qp := &QP{f: f, d: d, num: f.qpNum, cap: c, sigAll: init.SigAll, sendCQ: f.CQ(init.SendCQ), recvCQ: f.CQ(init.RecvCQ), srq: srqOf(init.SRQ)}
+	qp := &QP{f: f, d: d, num: f.qpNum, cap: c, sigAll: init.SigAll, sendCQ: f.CQ(init.SendCQ), recvCQ: f.CQ(init.RecvCQ), srq: srqOf(init.SRQ), groups: make(map[[16]byte]bool)}
 	parents := []*object{&domainOf(pd).object, &qp.sendCQ.object}
 	if qp.recvCQ != qp.sendCQ {
 		parents = append(parents, &qp.recvCQ.object)

@@ -70,6 +70,12 @@ static struct cfake_send flat(const struct ibv_send_wr *wr)
 		s.bind_length = wr->bind_mw.bind_info.length;
 		s.bind_access = wr->bind_mw.bind_info.mw_access_flags;
 		break;
+	case IBV_WR_SEND:
+	case IBV_WR_SEND_WITH_IMM:
+		s.ah = (uintptr_t)wr->wr.ud.ah;
+		s.qpn = wr->wr.ud.remote_qpn;
+		s.qkey = wr->wr.ud.remote_qkey;
+		break;
 	default:
 		s.remote_addr = wr->wr.rdma.remote_addr;
 		s.rkey = wr->wr.rdma.rkey;

@@ -100,6 +100,8 @@ type Send struct {
 	MW, MR               uint64
 	BindAddr, BindLength uint64
 	BindAccess           uint32
+	AH                   uint64
+	QPNum, Qkey          uint32
 }
 
 // Last is the last request of the send queue.
@@ -111,5 +113,6 @@ func (q *Queues) Last() Send {
 		RemoteAddr: uint64(s.remote_addr), RKey: uint32(s.rkey), CompareAdd: uint64(s.compare_add), Swap: uint64(s.swap),
 		MW: uint64(s.mw), MR: uint64(s.mr),
 		BindAddr: uint64(s.bind_addr), BindLength: uint64(s.bind_length), BindAccess: uint32(s.bind_access),
+		AH: uint64(s.ah), QPNum: uint32(s.qpn), Qkey: uint32(s.qkey),
 	}
 }

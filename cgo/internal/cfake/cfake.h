@@ -14,7 +14,8 @@ enum { CFAKE_POST_RECV, CFAKE_POST_SRQ_RECV, CFAKE_POST_SEND, CFAKE_POLL, CFAKE_
 
 /* A request of the send queue: members of struct ibv_send_wr, those of its unions by opcode. */
 struct cfake_send {
-	uint64_t id, addr, remote_addr, compare_add, swap, mw, mr, bind_addr, bind_length;
+	uint64_t id, addr, remote_addr, compare_add, swap, mw, mr, bind_addr, bind_length, ah;
+	uint32_t qpn, qkey;
 	uint32_t opcode, flags, imm, num_sge, length, lkey, rkey, bind_access;
 };
 

@@ -287,8 +287,11 @@ func listen(t *testing.T, ctx context.Context, s *rping.Server, addr string) fab
 }
 
 // collision reports whether the connection manager assigned a port that is in use: it chooses
-// among ports that it has not assigned itself, without asking TCP, which siw uses.
-func collision(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+// among ports that it has not assigned itself, without asking TCP, which siw uses. EADDRNOTAVAIL is of a port
+// that a connection to the same server has left a moment ago.
+func collision(err error) bool {
+	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)
+}
 
 // watch makes run fail with errDeaf if *onPing is not called for a while.
 func watch(ctx context.Context, onPing *func([]byte), run func(context.Context) (int, error)) (int, error) {
