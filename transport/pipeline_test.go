@@ -124,7 +124,11 @@ func testPipelineAllocs(t *testing.T, b *bed) {
 	for range 100 {
 		round()
 	}
-	if n := testing.AllocsPerRun(b.count(1000)/min(b.slow, 2), round); n > 0 {
+	n := testing.AllocsPerRun(b.count(1000)/min(b.slow, 2), round)
+	for try := 1; n > 0 && try < 3; try++ { // what ends of tests before allocates counts, too
+		n = testing.AllocsPerRun(b.count(1000)/min(b.slow, 2), round)
+	}
+	if n > 0 {
 		t.Errorf("%v allocations for %d calls", n, len(calls))
 	}
 }
