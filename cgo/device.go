@@ -229,6 +229,36 @@ func EventTypeString(t int32) string {
 	return C.GoString(C.ibv_event_type_str(C.enum_ibv_event_type(t)))
 }
 
+// QueryGIDEx calls ibv_query_gid_ex.
+func (RDMACore) QueryGIDEx(ctx *Context, port uint8, index int) (GIDEntry, syscall.Errno) {
+	var e C.struct_ibv_gid_entry
+	errno := status(C.rr_query_gid_ex(ctx.c(), C.uint32_t(port), C.uint32_t(index), &e))
+	return GIDEntry{
+		GID: *(*[16]byte)(unsafe.Pointer(&e.gid)), Index: uint32(e.gid_index), Port: uint32(e.port_num),
+		Type: uint32(e.gid_type), NetdevIndex: uint32(e.ndev_ifindex),
+	}, errno
+}
+
+// PkeyIndex calls ibv_get_pkey_index. The key is in network byte order.
+func (RDMACore) PkeyIndex(ctx *Context, port uint8, pkey uint16) (int, syscall.Errno) {
+	n, err := C.ibv_get_pkey_index(ctx.c(), C.uint8_t(port), C.__be16(pkey))
+	if n < 0 {
+		return 0, asErrno(err)
+	}
+	return int(n), 0
+}
+
+// ResolveEthL2 calls ibv_resolve_eth_l2_from_gid.
+func (RDMACore) ResolveEthL2(ctx *Context, attr *AHAttr) (mac [6]byte, vlan uint16, errno syscall.Errno) {
+	var a C.struct_ibv_ah_attr
+	attr.to(&a)
+	var v C.uint16_t
+	if ret, err := C.ibv_resolve_eth_l2_from_gid(ctx.c(), &a, (*C.uint8_t)(unsafe.Pointer(&mac)), &v); ret != 0 {
+		return mac, 0, asErrno(err)
+	}
+	return mac, uint16(v), 0
+}
+
 // WCStatusString calls ibv_wc_status_str.
 func WCStatusString(s int32) string {
 	return C.GoString(C.ibv_wc_status_str(C.enum_ibv_wc_status(s)))

@@ -31,7 +31,10 @@ type Verbs interface {
 	QueryPort(ctx *Context, port uint8) (PortAttr, syscall.Errno)
 	QueryGIDTable(ctx *Context, max int) ([]GIDEntry, syscall.Errno)
 	QueryGID(ctx *Context, port uint8, index int) ([16]byte, syscall.Errno)
+	QueryGIDEx(ctx *Context, port uint8, index int) (GIDEntry, syscall.Errno)
 	QueryPkey(ctx *Context, port uint8, index int) (uint16, syscall.Errno)
+	PkeyIndex(ctx *Context, port uint8, pkey uint16) (int, syscall.Errno)
+	ResolveEthL2(ctx *Context, attr *AHAttr) (mac [6]byte, vlan uint16, errno syscall.Errno)
 	AsyncFD(*Context) int
 	GetAsyncEvent(ctx *Context, out *AsyncEvent) syscall.Errno
 

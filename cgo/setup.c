@@ -15,6 +15,11 @@ int rr_reg_mr(struct ibv_pd *pd, uint64_t addr, size_t length, int access, struc
 	return 0;
 }
 
+int rr_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *out)
+{
+	return ibv_query_gid_ex(context, port, index, out, 0);
+}
+
 int rr_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *out)
 {
 	return ibv_query_port(context, port, out);

@@ -91,6 +91,7 @@ struct rr_mr {
 };
 
 int rr_reg_mr(struct ibv_pd *pd, uint64_t addr, size_t length, int access, struct rr_mr *out);
+int rr_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *out);
 int rr_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *out);
 struct ibv_mw *rr_alloc_mw(struct ibv_pd *pd, int type);
 int rr_dealloc_mw(struct ibv_mw *mw);

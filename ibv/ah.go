@@ -4,6 +4,7 @@ package ibv
 
 import (
 	"fmt"
+	"net"
 	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
@@ -71,6 +72,23 @@ func (pd *PD) CreateAHOf(port uint8, wc *WC, grh []byte) (*AH, error) {
 		return nil, err
 	}
 	return pd.CreateAH(attr)
+}
+
+// EthernetAddr returns the hardware address, and the VLAN, that RoCE reaches a peer at. It may ask the network.
+//
+// Implements: int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr, uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t *vid)
+func (c *Context) EthernetAddr(attr AHAttr) (mac net.HardwareAddr, vlan uint16, err error) {
+	const call = "ibv_resolve_eth_l2_from_gid"
+	if err := c.enter(call); err != nil {
+		return nil, 0, err
+	}
+	defer c.leave()
+	raw := attr.raw()
+	addr, vlan, errno := c.lib.ResolveEthL2(c.raw, &raw)
+	if errno != 0 {
+		return nil, 0, &Error{Call: call, Device: c.device, Err: errno}
+	}
+	return addr[:], vlan, nil
 }
 
 // Raw returns the address handle for package cgo, valid until Close.

@@ -268,6 +268,24 @@ func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
 	return binary.BigEndian.Uint16(b[:]), nil
 }
 
+// PkeyIndex returns where a partition key, in host byte order, is in the table of a port.
+//
+// Implements: int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey)
+func (c *Context) PkeyIndex(port uint8, pkey uint16) (int, error) {
+	const call = "ibv_get_pkey_index"
+	if err := c.enter(call); err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], pkey)
+	n, errno := c.lib.PkeyIndex(c.raw, port, binary.NativeEndian.Uint16(b[:]))
+	if errno != 0 {
+		return 0, &Error{Call: call, Device: c.device, Err: errno}
+	}
+	return n, nil
+}
+
 // A GID is a global address of a port: on RoCE an IP address.
 type GID [16]byte
 
@@ -300,6 +318,26 @@ type GIDEntry struct {
 	NetdevIndex int // of the network interface, 0 if it has none or is unknown
 }
 
+// GID returns a row of the table of a port. The error of a row without a GID unwraps to ENODATA.
+//
+// Implements: int ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index, struct ibv_gid_entry *entry, uint32_t flags)
+func (c *Context) GID(port uint8, index int) (GIDEntry, error) {
+	const call = "ibv_query_gid_ex"
+	if err := c.enter(call); err != nil {
+		return GIDEntry{}, err
+	}
+	defer c.leave()
+	e, errno := c.lib.QueryGIDEx(c.raw, port, index)
+	if errno != 0 {
+		return GIDEntry{}, &Error{Call: call, Device: c.device, Err: errno}
+	}
+	return gidOf(&e), nil
+}
+
+func gidOf(e *cgo.GIDEntry) GIDEntry {
+	return GIDEntry{GID: e.GID, Index: int(e.Index), Port: uint8(e.Port), Type: GIDType(e.Type), NetdevIndex: int(e.NetdevIndex)}
+}
+
 // GIDTable lists the GIDs of all ports.
 //
 // Implements: ssize_t ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries, uint32_t flags)
@@ -328,8 +366,8 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 	switch errno {
 	case 0:
 		table := make([]GIDEntry, len(raw))
-		for i, e := range raw {
-			table[i] = GIDEntry{GID: e.GID, Index: int(e.Index), Port: uint8(e.Port), Type: GIDType(e.Type), NetdevIndex: int(e.NetdevIndex)}
+		for i := range raw {
+			table[i] = gidOf(&raw[i])
 		}
 		return table, nil
 	case syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.EPROTONOSUPPORT, syscall.EINVAL, syscall.EIO:

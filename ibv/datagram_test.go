@@ -84,6 +84,16 @@ func TestDatagramsRDMA(t *testing.T) {
 			}
 		}
 
+		if row, err := c.GID(gid.Port, gid.Index); err != nil || row != gid {
+			t.Errorf("row %d is %+v, %v, want %+v", gid.Index, row, err, gid)
+		}
+		if _, err := c.GID(gid.Port, 1000); err == nil {
+			t.Error("there is a row 1000")
+		}
+		if n, err := c.PkeyIndex(gid.Port, 0xffff); n != 0 || err != nil {
+			t.Errorf("the default key is at %d, %v", n, err)
+		}
+
 		group := GID(netip.MustParseAddr("::ffff:239.1.2.3").As16())
 		if err := b.qp.AttachMcast(group, 0); err != nil {
 			t.Error(err)
@@ -181,10 +191,38 @@ func TestFakeDatagrams(t *testing.T) {
 	if err := ah.Close(); err != nil {
 		t.Error(err)
 	}
+	for call, f := range map[string]func() error{
+		"ibv_query_gid_ex":            func() error { _, err := s.c.GID(1, 0); return err },
+		"ibv_get_pkey_index":          func() error { _, err := s.c.PkeyIndex(1, 0xffff); return err },
+		"ibv_resolve_eth_l2_from_gid": func() error { _, _, err := s.c.EthernetAddr(attr); return err },
+	} {
+		var e *Error
+		if err := f(); !errors.As(err, &e) || e.Call != call || e.Device != "fake0" {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
 	var post *PostError
 	for name, to := range map[string]*Destination{"a closed handle": {ah, 1, 1}, "no handle": {nil, 1, 1}} {
 		if err := qp.PostSend([]SendWR{{Opcode: OpSend, To: to}}); !errors.As(err, &post) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRates: rates are those of ibv_rate_to_mbps(3), and a flow label gives a dynamic port.
+func TestRates(t *testing.T) {
+	for mbps, mult := range map[int]int{2500: 1, 10000: 4, 40000: 16} {
+		r := RateOfMbps(mbps)
+		if r == 0 || r.Mbps() != mbps || r.Mult() != mult || RateOfMult(mult) != r {
+			t.Errorf("%d Mbit/s is rate %d, %d times 2.5 Gbit/s and %d Mbit/s", mbps, r, r.Mult(), r.Mbps())
+		}
+	}
+	if RateOfMbps(17) != 0 || Rate(0).Mbps() != -1 || RateOfMult(3) != 0 {
+		t.Error("unknown rates are not zero")
+	}
+	for _, label := range []uint32{0, 1, 1<<20 - 1} {
+		if p := FlowLabelToUDPPort(label); p < 0xc000 {
+			t.Errorf("flow label %d has port %d", label, p)
 		}
 	}
 }

@@ -52,7 +52,7 @@
 //
 // # Limitations
 //
-// Queue pairs are reliable connections: no datagrams, no multicast, no raw packets.
+// Queue pairs are reliable or unreliable connections, or for datagrams: no raw packets, no XRC.
 // docs/reports/coverage.md lists every function of the library.
 //
 // The package is empty when cgo is off or the system is not Linux.

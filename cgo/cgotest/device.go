@@ -181,6 +181,21 @@ func (f *Library) QueryGID(*cgo.Context, uint8, int) (gid [16]byte, errno syscal
 	return gid, syscall.EINVAL
 }
 
+// QueryGIDEx implements cgo.Verbs. The table is empty.
+func (f *Library) QueryGIDEx(*cgo.Context, uint8, int) (e cgo.GIDEntry, errno syscall.Errno) {
+	return e, syscall.ENODATA
+}
+
+// PkeyIndex implements cgo.Verbs. There are no keys.
+func (f *Library) PkeyIndex(*cgo.Context, uint8, uint16) (int, syscall.Errno) {
+	return 0, syscall.EINVAL
+}
+
+// ResolveEthL2 implements cgo.Verbs. No address is known.
+func (f *Library) ResolveEthL2(*cgo.Context, *cgo.AHAttr) (mac [6]byte, vlan uint16, errno syscall.Errno) {
+	return mac, 0, syscall.EHOSTUNREACH
+}
+
 // QueryPkey implements cgo.Verbs.
 func (f *Library) QueryPkey(*cgo.Context, uint8, int) (uint16, syscall.Errno) {
 	return 0, syscall.EINVAL
