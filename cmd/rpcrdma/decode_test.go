@@ -10,6 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
+	"github.com/rpcrdma/rpcrdma/rpc/stream"
 )
 
 // TestDecodeStatus prints one message that is whole and one that is damaged, as text and
@@ -126,6 +127,7 @@ func TestOwnProgramNames(t *testing.T) {
 		{loadgen.ProgramNumber, loadgen.ProgramVersion, loadgen.ProcSink, "RPCRDMA_BENCH SINK"},
 		{loadgen.ProgramNumber, loadgen.ProgramVersion, loadgen.ProcSource, "RPCRDMA_BENCH SOURCE"},
 		{notify.RpcrdmaNotify, notify.NotifyV1, notify.NotifyWatch, "RPCRDMA_NOTIFY WATCH"},
+		{stream.ProgramNumber, 1, 1, "STREAM EVENTS"},
 	} {
 		if prog, proc := dump.Names(tt.prog, tt.vers, tt.proc); prog+" "+proc != tt.want {
 			t.Errorf("%#x version %d procedure %d is %s %s, want %s", tt.prog, tt.vers, tt.proc, prog, proc, tt.want)

@@ -56,12 +56,15 @@ var programs = map[uint32]struct {
 	0x20525001: {"RDMA_PROP", map[uint32][]string{
 		1: {"NULL", "EXCHANGE"},
 	}},
-	// The programs of this module: packages loadgen and notify.
+	// The programs of this module: packages loadgen, notify and rpc/stream.
 	0x20524442: {"RPCRDMA_BENCH", map[uint32][]string{
 		1: {"NULL", "ECHO", "SINK", "SOURCE"},
 	}},
 	0x2052444e: {"RPCRDMA_NOTIFY", map[uint32][]string{
 		1: {"NULL", "WATCH"},
+	}},
+	0x2553544d: {"STREAM", map[uint32][]string{
+		1: {"NULL", "EVENTS"},
 	}},
 	// A client chooses the number of its callback program. This is Linux's choice.
 	0x40000000: {"NFS callback", map[uint32][]string{

@@ -16,6 +16,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/stream/internal/wire"
 )
 
+// ProgramNumber is that of the program by which servers send results, for tables of names.
+const ProgramNumber = wire.StreamProg
+
 // window is how many results a client has room for, in each stream.
 const window = 256
 

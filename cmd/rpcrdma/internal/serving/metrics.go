@@ -27,6 +27,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 	"github.com/rpcrdma/rpcrdma/rpc/promrpc"
 	"github.com/rpcrdma/rpcrdma/rpc/status"
+	"github.com/rpcrdma/rpcrdma/rpc/stream"
 )
 
 // Bounds of the port for metrics: load on it costs a small part of a processor.
@@ -66,7 +67,7 @@ type metrics struct {
 // newMetrics serves on l, which is the address of the option, when start is called. It closes l at its
 // end, if there is no error.
 func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error) {
-	table, err := names.New(names.Known(nfs.Program, nfs.MountProgram, loadgen.ProgramNumber, notify.RpcrdmaNotify)...)
+	table, err := names.New(names.Known(nfs.Program, nfs.MountProgram, loadgen.ProgramNumber, notify.RpcrdmaNotify, stream.ProgramNumber)...)
 	if err != nil {
 		return nil, err
 	}
