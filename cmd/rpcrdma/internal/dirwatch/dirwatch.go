@@ -82,7 +82,7 @@ type watched struct {
 type interest struct {
 	dir       *watched // nil: it has ended
 	recursive bool
-	may       func(dir *os.File) bool // nil: always true
+	may       May // nil: always true
 	tell      func(notify.Event)
 }
 
@@ -130,13 +130,19 @@ func (w *Watcher) Close() error {
 	return nil
 }
 
-// Watch has tell called for each change in the directory at a slash-separated path below
-// the root, and with recursive below it, until stop is called, as far as may is true of the directories
-// from there down to the change, for each event anew; nil: for all. The last event is of kind
-// [notify.Ended] if the directory goes away or a limit is reached. tell must not block,
-// nor call the Watcher; nor must may, which does not keep dir. The error is a [notify.Status] or one of the file
-// system: fs.ErrPermission if may is false of the directory or of one above it.
-func (w *Watcher) Watch(dir string, recursive bool, may func(dir *os.File) bool, tell func(notify.Event)) (stop func(), err error) {
+// May reports whether the caller of a Watch may look up names in a directory and, with list, also list them. It
+// does not keep dir, does not block, and does not call the Watcher.
+type May func(dir *os.File, list bool) bool
+
+// Watch calls tell for each change in the directory at a slash-separated path below the root, and with recursive
+// below it, until stop is called. The last event is of kind [notify.Ended] if the directory goes away or a limit is
+// reached. tell must not block, nor call the Watcher.
+//
+// The caller needs the right to look up each name of the path, and to list the directory; otherwise the error is
+// fs.ErrPermission, whether the rest of the path exists or not. A change is reported if, when it happens, the caller
+// may list the directories from there up to the one that is watched. A nil may permits everything. Other errors are a
+// [notify.Status] or of the file system.
+func (w *Watcher) Watch(dir string, recursive bool, may May, tell func(notify.Event)) (stop func(), err error) {
 	i, err := w.watch(dir, &interest{recursive: recursive, may: may, tell: tell})
 	if err != nil {
 		return nil, err
@@ -181,6 +187,9 @@ func (w *Watcher) unwatch(i *interest) {
 func (w *Watcher) reach(i *interest, path []string) error {
 	d := w.top
 	for _, name := range path {
+		if i.may != nil && !i.may(d.file, false) {
+			return fs.ErrPermission
+		}
 		next := d.dirs[name]
 		if next == nil {
 			var err error
@@ -192,7 +201,7 @@ func (w *Watcher) reach(i *interest, path []string) error {
 	}
 	i.dir = d
 	d.interests = append(d.interests, i)
-	if !i.sees(d, w.top) {
+	if !i.sees(d) {
 		return fs.ErrPermission
 	}
 	if i.recursive {

@@ -526,12 +526,15 @@ func TestChangesMay(t *testing.T) {
 	testutil.WriteFiles(t, dir, map[string]string{"a/open/x": "", "a/shut/deep/x": ""})
 	all := func(path string, recursive bool) (*testutil.Lines, error) {
 		l := new(testutil.Lines)
-		may := func(d *os.File) bool { info, err := d.Stat(); return err == nil && info.Mode()&4 != 0 }
+		may := func(d *os.File, list bool) bool {
+			info, err := d.Stat()
+			return err == nil && info.Mode()&1 != 0 && (!list || info.Mode()&4 != 0)
+		}
 		_, err := c.Watch(path, recursive, may, func(e notify.Event) { l.Add(e.String()) })
 		return l, err
 	}
 	testutil.Must(t, os.Chmod(filepath.Join(dir, "a/shut"), 0o700))
-	for _, path := range []string{"a/shut", "a/shut/deep"} {
+	for _, path := range []string{"a/shut", "a/shut/deep", "a/shut/nothing"} { // nor does it learn what is there
 		if _, err := all(path, false); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -548,4 +551,13 @@ func TestChangesMay(t *testing.T) {
 	wantLines(t, l.Wait(t, "new/"), "attributes a/shut/", "created a/shut/deep/new/")
 	testutil.Must(t, os.Chmod(in("a"), 0o700), os.Mkdir(in("a/shut/deep/secret"), 0o755), os.Mkdir(in("last"), 0o755))
 	wantLines(t, l.Wait(t, "last/"), "attributes a/", "created last/")
+
+	// A way through a directory that may not be listed.
+	testutil.Must(t, os.Chmod(in("a"), 0o711))
+	if _, err := all("a", true); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a: %v", err)
+	}
+	l, err = all("a/shut", true)
+	testutil.Must(t, err, os.Mkdir(in("a/shut/deep/end"), 0o755))
+	wantLines(t, l.Wait(t, "end/"), "created deep/end/")
 }

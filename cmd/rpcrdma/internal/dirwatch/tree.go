@@ -270,7 +270,7 @@ func (d *watched) audience(name string) iter.Seq2[*interest, string] {
 	return func(yield func(*interest, string) bool) {
 		for a, path := d, name; a != nil; a, path = a.parent, a.name+"/"+path {
 			for _, i := range a.interests {
-				if (a == d || i.recursive) && i.sees(d, a) && !yield(i, path) {
+				if (a == d || i.recursive) && i.sees(d) && !yield(i, path) {
 					return
 				}
 			}
@@ -278,13 +278,13 @@ func (d *watched) audience(name string) iter.Seq2[*interest, string] {
 	}
 }
 
-// sees reports whether the interest may see what is in d: whether it may read d and the directories above it up to top.
-func (i *interest) sees(d, top *watched) bool {
+// sees reports whether the interest may list d, its own directory or one below that, and those in between.
+func (i *interest) sees(d *watched) bool {
 	for i.may != nil {
-		if !i.may(d.file) {
+		if !i.may(d.file, true) {
 			return false
 		}
-		if d == top {
+		if d == i.dir {
 			break
 		}
 		d = d.parent

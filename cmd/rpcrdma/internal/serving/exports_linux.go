@@ -44,9 +44,9 @@ func (p places) Put(pairs []dirfs.Pair) error {
 	})
 }
 
-// readable reports whether a caller may list a directory and look up names in it, which is open. Where there is
-// an ACL, the mode has its mask in place of the group, and only the owner may.
-func readable(dir *os.File, who *nfsd.Caller) bool {
+// permits reports whether the mode of a directory lets a caller look up names in it and, with list, list them. A
+// directory with an ACL is for its owner alone: its mode has the mask of the ACL in place of the group's rights.
+func permits(dir *os.File, list bool, who *nfsd.Caller) bool {
 	info, err := dir.Stat()
 	if err != nil {
 		return false
@@ -59,7 +59,10 @@ func readable(dir *os.File, who *nfsd.Caller) bool {
 		who.UID != stat.Uid && who.UID != 0 {
 		return false
 	}
-	const both = nfs.AccessRead | nfs.AccessLookup
+	want := uint32(nfs.AccessLookup)
+	if list {
+		want |= nfs.AccessRead
+	}
 	attr := nfs.Attr{Type: nfs.TypeDir, Mode: uint32(info.Mode().Perm()), UID: stat.Uid, GID: stat.Gid}
-	return nfsd.ModeAccess(&attr, who, both) == both
+	return nfsd.ModeAccess(&attr, who, want) == want
 }

@@ -17,4 +17,4 @@ func OpenDir(string, bool, *State, *slog.Logger) (nfsd.FS, io.Closer, error) {
 	return nil, nil, fmt.Errorf("serving files needs Linux: %w", errors.ErrUnsupported)
 }
 
-func readable(*os.File, *nfsd.Caller) bool { return false }
+func permits(*os.File, bool, *nfsd.Caller) bool { return false }

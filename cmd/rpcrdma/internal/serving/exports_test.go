@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/dirwatch"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
@@ -126,7 +127,7 @@ func TestStateStore(t *testing.T) {
 // A fakeSource notes the watched directories.
 type fakeSource struct{ seen *[]string }
 
-func (f fakeSource) Watch(dir string, _ bool, _ func(*os.File) bool, _ func(notify.Event)) (func(), error) {
+func (f fakeSource) Watch(dir string, _ bool, _ dirwatch.May, _ func(notify.Event)) (func(), error) {
 	*f.seen = append(*f.seen, dir)
 	return func() {}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/dirwatch"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
@@ -30,7 +31,7 @@ type watchedExport struct {
 
 // A source is a [dirwatch.Watcher].
 type source interface {
-	Watch(dir string, recursive bool, may func(dir *os.File) bool, tell func(notify.Event)) (stop func(), err error)
+	Watch(dir string, recursive bool, may dirwatch.May, tell func(notify.Event)) (stop func(), err error)
 }
 
 // same reports whether a watch in e may go on when e has become now.
@@ -65,8 +66,8 @@ func (w *watched) find(dir string) (found *watchedExport, rest string) {
 	return found, rest
 }
 
-// Watch reports changes in a directory of the export that it is in, as long as it is in that, and to clients that
-// may list the directories. A server that is not root does everything as itself, for all users.
+// Watch reports changes in a directory of the export that contains it, for as long as it does, to callers that have the
+// rights. A server that is not root does everything as itself, for all users.
 func (w *watched) Watch(req *rpc.Request, dir string, recursive bool, tell func(notify.Event)) (stop func(), err error) {
 	w.mu.Lock()
 	e, rest := w.find(dir)
@@ -78,9 +79,9 @@ func (w *watched) Watch(req *rpc.Request, dir string, recursive bool, tell func(
 	if !ok {
 		return nil, fs.ErrNotExist // it need not know more
 	}
-	var may func(*os.File) bool
+	var may dirwatch.May
 	if os.Geteuid() == 0 {
-		may = func(dir *os.File) bool { return readable(dir, who) }
+		may = func(dir *os.File, list bool) bool { return permits(dir, list, who) }
 	}
 	watch := &exportWatch{dir: dir, export: *e, tell: withoutParts(tell)}
 	if watch.stop, err = e.source.Watch(rest, recursive, may, watch.tell); err != nil { // after a while, maybe
@@ -105,8 +106,7 @@ func (w *watched) Watch(req *rpc.Request, dir string, recursive bool, tell func(
 	}, nil
 }
 
-// withoutParts leaves out the names that files of this command have while they are incomplete: such a file is
-// created when it gets its own name.
+// withoutParts hides the temporary names of incomplete copies: a file is created when it gets its final name.
 func withoutParts(tell func(notify.Event)) func(notify.Event) {
 	return func(e notify.Event) {
 		to, from := remote.IsPart(path.Base(e.Path)), remote.IsPart(path.Base(e.From))
