@@ -196,17 +196,20 @@ func (w *watcher) watch(ctx context.Context, cl *transport.Client) error {
 	}
 	client := notify.NewNotifyV1Client(cl)
 	client.Cred = oncrpc.ProcessAuthSys().Auth()
-	gap := false
+	again := false // the watch is about to begin again, on another connection
 	for e, err := range client.Watch(ctx, &w.args) {
+		gap, isGap := errors.AsType[*stream.GapError](err)
 		switch {
-		case errors.As(err, new(*stream.GapError)):
-			gap = true
+		case isGap && gap.Cause != nil:
+			again = true
 			continue
+		case isGap: // the server has dropped events
+			e = overflow
 		case err != nil:
 			return cmp.Or(context.Cause(ctx), err)
-		case e.Kind == notify.Watching && gap:
-			// What is found from now on has been there before, or is reported.
-			gap, e = false, notify.Event{Kind: notify.Overflow, IsDir: true}
+		case e.Kind == notify.Watching && again:
+			// From here on every change is reported, so a rescan that begins now misses nothing.
+			again, e = false, overflow
 		case e.Kind == notify.Watching:
 			w.ready.Store(true)
 			fmt.Fprintf(w.stderr, "rpcrdma: watching %s\n", strings.TrimPrefix(w.name, "watch "))
@@ -224,7 +227,10 @@ func (w *watcher) watch(ctx context.Context, cl *transport.Client) error {
 	return errors.New("the server has ended the watch")
 }
 
-// report says that the connection is lost, and then that it is back, but not too often.
+// overflow tells the reader of the output to rescan the directory. Immutable.
+var overflow = notify.Event{Kind: notify.Overflow, IsDir: true}
+
+// report prints, at a bounded rate, that the connection is lost, and then that it is back.
 func (w *watcher) report(up bool) {
 	switch {
 	case !w.ready.Load():
