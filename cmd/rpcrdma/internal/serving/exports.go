@@ -66,7 +66,7 @@ func (o *exportFlags) add(cmd *cobra.Command) {
 }
 
 // exports returns what is to be exported, with the flags' values where a spec has none. It reads
-// the exports file, and has set process the options in it.
+// the exports file, and passes the options in it to set before it uses the flags.
 func (o *exportFlags) exports(set func([]optionLine) error) ([]exportSpec, error) {
 	list := append([]exportSpec(nil), o.specs...)
 	if o.dir != "" {

@@ -88,8 +88,8 @@ func readExports(name string) (list []exportSpec, options []optionLine, err erro
 	return list, options, nil
 }
 
-// setOptions sets the flags of a command that the exports file has options for, unless they are on the command line.
-// They are not set again when the file is read again: changed reports whether they are others now.
+// setOptions sets flags as the exports file says, unless the command line sets them. It is called once: options do
+// not change while the server runs.
 func (o *exportFlags) setOptions(flags *pflag.FlagSet, options []optionLine) error {
 	o.options = options
 	given := make(map[string]bool)
@@ -103,6 +103,8 @@ func (o *exportFlags) setOptions(flags *pflag.FlagSet, options []optionLine) err
 			return &exportsError{option.where, fmt.Errorf("--%s is for the command line: a line here is DIR[=/NAME][,OPTION...]", option.name)}
 		case option.value == "" && f.NoOptDefVal != "":
 			option.value = f.NoOptDefVal
+		case option.value == "":
+			return &exportsError{option.where, fmt.Errorf("--%s needs a value", option.name)}
 		}
 		if given[option.name] {
 			continue
@@ -114,7 +116,7 @@ func (o *exportFlags) setOptions(flags *pflag.FlagSet, options []optionLine) err
 	return nil
 }
 
-// changed reports whether options of the file differ from those that are in force.
+// changed reports whether the file has other options than when the server started.
 func (o *exportFlags) changed(options []optionLine) bool {
 	return !slices.EqualFunc(options, o.options, func(a, b optionLine) bool { return a.name == b.name && a.value == b.value })
 }

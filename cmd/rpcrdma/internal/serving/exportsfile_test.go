@@ -114,6 +114,7 @@ func TestExportsFileOptions(t *testing.T) {
 		{"/a\n--readonly\n", "", "error: :2: 'rpcrdma serve' has no option --readonly"},
 		{"/a\n--export /b\n", "", "error: :2: --export is for the command line: a line here is DIR[=/NAME][,OPTION...]"},
 		{"--anonuid x\n/a\n", "", "error: :1: invalid argument"},
+		{"/a\n--state\n", "", "error: :2: --state needs a value"},
 		{"--allow 192.0.2.1\n", "", "error: : no exports"},
 	} {
 		testutil.Must(t, os.WriteFile(file, []byte(tt.text), 0o600))

@@ -346,7 +346,7 @@ func (s *service) hangup() {
 	defer func() { s.manager.ready(s.status()) }() // whether that went well or not
 	exports, err := s.exports(func(options []optionLine) error {
 		if s.changed(options) {
-			s.log.Error("the exports file has other options: they count when the server starts again", "file", s.file)
+			s.log.Error("options in the exports file have changed: restart the server to apply them", "file", s.file)
 		}
 		return nil
 	})
