@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"path"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -111,19 +110,29 @@ func (e *Export) allows(host netip.Addr) bool {
 	return false
 }
 
-// Caller returns the user that the export takes the caller of req for, in memory of its own. ok is false if the client
-// may not use the export, or the credential is not acceptable. It is for other programs that show files of the export.
+// Caller returns the user that the export would execute req for, in memory of its own. ok is false if the export is not
+// for the client's host, or the credential is not acceptable. It is for other programs that show files of the export.
 func (e *Export) Caller(req *rpc.Request) (who *Caller, ok bool) {
 	who = &Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host()}
 	var cred oncrpc.AuthSys
-	if sys, ok := req.AuthSys(); ok {
-		cred.UID, cred.GID, cred.GIDs = sys.UID, sys.GID, slices.Clone(sys.GIDs)
-	} else if req.Cred.Flavor != oncrpc.FlavorNone {
+	if _, ok := claim(req, &cred); !ok {
 		return nil, false
 	}
 	settled := Export{Squash: e.Squash, AnonUID: cmp.Or(e.AnonUID, Nobody), AnonGID: cmp.Or(e.AnonGID, Nobody)}
 	settled.squash(who, &cred, req.Cred.Flavor)
 	return who, e.allows(who.Host)
+}
+
+// claim copies the user that a request claims to be from into cred, if it claims one. ok is false if the credential
+// is not acceptable.
+func claim(req *rpc.Request, cred *oncrpc.AuthSys) (claimed, ok bool) {
+	sys, claimed := req.AuthSys()
+	if !claimed {
+		return false, req.Cred.Flavor == oncrpc.FlavorNone
+	}
+	cred.UID, cred.GID = sys.UID, sys.GID
+	cred.GIDs = append(cred.GIDs[:0], sys.GIDs...) // squash changes them
+	return true, true
 }
 
 // noID is (uid_t)-1, which no user has, and means "leave it" to system calls.

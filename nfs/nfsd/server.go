@@ -185,12 +185,8 @@ func (s *Server) begin(ctx context.Context, req *rpc.Request, res *rpc.Response)
 	c.flavor = req.Cred.Flavor
 	c.who = Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host(), lend: c.lend}
 	c.from = hostOf(req.Conn(), c.who.Net)
-	valid := c.flavor == oncrpc.FlavorNone
-	if sys, ok := req.AuthSys(); ok {
-		valid, c.told.claimed = true, true
-		c.cred.UID, c.cred.GID = sys.UID, sys.GID
-		c.cred.GIDs = append(c.cred.GIDs[:0], sys.GIDs...) // squash changes them
-	}
+	claimed, valid := claim(req, &c.cred)
+	c.told.claimed = claimed
 	// MOUNT shows everybody all exports, and refuses by itself.
 	if !valid || req.Prog == nfs.Program && !c.exports.knows(c.who.Host) {
 		res.Deny(oncrpc.AuthBadCred)
