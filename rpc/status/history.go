@@ -14,7 +14,7 @@ type history [minute]atomic.Uint64
 
 // add adds n to the count of a second, in Unix time.
 func (h *history) add(second int64, n uint64) {
-	slot, stamp := &h[second%minute], uint64(second)<<countBits
+	slot, stamp := &h[uint64(second)%minute], uint64(second)<<countBits
 	for {
 		was := slot.Load()
 		if was>>countBits == stamp>>countBits {
@@ -32,7 +32,7 @@ func (h *history) list(second int64) []uint64 {
 	list := make([]uint64, minute)
 	for i := range list {
 		at := second - minute + int64(i)
-		if w := h[at%minute].Load(); w>>countBits == uint64(at)<<countBits>>countBits {
+		if w := h[uint64(at)%minute].Load(); w>>countBits == uint64(at)<<countBits>>countBits {
 			list[i] = w & (1<<countBits - 1)
 		}
 	}

@@ -32,6 +32,7 @@ func TestHistory(t *testing.T) {
 	if got := rate(h.list(now), 100); got != 1600 {
 		t.Errorf("%v a second", got)
 	}
+	new(history).add(-62135596800-1, 1) // of a time that is not set
 	want[minute-2], want[minute-1] = 16000, 8000
 	if got := h.list(now + 1); !slices.Equal(got, want) {
 		t.Errorf("a second later: %v", got)

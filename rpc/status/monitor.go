@@ -144,12 +144,11 @@ func (m *Monitor) CallBegan(e *rpc.CallEvent) { m.calls.begin(e) }
 func (m *Monitor) CallEnded(e *rpc.CallEvent) {
 	m.calls.end(e)
 	outcome := e.Outcome()
-	l := m.latency(e)
-	l.add(e, outcome != "success")
-	m.bytes.add(e.Began.Add(e.Total).Unix(), uint64(e.Request.Bytes+e.Reply.Bytes))
-	if outcome != "success" {
-		at := e.Began.Add(e.Total)
-		m.failed.add(at, func() Call { return m.record(e, outcome) })
+	end, failed := e.Began.Add(e.Total), outcome != "success"
+	m.latency(e).add(e, end.Unix(), failed)
+	m.bytes.add(end.Unix(), uint64(e.Request.Bytes+e.Reply.Bytes))
+	if failed {
+		m.failed.add(end, func() Call { return m.record(e, outcome) })
 	}
 	m.slow.offer(e, func() Call { return m.record(e, outcome) })
 }

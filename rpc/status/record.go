@@ -131,8 +131,8 @@ func (m *Monitor) latency(e *rpc.CallEvent) *latency {
 	return at.Load()
 }
 
-func (l *latency) add(e *rpc.CallEvent, failed bool) {
-	second := e.Began.Add(e.Total).Unix()
+// add counts a call that ended in a second, in Unix time.
+func (l *latency) add(e *rpc.CallEvent, second int64, failed bool) {
 	l.calls.add(second, 1)
 	if failed {
 		l.failed.Add(1)
