@@ -99,19 +99,22 @@ func (g *generator) clientMethod(s *service, m *method) {
 		typ := g.typ(m.result())
 		results, res, done = fmt.Sprintf("(res %s, err error)", typ), "res, ", fmt.Sprintf("func(%s, error)", typ)
 	}
-	own, background := lower(m.name), ""
-	if _, left := m.TimeLeft(); left != nil {
-		background = "context.Background(), "
+	own := lower(m.name)
+	in := func(ctx string) string { // the arguments of the function that makes the Call
+		if _, left := m.TimeLeft(); left != nil {
+			return ctx + ", " + args
+		}
+		return args
 	}
 	g.p("")
 	g.prose(append([]string{fmt.Sprintf("%s calls %s.", m.name, m.Name)}, g.bufsDoc(m)...), m.Doc)
 	g.p("func (c *%s) %s(ctx context.Context%s) %s {", s.client, m.name, params, results)
-	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, strings.Replace(background, "context.Background()", "ctx", 1)+args)
+	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, in("ctx"))
 	g.p("%serr = c.%sEnded(call, c.caller.Call(ctx, call))\n}\nreturn %serr\n}", res, own, res)
 
 	g.p("\n// %s starts a call of %s in p.", m.start, m.name)
 	g.p("func (c *%s) %s(p gen.Starter%s, done %s) error {", s.client, m.start, params, done)
-	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, background+args)
+	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, in("context.Background()"))
 	g.p("p.StartFunc(call, func(err error) { done(c.%sEnded(call, err)) })\n}\nreturn err\n}", own)
 
 	g.clientCall(s, m, params)

@@ -227,7 +227,7 @@ func lower(name string) string { return strings.ToLower(name[:1]) + name[1:] }
 // reserved are names of generated functions' variables, and of packages. Immutable.
 var reserved = map[string]bool{
 	"b": true, "c": true, "call": true, "ctx": true, "d": true, "err": true, "h": true, "i": true, "impl": true, "kept": true,
-	"cancel": true, "dec": true, "done": true, "left": true, "ok": true, "text": true, "timed": true, "failed": true, "p": true, "req": true, "res": true, "results": true, "x": true,
+	"dec": true, "done": true, "left": true, "timed": true, "failed": true, "p": true, "req": true, "res": true, "results": true, "x": true,
 	"context": true, "fmt": true, "oncrpc": true, "rpc": true, "gen": true, "iter": true, "out": true, "stream": true, "v": true, "xdr": true, "strconv": true,
 }
 
