@@ -186,13 +186,16 @@ func (RDMACore) QueryGIDTable(ctx *Context, max int) ([]GIDEntry, syscall.Errno)
 	}
 	out := make([]GIDEntry, n)
 	for i := range out {
-		e := &list[i]
-		out[i] = GIDEntry{
-			GID: *(*[16]byte)(unsafe.Pointer(&e.gid)), Index: uint32(e.gid_index), Port: uint32(e.port_num),
-			Type: uint32(e.gid_type), NetdevIndex: uint32(e.ndev_ifindex),
-		}
+		out[i] = gidEntryOf(&list[i])
 	}
 	return out, 0
+}
+
+func gidEntryOf(e *C.struct_ibv_gid_entry) GIDEntry {
+	return GIDEntry{
+		GID: *(*[16]byte)(unsafe.Pointer(&e.gid)), Index: uint32(e.gid_index), Port: uint32(e.port_num),
+		Type: uint32(e.gid_type), NetdevIndex: uint32(e.ndev_ifindex),
+	}
 }
 
 // QueryGID calls ibv_query_gid.
@@ -233,10 +236,7 @@ func EventTypeString(t int32) string {
 func (RDMACore) QueryGIDEx(ctx *Context, port uint8, index int) (GIDEntry, syscall.Errno) {
 	var e C.struct_ibv_gid_entry
 	errno := status(C.rr_query_gid_ex(ctx.c(), C.uint32_t(port), C.uint32_t(index), &e))
-	return GIDEntry{
-		GID: *(*[16]byte)(unsafe.Pointer(&e.gid)), Index: uint32(e.gid_index), Port: uint32(e.port_num),
-		Type: uint32(e.gid_type), NetdevIndex: uint32(e.ndev_ifindex),
-	}, errno
+	return gidEntryOf(&e), errno
 }
 
 // PkeyIndex calls ibv_get_pkey_index. The key is in network byte order.

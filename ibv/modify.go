@@ -99,7 +99,7 @@ type AHAttr struct {
 	DLID        uint16
 	SL          uint8
 	SrcPathBits uint8
-	StaticRate  uint8 // enum ibv_rate, 0 is the most that the port can
+	StaticRate  Rate
 	PortNum     uint8
 }
 
@@ -343,14 +343,14 @@ func qpAttrOf(a *cgo.QPAttr) QPAttr {
 func (h *AHAttr) raw() cgo.AHAttr {
 	return cgo.AHAttr{
 		DGID: h.GRH.DGID, FlowLabel: h.GRH.FlowLabel, SGIDIndex: h.GRH.SGIDIndex, HopLimit: h.GRH.HopLimit, TrafficClass: h.GRH.TrafficClass,
-		DLID: h.DLID, SL: h.SL, SrcPathBits: h.SrcPathBits, StaticRate: h.StaticRate, IsGlobal: bit(h.IsGlobal), PortNum: h.PortNum,
+		DLID: h.DLID, SL: h.SL, SrcPathBits: h.SrcPathBits, StaticRate: uint8(h.StaticRate), IsGlobal: bit(h.IsGlobal), PortNum: h.PortNum,
 	}
 }
 
 func ahOf(h *cgo.AHAttr) AHAttr {
 	return AHAttr{
 		GRH:  GlobalRoute{DGID: h.DGID, FlowLabel: h.FlowLabel, SGIDIndex: h.SGIDIndex, HopLimit: h.HopLimit, TrafficClass: h.TrafficClass},
-		DLID: h.DLID, SL: h.SL, SrcPathBits: h.SrcPathBits, StaticRate: h.StaticRate, IsGlobal: h.IsGlobal != 0, PortNum: h.PortNum,
+		DLID: h.DLID, SL: h.SL, SrcPathBits: h.SrcPathBits, StaticRate: Rate(h.StaticRate), IsGlobal: h.IsGlobal != 0, PortNum: h.PortNum,
 	}
 }
 

@@ -203,7 +203,7 @@ func (q *sendQueue) gather(list []SendWR) error {
 
 // address fills in where a datagram goes. The address handle stays entered until it has been posted.
 func (q *sendQueue) address(d *Destination, to *cgo.SendWR) error {
-	to.RemoteAddr = 0 // means a datagram to C
+	to.RemoteAddr = 0 // any other value is an address handle to C
 	if d == nil {
 		return nil
 	}
