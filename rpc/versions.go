@@ -48,16 +48,16 @@ func (w *Response) FailWith(req *Request, err error) {
 	}
 }
 
-// ErrorText returns the text of an error that FailWith would answer with a SYSTEM_ERR of its own, in at most most bytes
-// of UTF-8, and logs the error. ok is false for nil and for the errors of RPC.
-func (w *Response) ErrorText(req *Request, err error, most uint32) (text string, ok bool) {
+// ErrorText logs an error for which FailWith has no status of RPC, and returns its text, cut to limit bytes of UTF-8.
+// ok is false for nil and for other errors.
+func (w *Response) ErrorText(req *Request, err error, limit uint32) (text string, ok bool) {
 	if stat, denied := ofRPC(err); err == nil || stat != oncrpc.Success || denied != oncrpc.AuthOK {
 		return "", false
 	}
 	req.o.LogFailed(req.Prog, req.Vers, req.Proc, err)
 	text = strings.ToValidUTF8(err.Error(), "?")
-	if uint64(len(text)) > uint64(most) {
-		text = strings.ToValidUTF8(text[:most], "")
+	if uint64(len(text)) > uint64(limit) {
+		text = strings.ToValidUTF8(text[:limit], "")
 	}
 	return text, true
 }

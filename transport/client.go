@@ -52,7 +52,7 @@ type ClientConfig struct {
 
 	// KeepAlive is how long a Client's server may be silent, or answer none of the calls under way,
 	// before the client calls procedure 0 of the program that was called last, and how long the reply
-	// may take before the connection counts as lost. Zero is a minute for a client with Callbacks and
+	// may take before the connection counts as lost. Zero is a minute for a client with Callbacks or Streams and
 	// no keep-alive for others; negative turns it off. With IdleTimeout the client does so only while
 	// calls are under way.
 	KeepAlive time.Duration

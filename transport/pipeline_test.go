@@ -125,7 +125,7 @@ func testPipelineAllocs(t *testing.T, b *bed) {
 		round()
 	}
 	n := testing.AllocsPerRun(b.count(1000)/min(b.slow, 2), round)
-	for try := 1; n > 0 && try < 3; try++ { // what ends of tests before allocates counts, too
+	for try := 1; n > 0 && try < 3; try++ { // goroutines of earlier tests may still allocate
 		n = testing.AllocsPerRun(b.count(1000)/min(b.slow, 2), round)
 	}
 	if n > 0 {
