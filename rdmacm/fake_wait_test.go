@@ -87,20 +87,18 @@ func TestFakeArmedOnce(t *testing.T) {
 	if got := stats().Arms - before.Arms; got > 1 {
 		t.Errorf("armed %d times without an event", got)
 	}
-	l.recv(1)
-	waiting := later(l.Wait)
-	l.armed()
-	l.arrive()
-	if err := arrives(t, "Wait", waiting); err != nil {
-		t.Fatal(err)
+	for id := uint64(1); stats().Events == before.Events; id++ { // see TestFakeAcknowledged
+		l.recv(id)
+		waiting := later(l.Wait)
+		l.armed()
+		l.arrive()
+		if err := arrives(t, "Wait", waiting); err != nil {
+			t.Fatal(err)
+		}
+		l.want(outcome{id, fabric.WCRecv, ok})
 	}
-	l.want(outcome{1, fabric.WCRecv, ok})
-	l.Wake() // and Wait takes the event, if it came after the poll had asked for one
-	if err := arrives(t, "Wait", later(l.Wait)); err != nil {
-		t.Fatal(err)
-	}
-	if got := stats().Events - before.Events; got != 1 {
-		t.Errorf("%d events taken, one was raised", got)
+	if got := stats(); got.Arms-before.Arms > got.Events-before.Events+1 {
+		t.Errorf("armed %d times for %d events", got.Arms-before.Arms, got.Events-before.Events)
 	}
 }
 
