@@ -18,6 +18,7 @@ func TestLayout(t *testing.T) {
 		o Outcome
 		c CMEvent
 		a AsyncEvent
+		e WCEx
 	)
 	goLayout := []uintptr{
 		unsafe.Sizeof(s), unsafe.Offsetof(s.ID), unsafe.Offsetof(s.RemoteAddr), unsafe.Offsetof(s.Arg1),
@@ -44,6 +45,9 @@ func TestLayout(t *testing.T) {
 		unsafe.Offsetof(c.PrivateData),
 
 		unsafe.Sizeof(a), unsafe.Offsetof(a.Element), unsafe.Offsetof(a.Type), unsafe.Offsetof(a.Type) + 4,
+
+		unsafe.Sizeof(e), unsafe.Offsetof(e.WC), unsafe.Offsetof(e.Timestamp), unsafe.Offsetof(e.WallClock), unsafe.Offsetof(e.Tag),
+		unsafe.Offsetof(e.TagPriv), unsafe.Offsetof(e.FlowTag), unsafe.Offsetof(e.CVLAN), unsafe.Offsetof(e.CVLAN) + 2,
 	}
 	cLayout := make([]uintptr, 0, len(goLayout))
 	for _, v := range layout() {

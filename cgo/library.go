@@ -60,6 +60,8 @@ type Verbs interface {
 	ReqNotifyCQ(cq *CQ, solicitedOnly bool) syscall.Errno
 	AckCQEvents(cq *CQ, n uint32)
 	DestroyCQ(*CQ) syscall.Errno
+	CreateCQEx(ctx *Context, cqe int, channel *CompChannel, vector int, fields uint64, flags uint32) (*CQ, syscall.Errno)
+	ModifyCQ(cq *CQ, count, period uint16) syscall.Errno
 
 	// Shared receive queues and queue pairs.
 	CreateSRQ(pd *PD, attr SRQAttr) (*SRQ, SRQAttr, syscall.Errno)
@@ -67,6 +69,7 @@ type Verbs interface {
 	QuerySRQ(*SRQ) (SRQAttr, syscall.Errno)
 	DestroySRQ(*SRQ) syscall.Errno
 	CreateQP(pd *PD, init QPInit) (*QP, QPCap, syscall.Errno)
+	CreateQPEx(pd *PD, init QPInit, ops uint64) (*QP, QPCap, syscall.Errno)
 	QPNum(*QP) uint32
 	ModifyQP(qp *QP, attr *QPAttr, mask int) syscall.Errno
 	QueryQP(qp *QP, mask int) (QPAttr, QPCap, syscall.Errno)
@@ -79,8 +82,9 @@ type Verbs interface {
 	AttachMcast(qp *QP, gid [16]byte, lid uint16) syscall.Errno
 	DetachMcast(qp *QP, gid [16]byte, lid uint16) syscall.Errno
 
-	// The data path; to be called through [Progress].
+	// The data path; to be called through [Progress] and [PollEx].
 	Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome)
+	PollEx(cq *CQ, fields uint64, wcs []WCEx) (n int, errno syscall.Errno)
 }
 
 // CM is librdmacm, grouped by object.
@@ -138,4 +142,15 @@ func Progress(l Library, qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs [
 	l.Progress(qp, srq, cq, channel, slices.Clone(recvs), slices.Clone(sends), slices.Clone(sges), stored, flags, outcome)
 	copy(wcs, stored)
 	*out = *outcome
+}
+
+// PollEx calls l.PollEx, in the same way.
+func PollEx(l Library, cq *CQ, fields uint64, wcs []WCEx) (n int, errno syscall.Errno) {
+	if core, ok := l.(RDMACore); ok {
+		return core.PollEx(cq, fields, wcs)
+	}
+	stored := make([]WCEx, len(wcs))
+	n, errno = l.PollEx(cq, fields, stored)
+	copy(wcs, stored[:n])
+	return n, errno
 }

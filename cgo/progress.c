@@ -66,6 +66,7 @@ static void fill_send(struct ibv_send_wr *to, const struct rr_send_wr *wr, struc
 		to->imm_data = wr->imm;
 		/* fall through */
 	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_ATOMIC_WRITE:
 	case IBV_WR_RDMA_READ:
 		to->wr.rdma.remote_addr = wr->remote_addr;
 		to->wr.rdma.rkey = wr->rkey;
@@ -142,8 +143,12 @@ void rr_progress(uint64_t qp_word, uint64_t srq_word, uint64_t cq_word, uint64_t
 	memset(out, 0, sizeof(*out));
 	if (nrecv)
 		post_recvs(qp, srq, recvs, nrecv, sges, out);
-	if (nsend && !out->recv_err)
-		post_sends(qp, sends, nsend, sges, out);
+	if (nsend && !out->recv_err) {
+		if (flags & RR_EXTENDED)
+			rr_post_extended(qp, sends, nsend, sges, out);
+		else
+			post_sends(qp, sends, nsend, sges, out);
+	}
 	if (flags & RR_TAKE_EVENT) {
 		struct ibv_cq *which;
 		void *context;
@@ -261,6 +266,9 @@ uint32_t rr_layout(uint32_t *out, uint32_t max)
 
 		sizeof(struct rr_async_event), FIELD(rr_async_event, element), FIELD(rr_async_event, type),
 		FIELD(rr_async_event, reserved),
+
+		sizeof(struct rr_wc_ex), FIELD(rr_wc_ex, wc), FIELD(rr_wc_ex, timestamp), FIELD(rr_wc_ex, wallclock_ns), FIELD(rr_wc_ex, tag),
+		FIELD(rr_wc_ex, tag_priv), FIELD(rr_wc_ex, flow_tag), FIELD(rr_wc_ex, cvlan), FIELD(rr_wc_ex, reserved),
 	};
 	const uint32_t n = sizeof(table) / sizeof(table[0]);
 

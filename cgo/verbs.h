@@ -37,6 +37,7 @@ struct rr_recv_wr {
 enum {
 	RR_TAKE_EVENT = 1 << 0, /* take one completion event, if there is one */
 	RR_ARM        = 1 << 1, /* if nothing was polled, arm and poll again; with RR_TAKE_EVENT only if an event was taken */
+	RR_EXTENDED   = 1 << 2, /* post sends by ibv_wr_start and ibv_wr_complete: all of them or none */
 };
 
 struct rr_outcome {
@@ -54,6 +55,26 @@ struct rr_outcome {
 void rr_progress(uint64_t qp, uint64_t srq, uint64_t cq, uint64_t channel,
 		 const struct rr_recv_wr *recvs, uint32_t nrecv, const struct rr_send_wr *sends, uint32_t nsend,
 		 struct ibv_sge *sges, struct ibv_wc *wcs, uint32_t nwc, uint32_t flags, struct rr_outcome *out);
+
+/* Extended queues. */
+
+struct rr_wc_ex {
+	struct ibv_wc wc;
+	uint64_t timestamp;    /* by the clock of the device */
+	uint64_t wallclock_ns; /* since 1970 */
+	uint64_t tag;          /* struct ibv_wc_tm_info */
+	uint32_t tag_priv;
+	uint32_t flow_tag;
+	uint16_t cvlan;
+	uint16_t reserved[3];
+};
+
+struct ibv_cq *rr_create_cq_ex(struct ibv_context *context, uint32_t cqe, struct ibv_comp_channel *channel, uint32_t vector,
+			       uint64_t fields, uint32_t flags);
+struct ibv_qp *rr_create_qp_ex(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops);
+int rr_modify_cq(struct ibv_cq *cq, uint16_t count, uint16_t period);
+void rr_post_extended(struct ibv_qp *qp, const struct rr_send_wr *sends, uint32_t n, struct ibv_sge *sges, struct rr_outcome *out);
+uint32_t rr_poll_extended(uint64_t cq, uint64_t fields, struct rr_wc_ex *wcs, uint32_t n, int32_t *err);
 
 /* Events of the connection manager, copied and acknowledged. */
 

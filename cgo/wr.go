@@ -55,6 +55,18 @@ type WC struct {
 	_         [2]uint8
 }
 
+// A WCEx is a completion of an extended queue. Fields that the queue was not made with are zero.
+type WCEx struct {
+	WC
+	Timestamp uint64 // by the clock of the device
+	WallClock uint64 // nanoseconds since 1970
+	Tag       uint64 // struct ibv_wc_tm_info
+	TagPriv   uint32
+	FlowTag   uint32
+	CVLAN     uint16
+	_         [3]uint16
+}
+
 // Flags of [Progress].
 const (
 	// TakeEvent takes one completion event from the channel, if there is one. The
@@ -64,6 +76,9 @@ const (
 	// once more: a completion in between raises no event. With TakeEvent the queue is
 	// taken to be armed, and is armed again only if an event was taken.
 	Arm
+	// Extended posts sends by ibv_wr_start and ibv_wr_complete, all of them or none. The queue
+	// pair is of CreateQPEx, with the operations of all sends.
+	Extended
 )
 
 // An Outcome is the result of [Progress]. Errors are errno values.

@@ -24,6 +24,9 @@ type CQ struct {
 
 	sizeMu sync.Mutex // guards the size in raw
 
+	extended bool
+	fields   WCFields // of an extended queue
+
 	eventMu sync.Mutex
 	events  uint32 // taken but not acknowledged
 	state   cqState
@@ -44,7 +47,12 @@ const (
 //
 // Implements: struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int comp_vector)
 func (c *Context) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
-	const call = "ibv_create_cq"
+	return c.createCQ("ibv_create_cq", cqe, ch, func(ch *cgo.CompChannel) (*cgo.CQ, syscall.Errno) {
+		return c.lib.CreateCQ(c.raw, cqe, ch, vector)
+	})
+}
+
+func (c *Context) createCQ(call string, cqe int, ch *CompChannel, create func(*cgo.CompChannel) (*cgo.CQ, syscall.Errno)) (*CQ, error) {
 	var rawCh *cgo.CompChannel
 	var chLife *life
 	if ch != nil {
@@ -56,7 +64,7 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 	defer leaveAll(&c.life, chLife)
 	c.turnover.RLock()
 	defer c.turnover.RUnlock()
-	raw, errno := c.lib.CreateCQ(c.raw, cqe, rawCh, vector)
+	raw, errno := create(rawCh)
 	if errno != 0 {
 		return nil, c.memoryError(call, errno, cqBytes(cqe))
 	}

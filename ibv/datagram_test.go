@@ -22,6 +22,12 @@ func newDatagramEnd(t testing.TB, pd *PD, port uint8) *end {
 	e.qp = must[*QP](t)(pd.CreateQP(QPInitAttr{
 		Type: QPTypeUD, SendCQ: e.cq, RecvCQ: e.cq, Cap: QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 2},
 	}))
+	readyForDatagrams(t, e.qp, port)
+	return e
+}
+
+func readyForDatagrams(t testing.TB, qp *QP, port uint8) {
+	t.Helper()
 	for _, s := range []struct {
 		attr QPAttr
 		mask AttrMask
@@ -30,11 +36,10 @@ func newDatagramEnd(t testing.TB, pd *PD, port uint8) *end {
 		{QPAttr{State: QPSRTR}, AttrState},
 		{QPAttr{State: QPSRTS}, AttrState | AttrSQPSN},
 	} {
-		if err := e.qp.Modify(s.attr, s.mask); err != nil {
+		if err := qp.Modify(s.attr, s.mask); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return e
 }
 
 // TestDatagramsRDMA: datagrams carry data and the sender's address, which answers go to, and arrive at the Q_Key that the
@@ -51,7 +56,8 @@ func TestDatagramsRDMA(t *testing.T) {
 		}
 		gid := gids[at]
 		pd := must[*PD](t)(c.AllocPD())
-		a, b := newDatagramEnd(t, pd, gid.Port), newDatagramEnd(t, pd, gid.Port)
+		a, b := newDatagramEnd(t, pd, gid.Port), newExtendedEnd(t, pd, QPTypeUD)
+		readyForDatagrams(t, b.qp, gid.Port)
 		ah := must[*AH](t)(pd.CreateAH(AHAttr{
 			IsGlobal: true, PortNum: gid.Port, GRH: GlobalRoute{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 64},
 		}))
@@ -111,7 +117,7 @@ func TestDatagramsRDMA(t *testing.T) {
 func TestUnreliableRDMA(t *testing.T) {
 	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
 		pd := must[*PD](t)(c.AllocPD())
-		p := &pair{c: c, pd: pd, a: newTypedEnd(t, pd, nil, QPTypeUC), b: newTypedEnd(t, pd, nil, QPTypeUC)}
+		p := &pair{c: c, pd: pd, a: newExtendedEnd(t, pd, QPTypeUC), b: newTypedEnd(t, pd, nil, QPTypeUC)}
 		connect(t, p.a.qp, p.b.qp)
 		connect(t, p.b.qp, p.a.qp)
 		fill(p.a.buf[:5000], 9)
@@ -148,7 +154,6 @@ func TestFakeDatagrams(t *testing.T) {
 	})
 	if err := qp.PostSend([]SendWR{
 		{ID: 1, Opcode: OpSend, RemoteAddr: 77, To: &Destination{ah, 5, 6}}, {ID: 2, Opcode: OpSendWithImm, To: &Destination{ah, MulticastQPNum, 1 << 31}},
-		{ID: 3, Opcode: OpSend, RemoteAddr: 77}, // which means nothing to a Send
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -158,9 +163,6 @@ func TestFakeDatagrams(t *testing.T) {
 		if to == nil || to.Attr.SL != 3 || to.Attr.DGID[15] != 1 || to.Attr.HopLimit != 9 || sends[i].Arg1 != want.qpn<<32|want.qkey {
 			t.Errorf("datagram %d: %+v to %+v", i, sends[i].SendWR, to)
 		}
-	}
-	if sends[2].RemoteAddr != 0 {
-		t.Errorf("a Send without a destination has %#x", sends[2].RemoteAddr)
 	}
 	for _, send := range sends {
 		send.Complete(0)
@@ -202,10 +204,23 @@ func TestFakeDatagrams(t *testing.T) {
 		}
 	}
 	var post *PostError
-	for name, to := range map[string]*Destination{"a closed handle": {ah, 1, 1}, "no handle": {nil, 1, 1}} {
-		if err := qp.PostSend([]SendWR{{Opcode: OpSend, To: to}}); !errors.As(err, &post) {
-			t.Errorf("%s: %v", name, err)
+	for _, tc := range []struct {
+		name string
+		qp   *QP
+		to   *Destination
+		want error
+	}{
+		{"a closed handle", qp, &Destination{ah, 1, 1}, ErrClosed},
+		{"no handle", qp, &Destination{nil, 1, 1}, syscall.EINVAL},
+		{"a datagram to nowhere", qp, nil, syscall.EDESTADDRREQ},
+		{"a message of a connection to an address", s.qp, &Destination{ah, 1, 1}, syscall.EISCONN},
+	} {
+		if err := tc.qp.PostSend([]SendWR{{Opcode: OpSend, To: tc.to}}); !errors.As(err, &post) || !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v", tc.name, err)
 		}
+	}
+	if err := s.qp.PostSend([]SendWR{{Opcode: OpSend, RemoteAddr: 77}}); err != nil || s.device().Sends()[0].RemoteAddr != 0 {
+		t.Errorf("an address means nothing to a Send: %v, %+v", err, s.device().Sends())
 	}
 }
 

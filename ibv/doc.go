@@ -19,6 +19,12 @@
 // To wait for completions arm the queue with [CQ.Arm], poll until it is empty, then wait
 // with [CompChannel.GetEvent]. A completion after the arming raises the event.
 //
+// # Extended queues
+//
+// A queue pair with [QPInitAttr].SendOps is posted to by ibv_wr_start and ibv_wr_complete, and a
+// completion queue of [Context.CreateCQEx] has completions with further fields, such as the time. Work
+// requests are the same; a list is one call into C, whatever its length.
+//
 // # Ownership
 //
 // Buffers of a posted work request belong to the device until its completion has

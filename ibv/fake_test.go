@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -127,6 +128,9 @@ func TestFakeErrno(t *testing.T) {
 		"ibv_create_comp_channel": func() error { _, err := s.c.CreateCompChannel(); return err },
 		"ibv_create_cq":           func() error { _, err := s.c.CreateCQ(1, s.ch, 0); return err },
 		"ibv_resize_cq":           func() error { return s.cq.Resize(10) },
+		"ibv_create_cq_ex":        func() error { _, err := s.c.CreateCQEx(CQInitAttr{Entries: 1}); return err },
+		"ibv_modify_cq":           func() error { return s.cq.Moderate(1, time.Millisecond) },
+		"ibv_create_qp_ex":        func() error { _, err := s.pd.CreateQP(QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SendOps: 1}); return err },
 		"ibv_req_notify_cq":       func() error { return s.cq.Arm(false) },
 		"ibv_poll_cq":             func() error { _, err := s.cq.Poll(make([]WC, 1)); return err },
 		"ibv_get_cq_event":        func() error { _, err := s.ch.GetEvent(soon(t)); return err },

@@ -19,8 +19,7 @@ func window(p *pair) (*MW, *SendWR) {
 // TestMWType2RDMA: bound, used, invalidated by this side and by the peer, often enough for the key to
 // wrap.
 func TestMWType2RDMA(t *testing.T) {
-	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
-		p := newPair(t, c, nil)
+	onQueues(t, func(t *testing.T, p *pair) {
 		a, b := p.a, p.b
 		mw, bind := window(p)
 		if mw.Type() != MWType2 {
@@ -86,8 +85,7 @@ func TestMWType2RDMA(t *testing.T) {
 // TestMWForgottenKeyRDMA: what SetRKey is for. A window that does not know the key of
 // its last bind cannot be bound.
 func TestMWForgottenKeyRDMA(t *testing.T) {
-	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
-		p := newPair(t, c, nil)
+	onQueues(t, func(t *testing.T, p *pair) {
 		mw, bind := window(p)
 		before := mw.RKey()
 		p.b.post(*bind)
@@ -102,8 +100,7 @@ func TestMWForgottenKeyRDMA(t *testing.T) {
 
 // TestMWBoundTwiceRDMA: a window of type 2 is taken back before it is bound again.
 func TestMWBoundTwiceRDMA(t *testing.T) {
-	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
-		p := newPair(t, c, nil)
+	onQueues(t, func(t *testing.T, p *pair) {
 		_, bind := window(p)
 		p.b.post(*bind)
 		p.b.done(10, WCBindMW)
@@ -140,8 +137,7 @@ func TestMWRightsRDMA(t *testing.T) {
 }
 
 func TestMWType1RDMA(t *testing.T) {
-	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
-		p := newPair(t, c, nil)
+	onQueues(t, func(t *testing.T, p *pair) {
 		a, b := p.a, p.b
 		mw := must[*MW](t)(p.pd.AllocMW(MWType1))
 		bind := MWBind{MW: mw, MR: b.mr, Buf: b.buf[:4096], Access: AccessRemoteRead | AccessRemoteWrite}
@@ -198,8 +194,7 @@ func TestMWSiwRDMA(t *testing.T) {
 
 // TestMWClosedRDMA: closing a window or a region is safe while binds of it are posted.
 func TestMWClosedRDMA(t *testing.T) {
-	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
-		p := newPair(t, c, nil)
+	onQueues(t, func(t *testing.T, p *pair) {
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {

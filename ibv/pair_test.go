@@ -45,6 +45,41 @@ func newPair(t testing.TB, c *Context, srq func(*PD) *SRQ) *pair {
 	return p
 }
 
+// onQueues runs f on a pair of ordinary queues of rxe, and on one of extended queues.
+func onQueues(t *testing.T, f func(t *testing.T, p *pair)) {
+	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
+		t.Run("ordinary", func(t *testing.T) { f(t, newPair(t, c, nil)) })
+		t.Run("extended", func(t *testing.T) {
+			p := &pair{c: c, pd: must[*PD](t)(c.AllocPD())}
+			p.a, p.b = newExtendedEnd(t, p.pd, QPTypeRC), newExtendedEnd(t, p.pd, QPTypeRC)
+			connect(t, p.a.qp, p.b.qp)
+			connect(t, p.b.qp, p.a.qp)
+			f(t, p)
+		})
+	})
+}
+
+// newExtendedEnd makes an end with extended queues.
+func newExtendedEnd(t testing.TB, pd *PD, typ QPType) *end {
+	t.Helper()
+	ops := SendOpsOf(OpSend, OpSendWithImm)
+	if typ != QPTypeUD {
+		ops |= SendOpsOf(OpRDMAWrite, OpRDMAWriteWithImm)
+	}
+	if typ == QPTypeRC {
+		ops |= SendOpsOf(OpRDMARead, OpAtomicCmpSwp, OpAtomicFetchAdd, OpLocalInv, OpBindMW, OpSendWithInv)
+	}
+	e := &end{t: t, buf: mmapped(t, endMemory)}
+	e.mr = must[*MR](t)(pd.RegMR(e.buf, everything))
+	e.ch = must[*CompChannel](t)(pd.ctx.CreateCompChannel())
+	e.cq = must[*CQ](t)(pd.ctx.CreateCQEx(CQInitAttr{Entries: 512, Channel: e.ch, Fields: WCStandardFields}))
+	e.qp = must[*QP](t)(pd.CreateQP(QPInitAttr{
+		SendCQ: e.cq, RecvCQ: e.cq, Type: typ, SendOps: ops,
+		Cap: QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64},
+	}))
+	return e
+}
+
 func newEnd(t testing.TB, pd *PD, srq *SRQ) *end {
 	t.Helper()
 	return newTypedEnd(t, pd, srq, QPTypeRC)
@@ -139,12 +174,25 @@ func (e *end) recv(id uint64, from, to int) {
 	}
 }
 
+// poll polls once, whatever the queue is.
+func (e *end) poll(wcs []WC) (int, error) {
+	if !e.cq.extended {
+		return e.cq.Poll(wcs)
+	}
+	var ex [8]WCEx
+	n, err := e.cq.PollEx(ex[:min(len(wcs), len(ex))])
+	for i := range n {
+		wcs[i] = ex[i].WC
+	}
+	return n, err
+}
+
 // next polls until there is a completion, whatever it says.
 func (e *end) next() WC {
 	e.t.Helper()
 	var wcs [1]WC
 	for end := time.Now().Add(patience); ; {
-		n, err := e.cq.Poll(wcs[:])
+		n, err := e.poll(wcs[:])
 		if err != nil {
 			e.t.Fatal(err)
 		}

@@ -41,6 +41,32 @@ type QPInitAttr struct {
 	Cap    QPCap
 	Type   QPType // zero is QPTypeRC
 	SigAll bool   // every work request has a completion, not only those with SendSignaled
+
+	// SendOps are the operations of an extended queue pair; zero is one that is not extended. It
+	// takes only these, and a list of work requests as a whole or not at all, see [QP.PostSend].
+	SendOps SendOps
+}
+
+// SendOps are operations of an extended queue pair, see ibv_create_qp_ex(3).
+type SendOps uint64
+
+// SendOpsOf returns the set of some operations.
+func SendOpsOf(ops ...Opcode) (set SendOps) {
+	for _, op := range ops {
+		set |= op.bit()
+	}
+	return set
+}
+
+// bit is an operation's bit in enum ibv_qp_create_send_ops_flags.
+func (o Opcode) bit() SendOps {
+	switch {
+	case o == OpAtomicWrite:
+		return 1 << 12
+	case o <= OpSendWithInv:
+		return 1 << o
+	}
+	return 0
 }
 
 // A QP is a queue pair: one end of a connection, or of any number of conversations by datagrams. It is closed
@@ -80,8 +106,12 @@ func (a *QPInitAttr) parents(pd *PD) ([]*life, error) {
 // capacity, which may exceed attr.Cap. A capacity beyond the device's limits is an error.
 //
 // Implements: struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
+// Implements: struct ibv_qp *ibv_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *qp_init_attr_ex)
 func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
-	const call = "ibv_create_qp"
+	call := "ibv_create_qp"
+	if attr.SendOps != 0 {
+		call = "ibv_create_qp_ex"
+	}
 	parents, err := attr.parents(pd)
 	if err != nil {
 		return nil, &Error{Call: call, Device: pd.device, Err: err}
@@ -96,18 +126,25 @@ func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
 	if attr.SRQ != nil {
 		init.SRQ = attr.SRQ.raw
 	}
-	raw, given, errno := pd.ctx.lib.CreateQP(pd.raw, init)
+	var raw *cgo.QP
+	var given cgo.QPCap
+	var errno syscall.Errno
+	if attr.SendOps == 0 {
+		raw, given, errno = pd.ctx.lib.CreateQP(pd.raw, init)
+	} else {
+		raw, given, errno = pd.ctx.lib.CreateQPEx(pd.raw, init, uint64(attr.SendOps))
+	}
 	if errno != 0 {
 		c := &attr.Cap
 		return nil, pd.ctx.memoryError(call, errno, wqBytes(c.MaxSendWR, c.MaxSendSGE, c.MaxInlineData)+wqBytes(c.MaxRecvWR, c.MaxRecvSGE, 0))
 	}
-	return newQP(pd, raw, attr.kind(), QPCap(given), parents), nil
+	return newQP(pd, raw, attr, QPCap(given), parents), nil
 }
 
 func (a *QPInitAttr) kind() QPType { return cmp.Or(a.Type, QPTypeRC) }
 
 // WrapQP returns a QP for a queue pair that librdmacm has created on pd, with the queues
-// and the capacity of attr. librdmacm destroys it after Close, which only ends its use
+// the capacity and the operations of attr. librdmacm destroys it after Close, which only ends its use
 // through this package.
 func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
 	const call = "ibv_create_qp"
@@ -121,13 +158,14 @@ func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
 	defer leaveAll(parents...)
 	pd.ctx.turnover.RLock()
 	defer pd.ctx.turnover.RUnlock()
-	qp := newQP(pd, raw, attr.kind(), attr.Cap, parents)
+	qp := newQP(pd, raw, attr, attr.Cap, parents)
 	qp.lent = true
 	return qp, nil
 }
 
-func newQP(pd *PD, raw *cgo.QP, typ QPType, given QPCap, parents []*life) *QP {
-	qp := &QP{raw: raw, ctx: pd.ctx, num: pd.ctx.lib.QPNum(raw), typ: typ, cap: given}
+func newQP(pd *PD, raw *cgo.QP, attr QPInitAttr, given QPCap, parents []*life) *QP {
+	qp := &QP{raw: raw, ctx: pd.ctx, num: pd.ctx.lib.QPNum(raw), typ: attr.kind(), cap: given}
+	qp.sends.typ, qp.sends.ops, qp.sends.oneBuffer = qp.typ, attr.SendOps, attr.SendOps != 0 && pd.ctx.kernelFlags
 	qp.begin(aQP, pd.device, parents...)
 	pd.ctx.objects.Store(raw.Word(), qp)
 	return qp
@@ -153,9 +191,37 @@ func (qp *QP) Cap() QPCap { return qp.cap }
 // SendSignaled; inline data is copied at once. PostSend does not wait: an error of an
 // operation is in its completion.
 //
+// An extended queue pair, of QPInitAttr.SendOps, is posted to by ibv_wr_start and ibv_wr_complete,
+// with as few calls into C. Of a list with an error no request is posted; one that binds the same
+// window twice counts as two lists. On rxe a request has at most one buffer, since its library sends
+// other bytes of several: it is refused with EOPNOTSUPP.
+//
 // Implements: int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+// Implements: struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+// Implements: void ibv_wr_start(struct ibv_qp_ex *qp)
+// Implements: int ibv_wr_complete(struct ibv_qp_ex *qp)
+// Implements: void ibv_wr_abort(struct ibv_qp_ex *qp)
+// Implements: void ibv_wr_send(struct ibv_qp_ex *qp)
+// Implements: void ibv_wr_send_imm(struct ibv_qp_ex *qp, __be32 imm_data)
+// Implements: void ibv_wr_send_inv(struct ibv_qp_ex *qp, uint32_t invalidate_rkey)
+// Implements: void ibv_wr_rdma_read(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr)
+// Implements: void ibv_wr_rdma_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr)
+// Implements: void ibv_wr_rdma_write_imm(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, __be32 imm_data)
+// Implements: void ibv_wr_atomic_cmp_swp(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, uint64_t compare, uint64_t swap)
+// Implements: void ibv_wr_atomic_fetch_add(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, uint64_t add)
+// Implements: void ibv_wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, const void *atomic_wr)
+// Implements: void ibv_wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *bind_info)
+// Implements: void ibv_wr_local_inv(struct ibv_qp_ex *qp, uint32_t invalidate_rkey)
+// Implements: void ibv_wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t remote_qpn, uint32_t remote_qkey)
+// Implements: void ibv_wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length)
+// Implements: void ibv_wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct ibv_sge *sg_list)
+// Implements: void ibv_wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
+// Implements: void ibv_wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf, const struct ibv_data_buf *buf_list)
 func (qp *QP) PostSend(wrs []SendWR) error {
-	const call = "ibv_post_send"
+	call := "ibv_post_send"
+	if qp.sends.ops != 0 {
+		call = "ibv_wr_complete"
+	}
 	if err := qp.enter(call); err != nil {
 		return &PostError{Call: call, Device: qp.device, Err: ErrClosed}
 	}

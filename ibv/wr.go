@@ -19,22 +19,24 @@ type Opcode uint32
 // Operations. The comments name the fields of [SendWR] that each uses besides ID and
 // Flags.
 const (
-	OpRDMAWrite        Opcode = 0 // SGL to RemoteAddr, RKey
-	OpRDMAWriteWithImm Opcode = 1 // the same with Imm; consumes a receive of the peer
-	OpSend             Opcode = 2 // SGL; To of a datagram
-	OpSendWithImm      Opcode = 3 // SGL, Imm; To of a datagram
-	OpRDMARead         Opcode = 4 // RemoteAddr, RKey to SGL
-	OpAtomicCmpSwp     Opcode = 5 // RemoteAddr, RKey, CompareAdd, Swap; 8 bytes to SGL
-	OpAtomicFetchAdd   Opcode = 6 // RemoteAddr, RKey, CompareAdd; 8 bytes to SGL
-	OpLocalInv         Opcode = 7 // RKey: unbinds a window of type 2 of this side
-	OpBindMW           Opcode = 8 // Bind
-	OpSendWithInv      Opcode = 9 // SGL, RKey: unbinds a window of type 2 of the peer
+	OpRDMAWrite        Opcode = 0  // SGL to RemoteAddr, RKey
+	OpRDMAWriteWithImm Opcode = 1  // the same with Imm; consumes a receive of the peer
+	OpSend             Opcode = 2  // SGL; To of a datagram
+	OpSendWithImm      Opcode = 3  // SGL, Imm; To of a datagram
+	OpRDMARead         Opcode = 4  // RemoteAddr, RKey to SGL
+	OpAtomicCmpSwp     Opcode = 5  // RemoteAddr, RKey, CompareAdd, Swap; 8 bytes to SGL
+	OpAtomicFetchAdd   Opcode = 6  // RemoteAddr, RKey, CompareAdd; 8 bytes to SGL
+	OpLocalInv         Opcode = 7  // RKey: unbinds a window of type 2 of this side
+	OpBindMW           Opcode = 8  // Bind
+	OpSendWithInv      Opcode = 9  // SGL, RKey: unbinds a window of type 2 of the peer
+	OpAtomicWrite      Opcode = 15 // SGL of one buffer of 8 bytes, copied while posting by extended queue pairs, to RemoteAddr, RKey
 )
 
 func (o Opcode) String() string {
 	return name([]string{
 		"IBV_WR_RDMA_WRITE", "IBV_WR_RDMA_WRITE_WITH_IMM", "IBV_WR_SEND", "IBV_WR_SEND_WITH_IMM", "IBV_WR_RDMA_READ",
 		"IBV_WR_ATOMIC_CMP_AND_SWP", "IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_LOCAL_INV", "IBV_WR_BIND_MW", "IBV_WR_SEND_WITH_INV",
+		15: "IBV_WR_ATOMIC_WRITE",
 	}, int32(o), "ibv_wr_opcode")
 }
 
@@ -74,7 +76,7 @@ type SendWR struct {
 	CompareAdd uint64
 	Swap       uint64
 	Bind       *MWBind
-	To         *Destination // of a datagram
+	To         *Destination // of a datagram, which has to have one
 }
 
 // A Destination is where a datagram goes, see ibv_post_send(3).
@@ -120,6 +122,14 @@ func (e *PostError) Unwrap() error { return e.Err }
 
 // A sendQueue converts lists of work requests for C. Its memory is reused for each list.
 type sendQueue struct {
+	typ QPType
+	ops SendOps // not zero: the queue pair is extended
+
+	// The library of rxe computes a wrong length of a list of several buffers that is posted by
+	// ibv_wr_set_sge_list or ibv_wr_set_inline_data_list: it adds the first one's up, or
+	// none (seen in rdma-core 44). Other bytes would be sent.
+	oneBuffer bool
+
 	mu    sync.Mutex
 	wrs   []cgo.SendWR
 	sges  []cgo.SGE
@@ -141,6 +151,10 @@ func (q *sendQueue) post(lib cgo.Library, qp *cgo.QP, list []SendWR) (posted int
 	defer q.mu.Unlock()
 	for posted < len(list) {
 		wrong := q.gather(list[posted:])
+		if wrong != nil && q.ops != 0 { // as a whole or not at all
+			q.release(0)
+			return posted, wrong
+		}
 		n, errno := q.flush(lib, qp)
 		posted += n
 		if errno != 0 {
@@ -162,6 +176,9 @@ func (q *sendQueue) gather(list []SendWR) error {
 		to := cgo.SendWR{
 			ID: from.ID, Opcode: uint32(from.Opcode), Flags: uint32(from.Flags), RKey: from.RKey, RemoteAddr: from.RemoteAddr,
 			Arg1: from.CompareAdd, Arg2: from.Swap, FirstSGE: uint32(len(q.sges)),
+		}
+		if q.ops != 0 && q.ops&from.Opcode.bit() == 0 {
+			return syscall.EOPNOTSUPP
 		}
 		switch from.Opcode {
 		case OpRDMAWriteWithImm:
@@ -191,7 +208,13 @@ func (q *sendQueue) gather(list []SendWR) error {
 			return err
 		}
 		to.NumSGE = uint32(len(q.sges)) - to.FirstSGE
-		if from.Flags&SendInline != 0 {
+		if q.oneBuffer && to.NumSGE > 1 {
+			return syscall.EOPNOTSUPP
+		}
+		if from.Opcode == OpAtomicWrite && (len(from.SGL) != 1 || len(from.SGL[0].Buf) != 8) {
+			return syscall.EINVAL
+		}
+		if from.Flags&SendInline != 0 || from.Opcode == OpAtomicWrite {
 			for _, sge := range from.SGL {
 				q.bufs = append(q.bufs, unsafe.SliceData(sge.Buf))
 			}
@@ -202,12 +225,17 @@ func (q *sendQueue) gather(list []SendWR) error {
 }
 
 // address fills in where a datagram goes. The address handle stays entered until it has been posted.
+// Libraries read the address of every datagram, and write that of a message over other fields.
 func (q *sendQueue) address(d *Destination, to *cgo.SendWR) error {
 	to.RemoteAddr = 0 // any other value is an address handle to C
-	if d == nil {
+	switch {
+	case q.typ != QPTypeUD && d == nil:
 		return nil
-	}
-	if d.AH == nil {
+	case q.typ != QPTypeUD:
+		return syscall.EISCONN
+	case d == nil:
+		return syscall.EDESTADDRREQ
+	case d.AH == nil:
 		return syscall.EINVAL
 	}
 	if err := d.AH.enter("ibv_post_send"); err != nil {
@@ -234,11 +262,22 @@ func (q *sendQueue) bind(b MWBind, index int, to *cgo.SendWR) error {
 func (q *sendQueue) flush(lib cgo.Library, qp *cgo.QP) (int, syscall.Errno) {
 	var out cgo.Outcome
 	if len(q.wrs) > 0 {
-		cgo.Progress(lib, qp, nil, nil, nil, nil, q.wrs, q.sges, nil, 0, &out)
+		var flags uint32
+		if q.ops != 0 {
+			flags = cgo.Extended
+		}
+		cgo.Progress(lib, qp, nil, nil, nil, nil, q.wrs, q.sges, nil, flags, &out)
 	}
+	q.release(int(out.Sends))
+	return int(out.Sends), syscall.Errno(out.SendErr)
+}
+
+// release leaves the objects of the gathered requests, of which some have been posted, and empties
+// the queue.
+func (q *sendQueue) release(posted int) {
 	for i := range q.binds {
 		b := &q.binds[i]
-		if b.index < int(out.Sends) {
+		if b.index < posted {
 			b.MW.setKey(b.rkey)
 		}
 		leaveAll(&b.MW.life, &b.MR.life)
@@ -250,7 +289,6 @@ func (q *sendQueue) flush(lib cgo.Library, qp *cgo.QP) (int, syscall.Errno) {
 	clear(q.binds)
 	clear(q.bufs)
 	q.wrs, q.sges, q.bufs, q.binds, q.ahs = q.wrs[:0], q.sges[:0], q.bufs[:0], q.binds[:0], q.ahs[:0]
-	return int(out.Sends), syscall.Errno(out.SendErr)
 }
 
 // A recvQueue converts lists of receives.

@@ -16,8 +16,11 @@ const (
 
 	sendSignaled = 1 << 1
 
-	opLocalInv = 7
-	opBindMW   = 8
+	opLocalInv    = 7
+	opBindMW      = 8
+	opAtomicWrite = 15
+
+	withAtomicWrite = 1 << 12 // of enum ibv_qp_create_send_ops_flags, where the others are 1 << the opcode
 )
 
 // A Status of a completion, see enum ibv_wc_status.
@@ -35,6 +38,7 @@ type QP struct {
 	f      *Library
 	d      *Device
 	num    uint32
+	ops    uint64 // of an extended queue pair, see [Library.CreateQPEx]
 	cap    cgo.QPCap
 	attr   cgo.QPAttr
 	sigAll bool
@@ -124,7 +128,7 @@ func (s *Send) Complete(status int32) {
 	for _, sge := range s.SGL {
 		length += sge.Length
 	}
-	qp.sendCQ.add(cgo.WC{ID: s.ID, Status: status, QPNum: qp.num, ByteLen: length})
+	qp.sendCQ.add(cgo.WCEx{WC: cgo.WC{ID: s.ID, Status: status, QPNum: qp.num, ByteLen: length}})
 }
 
 // Forget ends the request without a completion, whatever it is: some devices flush
@@ -200,7 +204,7 @@ func (r *Recv) complete(status int32, data []byte, wc cgo.WC) {
 		qp.f.wrong("%d bytes arrive in a receive of %d", len(data), room)
 	}
 	wc.ID, wc.Status, wc.QPNum, wc.ByteLen, wc.Opcode = r.ID, status, qp.num, uint32(len(data)), 128
-	qp.recvCQ.add(wc)
+	qp.recvCQ.add(cgo.WCEx{WC: wc})
 }
 
 // Flush completes everything that is outstanding as flushed, receives first.
@@ -250,7 +254,7 @@ func (f *Library) dropQP(qp *QP) syscall.Errno {
 	qp.sends, qp.recvs = nil, nil
 	if qp.d.CleansCQ {
 		for _, cq := range []*CQ{qp.sendCQ, qp.recvCQ} {
-			cq.wcs = slices.DeleteFunc(cq.wcs, func(wc cgo.WC) bool { return wc.QPNum == qp.num })
+			cq.wcs = slices.DeleteFunc(cq.wcs, func(wc cgo.WCEx) bool { return wc.QPNum == qp.num })
 		}
 	}
 	return 0
@@ -258,7 +262,11 @@ func (f *Library) dropQP(qp *QP) syscall.Errno {
 
 // CreateQP implements cgo.Verbs.
 func (f *Library) CreateQP(pd *cgo.PD, init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
-	errno := f.enter("ibv_create_qp")
+	return f.createQP("ibv_create_qp", pd, init, 0)
+}
+
+func (f *Library) createQP(call string, pd *cgo.PD, init cgo.QPInit, ops uint64) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+	errno := f.enter(call)
 	defer f.mu.Unlock()
 	if errno != 0 {
 		return nil, cgo.QPCap{}, errno
@@ -267,6 +275,7 @@ func (f *Library) CreateQP(pd *cgo.PD, init cgo.QPInit) (*cgo.QP, cgo.QPCap, sys
 	if errno != 0 {
 		return nil, cgo.QPCap{}, errno
 	}
+	qp.ops = ops
 	return qp.handle(), qp.cap, 0
 }
 
@@ -309,7 +318,7 @@ func (f *Library) Progress(qp *cgo.QP, srq *cgo.SRQ, cq *cgo.CQ, channel *cgo.Co
 		f.postRecvs(f.QP(qp), srqOf(srq), recvs, sges, out)
 	}
 	if len(sends) > 0 && out.RecvErr == 0 {
-		f.postSends(f.QP(qp), sends, sges, out)
+		f.postSends(f.QP(qp), sends, sges, flags, out)
 	}
 	if flags&cgo.TakeEvent != 0 {
 		f.mu.Lock()
@@ -360,9 +369,12 @@ func (f *Library) poll(cq *CQ, wcs []cgo.WC, out *cgo.Outcome) int {
 		out.PollErr = int32(errno)
 		return 0
 	}
-	n := cq.poll(wcs)
-	out.WCs = uint32(n)
-	return n
+	polled := cq.poll(len(wcs))
+	for i := range polled {
+		wcs[i] = polled[i].WC
+	}
+	out.WCs = uint32(len(polled))
+	return len(polled)
 }
 
 func (f *Library) postRecvs(qp *QP, srq *sharedRecvs, recvs []cgo.RecvWR, sges []cgo.SGE, out *cgo.Outcome) {
@@ -393,8 +405,10 @@ func (f *Library) addRecvs(call string, o *object, queue *[]*Recv, depth uint32,
 	}
 }
 
-func (f *Library) postSends(qp *QP, sends []cgo.SendWR, sges []cgo.SGE, out *cgo.Outcome) {
-	f.addSends(qp, sends, sges, out)
+func (f *Library) postSends(qp *QP, sends []cgo.SendWR, sges []cgo.SGE, flags uint32, out *cgo.Outcome) {
+	if flags&cgo.Extended == 0 || f.complete(qp, sends, out) {
+		f.addSends(qp, sends, sges, out)
+	}
 	call(f, &qp.onPost)
 }
 

@@ -28,7 +28,9 @@ type CQ struct {
 	f       *Library
 	ch      *channel
 	size    int
-	wcs     []cgo.WC
+	ex      bool   // it is an extended queue,
+	fields  uint64 // with these fields
+	wcs     []cgo.WCEx
 	armed   bool
 	unacked int // events taken and not acknowledged
 
@@ -70,14 +72,17 @@ func (cq *CQ) Unacked() int {
 }
 
 // Add adds a completion that the test makes up as a whole.
-func (cq *CQ) Add(wc cgo.WC) {
+func (cq *CQ) Add(wc cgo.WC) { cq.AddEx(cgo.WCEx{WC: wc}) }
+
+// AddEx is Add for a completion of an extended queue.
+func (cq *CQ) AddEx(wc cgo.WCEx) {
 	cq.f.mu.Lock()
 	defer cq.f.mu.Unlock()
 	cq.add(wc)
 }
 
 // add adds a completion and raises the event that was asked for. mu is held.
-func (cq *CQ) add(wc cgo.WC) {
+func (cq *CQ) add(wc cgo.WCEx) {
 	if len(cq.wcs) == cq.size {
 		cq.f.wrong("a completion queue of %d entries has overrun", cq.size)
 		return
@@ -92,10 +97,10 @@ func (cq *CQ) add(wc cgo.WC) {
 
 // poll takes completions, and with those of signaled sends the places in the send
 // queues of all requests up to them. mu is held.
-func (cq *CQ) poll(wcs []cgo.WC) int {
-	n := copy(wcs, cq.wcs)
-	cq.wcs = slices.Delete(cq.wcs, 0, n)
-	for _, wc := range wcs[:n] {
+func (cq *CQ) poll(max int) []cgo.WCEx {
+	wcs := cq.wcs[:min(max, len(cq.wcs))]
+	cq.wcs = cq.wcs[len(wcs):]
+	for _, wc := range wcs {
 		if qp := cq.f.qps[wc.QPNum]; qp != nil {
 			for i, s := range qp.places {
 				if s.ID == wc.ID {
@@ -105,7 +110,7 @@ func (cq *CQ) poll(wcs []cgo.WC) int {
 			}
 		}
 	}
-	return n
+	return wcs
 }
 
 // CreateCompChannel implements cgo.Verbs.
@@ -159,7 +164,11 @@ func (f *Library) takeEvent(ch *channel) (*cgo.CQ, syscall.Errno) {
 
 // CreateCQ implements cgo.Verbs.
 func (f *Library) CreateCQ(ctx *cgo.Context, cqe int, ch *cgo.CompChannel, vector int) (*cgo.CQ, syscall.Errno) {
-	errno := f.enter("ibv_create_cq")
+	return f.createCQ("ibv_create_cq", ctx, cqe, ch)
+}
+
+func (f *Library) createCQ(call string, ctx *cgo.Context, cqe int, ch *cgo.CompChannel) (*cgo.CQ, syscall.Errno) {
+	errno := f.enter(call)
 	defer f.mu.Unlock()
 	if errno == 0 && (cqe < 1 || cqe > int(contextOf(ctx).d.Attr.MaxCQE)) {
 		errno = syscall.EINVAL

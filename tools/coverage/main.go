@@ -51,7 +51,7 @@ type group struct {
 var groups = []group{
 	{
 		"More of datagrams and multicast", "not built yet",
-		regexp.MustCompile(`_ah$|_ah_from_wc$|_mcast$|_multicast(_ex)?$|^ibv_resolve_eth_l2_from_gid$|^ibv_flow_label_to_udp_sport$|^ibv_wr_set_ud_addr$`),
+		regexp.MustCompile(`_multicast(_ex)?$`),
 	},
 	{"Raw packets: flow steering, TSO", "queue pairs are reliable connections", regexp.MustCompile(`_flow(_|$)|_tso$`)},
 	{"XRC", "one queue pair per connection is what RPC-over-RDMA has", regexp.MustCompile(`xrc|^ibv_get_srq_num$|^ibv_open_qp$`)},
@@ -70,19 +70,10 @@ var groups = []group{
 		regexp.MustCompile(`^ibv_reg_mr_iova2?$|^ibv_rereg_mr$`),
 	},
 	{
-		"Extended completion queues", "they need a call for each field of a completion; here one call of C polls a batch",
-		regexp.MustCompile(`_poll$|^ibv_wc_read_|^ibv_cq_ex_to_cq$|^ibv_create_cq_ex$|^ibv_modify_cq$`),
-	},
-	{
-		"Extended posting", "it needs a call for each part of a work request; here one call of C posts a list",
-		regexp.MustCompile(`^ibv_wr_|^ibv_qp_to_qp_ex$|_create_qp_ex$`),
-	},
-	{
 		"Extended queries", "nothing in them concerns reliable connections",
 		regexp.MustCompile(`^ibv_query_device_ex$|^ibv_query_rt_values_ex$|^ibv_query_qp_data_in_order$|^ibv_is_qpt_supported$`),
 	},
-	{"Single rows of tables", "`ibv.Context.GIDTable` has all rows", regexp.MustCompile(`^ibv_query_gid_ex$|^ibv_get_pkey_index$`)},
-	{"Rates", "limiting them is left to the fabric", regexp.MustCompile(`_rate(_|$)|_ibv_rate$`)},
+	{"Rates", "limiting them is left to the fabric", regexp.MustCompile(`_rate_limit$`)},
 	{"Enhanced connection establishment", "it negotiates options of one vendor's adapters", regexp.MustCompile(`_ece$`)},
 	{
 		"Blocking helpers of librdmacm", "they wait in the library, without a context; addresses are resolved by package net",
@@ -90,13 +81,12 @@ var groups = []group{
 	},
 	{
 		"Queue pairs of librdmacm", "`rdmacm` makes and destroys the queue pair of a connection by itself",
-		regexp.MustCompile(`^rdma_(create|destroy)_qp$`),
+		regexp.MustCompile(`^rdma_create_qp_ex$`),
 	},
 	{
 		"Connecting by hand with librdmacm", "librdmacm moves the queue pair by itself",
 		regexp.MustCompile(`^rdma_init_qp_attr$|^rdma_establish$|^rdma_notify$`),
 	},
-	{"Devices of librdmacm", "`ibv.Devices` lists them", regexp.MustCompile(`^rdma_(get|free)_devices$`)},
 	{"Static linking", "an internal of the library's build", regexp.MustCompile(`^ibv_static_providers$`)},
 }
 
