@@ -38,11 +38,21 @@ type Verbs interface {
 	AsyncFD(*Context) int
 	GetAsyncEvent(ctx *Context, out *AsyncEvent) syscall.Errno
 
-	// Protection domains, memory regions and windows.
+	// Protection domains, memory regions and windows, device memory.
 	AllocPD(*Context) (*PD, syscall.Errno)
 	DeallocPD(*PD) syscall.Errno
 	RegMR(pd *PD, mem []byte, access int) (mr *MR, lkey, rkey uint32, errno syscall.Errno)
+	RegMRIova(pd *PD, addr, length, iova uint64, access int) (mr *MR, lkey, rkey uint32, errno syscall.Errno)
+	RegDmabufMR(pd *PD, offset, length, iova uint64, fd, access int) (mr *MR, lkey, rkey uint32, errno syscall.Errno)
+	ReregMR(mr *MR, flags int, pd *PD, addr, length uint64, access int) (lkey, rkey uint32, code int32, errno syscall.Errno)
+	AllocNullMR(*PD) (mr *MR, lkey uint32, errno syscall.Errno)
+	AdviseMR(pd *PD, advice int, flags uint32, sges []SGE) syscall.Errno
 	DeregMR(*MR) syscall.Errno
+	AllocDM(ctx *Context, length uint64, logAlign uint32) (*DM, syscall.Errno)
+	FreeDM(*DM) syscall.Errno
+	MemcpyToDM(dm *DM, offset uint64, from []byte) syscall.Errno
+	MemcpyFromDM(to []byte, dm *DM, offset uint64) syscall.Errno
+	RegDMMR(pd *PD, dm *DM, offset, length uint64, access int) (mr *MR, lkey, rkey uint32, errno syscall.Errno)
 	AllocMW(pd *PD, typ int) (mw *MW, rkey uint32, errno syscall.Errno)
 	DeallocMW(*MW) syscall.Errno
 	BindMW(qp *QP, mw *MW, id uint64, flags uint32, mr *MR, addr, length uint64, access uint32) (uint32, syscall.Errno)

@@ -21,6 +21,8 @@ type (
 	PD struct{ _ [0]byte }
 	// MR is a struct ibv_mr.
 	MR struct{ _ [0]byte }
+	// DM is a struct ibv_dm.
+	DM struct{ _ [0]byte }
 	// MW is a struct ibv_mw.
 	MW struct{ _ [0]byte }
 	// AH is a struct ibv_ah.
@@ -43,6 +45,7 @@ func (p *Device) c() *C.struct_ibv_device   { return (*C.struct_ibv_device)(unsa
 func (p *Context) c() *C.struct_ibv_context { return (*C.struct_ibv_context)(unsafe.Pointer(p)) }
 func (p *PD) c() *C.struct_ibv_pd           { return (*C.struct_ibv_pd)(unsafe.Pointer(p)) }
 func (p *MR) c() *C.struct_ibv_mr           { return (*C.struct_ibv_mr)(unsafe.Pointer(p)) }
+func (p *DM) c() *C.struct_ibv_dm           { return (*C.struct_ibv_dm)(unsafe.Pointer(p)) }
 func (p *MW) c() *C.struct_ibv_mw           { return (*C.struct_ibv_mw)(unsafe.Pointer(p)) }
 func (p *AH) c() *C.struct_ibv_ah           { return (*C.struct_ibv_ah)(unsafe.Pointer(p)) }
 func (p *CompChannel) c() *C.struct_ibv_comp_channel {

@@ -5,14 +5,73 @@
 
 #include "verbs.h"
 
+static int region(struct ibv_mr *mr, struct rr_mr *out)
+{
+	if (!mr)
+		return errno ? errno : EIO;
+	*out = (struct rr_mr){ .mr = mr, .lkey = mr->lkey, .rkey = mr->rkey };
+	return 0;
+}
+
 int rr_reg_mr(struct ibv_pd *pd, uint64_t addr, size_t length, int access, struct rr_mr *out)
 {
-	out->mr = ibv_reg_mr(pd, (void *)(uintptr_t)addr, length, access);
-	if (!out->mr)
-		return errno ? errno : EIO;
-	out->lkey = out->mr->lkey;
-	out->rkey = out->mr->rkey;
-	return 0;
+	return region(ibv_reg_mr(pd, (void *)(uintptr_t)addr, length, access), out);
+}
+
+int rr_reg_mr_iova(struct ibv_pd *pd, uint64_t addr, size_t length, uint64_t iova, int access, struct rr_mr *out)
+{
+	return region(ibv_reg_mr_iova(pd, (void *)(uintptr_t)addr, length, iova, access), out);
+}
+
+int rr_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access, struct rr_mr *out)
+{
+	return region(ibv_reg_dmabuf_mr(pd, offset, length, iova, fd, access), out);
+}
+
+int rr_rereg_mr(struct rr_mr *mr, int flags, struct ibv_pd *pd, uint64_t addr, size_t length, int access, int *code)
+{
+	errno = 0;
+	*code = ibv_rereg_mr(mr->mr, flags, pd, (void *)(uintptr_t)addr, length, access);
+	mr->lkey = mr->mr->lkey;
+	mr->rkey = mr->mr->rkey;
+	return *code ? errno ? errno : EIO : 0;
+}
+
+int rr_alloc_null_mr(struct ibv_pd *pd, struct rr_mr *out)
+{
+	return region(ibv_alloc_null_mr(pd), out);
+}
+
+int rr_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length, int access, struct rr_mr *out)
+{
+	return region(ibv_reg_dm_mr(pd, dm, offset, length, access), out);
+}
+
+int rr_advise_mr(struct ibv_pd *pd, int advice, uint32_t flags, struct ibv_sge *sges, uint32_t n)
+{
+	return ibv_advise_mr(pd, advice, flags, sges, n);
+}
+
+struct ibv_dm *rr_alloc_dm(struct ibv_context *context, size_t length, uint32_t log_align)
+{
+	struct ibv_alloc_dm_attr attr = { .length = length, .log_align_req = log_align };
+
+	return ibv_alloc_dm(context, &attr);
+}
+
+int rr_free_dm(struct ibv_dm *dm)
+{
+	return ibv_free_dm(dm);
+}
+
+int rr_memcpy_to_dm(struct ibv_dm *dm, uint64_t offset, uint64_t addr, size_t length)
+{
+	return ibv_memcpy_to_dm(dm, offset, (const void *)(uintptr_t)addr, length);
+}
+
+int rr_memcpy_from_dm(uint64_t addr, struct ibv_dm *dm, uint64_t offset, size_t length)
+{
+	return ibv_memcpy_from_dm((void *)(uintptr_t)addr, dm, offset, length);
 }
 
 int rr_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *out)

@@ -112,6 +112,16 @@ struct rr_mr {
 };
 
 int rr_reg_mr(struct ibv_pd *pd, uint64_t addr, size_t length, int access, struct rr_mr *out);
+int rr_reg_mr_iova(struct ibv_pd *pd, uint64_t addr, size_t length, uint64_t iova, int access, struct rr_mr *out);
+int rr_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access, struct rr_mr *out);
+int rr_rereg_mr(struct rr_mr *mr, int flags, struct ibv_pd *pd, uint64_t addr, size_t length, int access, int *code);
+int rr_alloc_null_mr(struct ibv_pd *pd, struct rr_mr *out);
+int rr_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length, int access, struct rr_mr *out);
+int rr_advise_mr(struct ibv_pd *pd, int advice, uint32_t flags, struct ibv_sge *sges, uint32_t n);
+struct ibv_dm *rr_alloc_dm(struct ibv_context *context, size_t length, uint32_t log_align);
+int rr_free_dm(struct ibv_dm *dm);
+int rr_memcpy_to_dm(struct ibv_dm *dm, uint64_t offset, uint64_t addr, size_t length);
+int rr_memcpy_from_dm(uint64_t addr, struct ibv_dm *dm, uint64_t offset, size_t length);
 int rr_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *out);
 int rr_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *out);
 struct ibv_mw *rr_alloc_mw(struct ibv_pd *pd, int type);

@@ -36,6 +36,9 @@
 // pages, which other Go objects share; memory from mmap is better for regions that live
 // longer than a call.
 //
+// A region may be of memory that is no Go slice: of an address of C ([PD.RegMRAt]), of another device
+// ([PD.RegDmabufMR]), of this one ([PD.RegDMMR]). Work requests name its parts by [MR.SGE].
+//
 // The creator of an object closes it, children first: a queue pair before its
 // queues and its protection domain, a completion queue before its channel,
 // everything before the [Context]. The wrong order is a [*BusyError] and closes

@@ -16,6 +16,7 @@ const (
 	aContext kind = iota
 	aPD
 	aMR
+	aDM
 	aMW
 	anAH
 	aChannel
@@ -26,8 +27,8 @@ const (
 )
 
 var kindNames = [kinds]string{
-	aContext: "device context", aPD: "protection domain", aMR: "memory region", aMW: "memory window", anAH: "address handle",
-	aChannel: "completion channel", aCQ: "completion queue", anSRQ: "shared receive queue", aQP: "queue pair",
+	aContext: "device context", aPD: "protection domain", aMR: "memory region", aDM: "block of device memory", aMW: "memory window",
+	anAH: "address handle", aChannel: "completion channel", aCQ: "completion queue", anSRQ: "shared receive queue", aQP: "queue pair",
 }
 
 // A life tracks the use of an object. Closing an object frees its C memory, so every call

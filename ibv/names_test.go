@@ -83,6 +83,7 @@ func TestNamesMatchHeader(t *testing.T) {
 		{"IBV_WR_", func(n uint32) string { return Opcode(n).String() }, false, 15},
 		{"IBV_SEND_", func(n uint32) string { return SendFlags(n).String() }, true, 4},
 		{"IBV_SRQ_", func(n uint32) string { return SRQAttrMask(n).String() }, true, 1},
+		{"IBV_REREG_MR_", func(n uint32) string { return ReregFlags(n).String() }, true, 2},
 		{"IBV_WC_EX_", func(n uint32) string { return WCFields(n).String() }, true, 11},
 		{"IBV_CREATE_CQ_ATTR_", func(n uint32) string { return CQFlags(n).String() }, true, 1},
 	}

@@ -249,7 +249,7 @@ func (qp *QP) PostRecv(wrs []RecvWR) error {
 	return nil
 }
 
-// BindMW1 posts the bind of a window of type 1. MW.RKey returns the new key afterwards. An empty Buf
+// BindMW1 posts the bind of a window of type 1. MW.RKey returns the new key afterwards. An empty part
 // unbinds; MR is required even then, because some providers need it.
 //
 // Implements: int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind)
@@ -263,13 +263,13 @@ func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {
 		return err
 	}
 	defer leaveAll(lives[:]...)
-	var addr uint64
-	if len(b.Buf) > 0 {
-		addr = addrOf(b.Buf)
+	addr, length := b.span()
+	if length == 0 {
+		addr = 0
 	}
 	b.MW.keyMu.Lock() // the library changes the key
 	defer b.MW.keyMu.Unlock()
-	if _, errno := qp.ctx.lib.BindMW(qp.raw, b.MW.raw, id, uint32(flags), b.MR.raw, addr, uint64(len(b.Buf)), uint32(b.Access)); errno != 0 {
+	if _, errno := qp.ctx.lib.BindMW(qp.raw, b.MW.raw, id, uint32(flags), b.MR.raw, addr, length, uint32(b.Access)); errno != 0 {
 		return &Error{Call: call, Device: qp.device, Err: errno}
 	}
 	return nil

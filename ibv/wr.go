@@ -57,11 +57,22 @@ func (f SendFlags) String() string {
 	})
 }
 
-// An SGE is a buffer of a work request, Buf: a part of the region with the local key LKey, or
-// any memory for SendInline. Regions with AccessZeroBased are not supported.
+// An SGE is a buffer of a work request: a part of the region with the local key LKey, or any memory for
+// SendInline. It is Buf, or without it Length bytes at Addr, by which the region is known: see
+// [MR.SGE].
 type SGE struct {
-	Buf  []byte
-	LKey uint32
+	Buf    []byte
+	Addr   uint64
+	Length uint32
+	LKey   uint32
+}
+
+// span returns where the buffer is and its length.
+func (s *SGE) span() (addr uint64, length int) {
+	if s.Buf != nil {
+		return addrOf(s.Buf), len(s.Buf)
+	}
+	return s.Addr, int(s.Length)
 }
 
 // A SendWR is a work request for the send queue, see ibv_post_send(3).
@@ -94,8 +105,18 @@ const MulticastQPNum = 0xffffff
 type MWBind struct {
 	MW     *MW
 	MR     *MR    // with AccessMWBind, and AccessLocalWrite for AccessRemoteWrite
-	Buf    []byte // a part of the region's memory
+	Buf    []byte // a part of the region's memory,
+	Addr   uint64 // or without Buf: where a part is in the region,
+	Length uint64 // and its length
 	Access Access // remote rights of the peer
+}
+
+// span returns the part of the region.
+func (b *MWBind) span() (addr, length uint64) {
+	if b.Buf != nil {
+		return addrOf(b.Buf), uint64(len(b.Buf))
+	}
+	return b.Addr, b.Length
 }
 
 // A RecvWR is a work request for a receive queue, see ibv_post_recv(3).
@@ -211,7 +232,7 @@ func (q *sendQueue) gather(list []SendWR) error {
 		if q.oneBuffer && to.NumSGE > 1 {
 			return syscall.EOPNOTSUPP
 		}
-		if from.Opcode == OpAtomicWrite && (len(from.SGL) != 1 || len(from.SGL[0].Buf) != 8) {
+		if from.Opcode == OpAtomicWrite && (to.NumSGE != 1 || q.sges[to.FirstSGE].Length != 8) {
 			return syscall.EINVAL
 		}
 		if from.Flags&SendInline != 0 || from.Opcode == OpAtomicWrite {
@@ -254,7 +275,8 @@ func (q *sendQueue) bind(b MWBind, index int, to *cgo.SendWR) error {
 	rkey := cgo.IncRKey(b.MW.key())
 	q.binds = append(q.binds, bind{b, index, rkey})
 	to.MW, to.MR, to.RKey = b.MW.raw.Word(), b.MR.raw.Word(), rkey
-	to.Arg1, to.Arg2, to.BindAccess = addrOf(b.Buf), uint64(len(b.Buf)), uint32(b.Access)
+	to.Arg1, to.Arg2 = b.span()
+	to.BindAccess = uint32(b.Access)
 	return nil
 }
 
@@ -325,12 +347,12 @@ func (q *recvQueue) post(lib cgo.Library, qp *cgo.QP, srq *cgo.SRQ, list []RecvW
 // means 2 GiB to some devices.
 func appendSGL(sges []cgo.SGE, list []SGE) ([]cgo.SGE, error) {
 	for i := range list {
-		buf := list[i].Buf
-		if uint64(len(buf)) > math.MaxUint32 {
+		addr, length := list[i].span()
+		if uint64(length) > math.MaxUint32 {
 			return sges, syscall.EINVAL
 		}
-		if len(buf) > 0 {
-			sges = append(sges, cgo.SGE{Addr: addrOf(buf), Length: uint32(len(buf)), LKey: list[i].LKey})
+		if length > 0 {
+			sges = append(sges, cgo.SGE{Addr: addr, Length: uint32(length), LKey: list[i].LKey})
 		}
 	}
 	return sges, nil

@@ -57,18 +57,9 @@ var groups = []group{
 	{"XRC", "one queue pair per connection is what RPC-over-RDMA has", regexp.MustCompile(`xrc|^ibv_get_srq_num$|^ibv_open_qp$`)},
 	{"Tag matching", "RPC-over-RDMA finds the receiver of a message by its XID", regexp.MustCompile(`^ibv_post_srq_ops$|^ibv_create_srq_ex$`)},
 	{"Work queues and RSS", "they are for raw packets", regexp.MustCompile(`_wq$|_wq_recv$|_rwq_`)},
-	{"Device memory", "payload is in the memory of programs", regexp.MustCompile(`_dm(_mr)?$`)},
 	{"Counters", "they count packets of flows", regexp.MustCompile(`_counters`)},
 	{"Thread domains", "the locks that they save are not felt beside a system call", regexp.MustCompile(`_td$|_parent_domain$`)},
 	{"Import and export", "objects are not shared between processes", regexp.MustCompile(`_(un)?import_`)},
-	{
-		"Memory that is not plain", "DMA-BUF, prefetching and null regions serve accelerators and on-demand paging",
-		regexp.MustCompile(`^ibv_reg_dmabuf_mr$|^ibv_advise_mr$|^ibv_alloc_null_mr$`),
-	},
-	{
-		"Other addresses and changes of regions", "a region is at the address of its memory, and a new one takes the place of another",
-		regexp.MustCompile(`^ibv_reg_mr_iova2?$|^ibv_rereg_mr$`),
-	},
 	{
 		"Extended queries", "nothing in them concerns reliable connections",
 		regexp.MustCompile(`^ibv_query_device_ex$|^ibv_query_rt_values_ex$|^ibv_query_qp_data_in_order$|^ibv_is_qpt_supported$`),
