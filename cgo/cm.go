@@ -103,16 +103,46 @@ func (RDMACore) ResolveRoute(id *CMID, timeout int) syscall.Errno {
 	return result(ret, err)
 }
 
-// CMCreateQP calls rdma_create_qp for a reliable connection with one completion
-// queue; srq may be nil. It returns what the device gave.
-func (RDMACore) CMCreateQP(id *CMID, pd *PD, cq *CQ, srq *SRQ, cap QPCap) (*QP, QPCap, syscall.Errno) {
-	var c C.struct_ibv_qp_cap
-	cap.to(&c)
-	ret, err := C.rr_create_qp(id.c(), pd.c(), cq.c(), srq.c(), &c)
-	if errno := result(ret, err); errno != 0 {
+// CMCreateQP calls rdma_create_qp. It returns what the device gave.
+func (RDMACore) CMCreateQP(id *CMID, pd *PD, init QPInit) (*QP, QPCap, syscall.Errno) {
+	a := init.c()
+	ret, err := C.rdma_create_qp(id.c(), pd.c(), &a)
+	return created(id, &a, result(ret, err))
+}
+
+// CMCreateQPEx calls rdma_create_qp_ex. ops is of enum ibv_qp_create_send_ops_flags.
+func (RDMACore) CMCreateQPEx(id *CMID, pd *PD, init QPInit, ops uint64) (*QP, QPCap, syscall.Errno) {
+	a := init.c()
+	ret, err := C.rr_cm_create_qp_ex(id.c(), pd.c(), &a, C.uint64_t(ops))
+	return created(id, &a, result(ret, err))
+}
+
+func created(id *CMID, a *C.struct_ibv_qp_init_attr, errno syscall.Errno) (*QP, QPCap, syscall.Errno) {
+	if errno != 0 {
 		return nil, QPCap{}, errno
 	}
-	return (*QP)(unsafe.Pointer(id.c().qp)), capOf(&c), 0
+	return (*QP)(unsafe.Pointer(id.c().qp)), capOf(&a.cap), 0
+}
+
+// InitQPAttr calls rdma_init_qp_attr for attr.State. mask is of enum ibv_qp_attr_mask.
+func (RDMACore) InitQPAttr(id *CMID, state int32) (attr QPAttr, mask int, errno syscall.Errno) {
+	a := C.struct_ibv_qp_attr{qp_state: C.enum_ibv_qp_state(state)}
+	var m C.int
+	ret, err := C.rdma_init_qp_attr(id.c(), &a, &m)
+	return qpAttrOf(&a), int(m), result(ret, err)
+}
+
+// JoinMulticast calls rdma_join_multicast or, with flags of enum rdma_cm_mc_join_flags,
+// rdma_join_multicast_ex.
+func (RDMACore) JoinMulticast(id *CMID, addr *Sockaddr, flags uint32) syscall.Errno {
+	ret, err := C.rr_join_multicast(id.c(), addr.c(), C.uint32_t(flags))
+	return result(ret, err)
+}
+
+// LeaveMulticast calls rdma_leave_multicast.
+func (RDMACore) LeaveMulticast(id *CMID, addr *Sockaddr) syscall.Errno {
+	ret, err := C.rdma_leave_multicast(id.c(), addr.c())
+	return result(ret, err)
 }
 
 // CMDestroyQP calls rdma_destroy_qp.

@@ -42,7 +42,9 @@ func TestLayout(t *testing.T) {
 		unsafe.Sizeof(c), unsafe.Offsetof(c.ID), unsafe.Offsetof(c.Context), unsafe.Offsetof(c.Type),
 		unsafe.Offsetof(c.Status), unsafe.Offsetof(c.QPNum), unsafe.Offsetof(c.ResponderResources),
 		unsafe.Offsetof(c.InitiatorDepth), unsafe.Offsetof(c.PrivateDataLen), unsafe.Offsetof(c.HasVerbs),
-		unsafe.Offsetof(c.PrivateData),
+		unsafe.Offsetof(c.PrivateData), unsafe.Offsetof(c.Qkey), unsafe.Offsetof(c.AH), unsafe.Offsetof(c.AH) + unsafe.Offsetof(c.AH.FlowLabel),
+		unsafe.Offsetof(c.AH) + unsafe.Offsetof(c.AH.SGIDIndex), unsafe.Offsetof(c.AH) + unsafe.Offsetof(c.AH.DLID),
+		unsafe.Offsetof(c.AH) + unsafe.Offsetof(c.AH.SL), unsafe.Offsetof(c.AH) + unsafe.Offsetof(c.AH.PortNum),
 
 		unsafe.Sizeof(a), unsafe.Offsetof(a.Element), unsafe.Offsetof(a.Type), unsafe.Offsetof(a.Type) + 4,
 

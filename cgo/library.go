@@ -121,7 +121,9 @@ type CM interface {
 	Listen(id *CMID, backlog int) syscall.Errno
 	ResolveAddr(id *CMID, src, dst *Sockaddr, timeout int) syscall.Errno
 	ResolveRoute(id *CMID, timeout int) syscall.Errno
-	CMCreateQP(id *CMID, pd *PD, cq *CQ, srq *SRQ, cap QPCap) (*QP, QPCap, syscall.Errno)
+	CMCreateQP(id *CMID, pd *PD, init QPInit) (*QP, QPCap, syscall.Errno)
+	CMCreateQPEx(id *CMID, pd *PD, init QPInit, ops uint64) (*QP, QPCap, syscall.Errno)
+	InitQPAttr(id *CMID, state int32) (attr QPAttr, mask int, errno syscall.Errno)
 	CMDestroyQP(*CMID)
 	Connect(id *CMID, p *ConnParam) syscall.Errno
 	Accept(id *CMID, p *ConnParam) syscall.Errno
@@ -129,6 +131,10 @@ type CM interface {
 	Establish(*CMID) syscall.Errno
 	Disconnect(*CMID) syscall.Errno
 	Notify(id *CMID, event int32) syscall.Errno
+
+	// Multicast groups.
+	JoinMulticast(id *CMID, addr *Sockaddr, flags uint32) syscall.Errno
+	LeaveMulticast(id *CMID, addr *Sockaddr) syscall.Errno
 
 	// Devices.
 	GetDevices() (list **Context, n int, errno syscall.Errno)

@@ -224,7 +224,19 @@ int rr_get_cm_event(struct rdma_event_channel *channel, struct rr_cm_event *out)
 	out->type = event->event;
 	out->status = event->status;
 	out->has_verbs = event->id->verbs != NULL;
-	if (event->id->ps != RDMA_PS_UDP) {
+	out->qkey = 0;
+	memset(&out->ah, 0, sizeof(out->ah));
+	if (event->id->ps == RDMA_PS_UDP || event->id->ps == RDMA_PS_IPOIB) {
+		out->qp_num = event->param.ud.qp_num;
+		out->qkey = event->param.ud.qkey;
+		out->ah = event->param.ud.ah_attr;
+		/* of the end of a join it is the context of the call */
+		if (event->param.ud.private_data && event->event != RDMA_CM_EVENT_MULTICAST_JOIN &&
+		    event->event != RDMA_CM_EVENT_MULTICAST_ERROR) {
+			out->private_data_len = event->param.ud.private_data_len;
+			memcpy(out->private_data, event->param.ud.private_data, out->private_data_len);
+		}
+	} else {
 		out->qp_num = event->param.conn.qp_num;
 		out->responder_resources = event->param.conn.responder_resources;
 		out->initiator_depth = event->param.conn.initiator_depth;
@@ -262,7 +274,8 @@ uint32_t rr_layout(uint32_t *out, uint32_t max)
 		sizeof(struct rr_cm_event), FIELD(rr_cm_event, id), FIELD(rr_cm_event, context), FIELD(rr_cm_event, type),
 		FIELD(rr_cm_event, status), FIELD(rr_cm_event, qp_num), FIELD(rr_cm_event, responder_resources),
 		FIELD(rr_cm_event, initiator_depth), FIELD(rr_cm_event, private_data_len), FIELD(rr_cm_event, has_verbs),
-		FIELD(rr_cm_event, private_data),
+		FIELD(rr_cm_event, private_data), FIELD(rr_cm_event, qkey), FIELD(rr_cm_event, ah), FIELD(rr_cm_event, ah.grh.flow_label),
+		FIELD(rr_cm_event, ah.grh.sgid_index), FIELD(rr_cm_event, ah.dlid), FIELD(rr_cm_event, ah.sl), FIELD(rr_cm_event, ah.port_num),
 
 		sizeof(struct rr_async_event), FIELD(rr_async_event, element), FIELD(rr_async_event, type),
 		FIELD(rr_async_event, reserved),

@@ -116,11 +116,33 @@ void rr_set_context(struct rdma_cm_id *id, uint64_t context)
 	id->context = (void *)(uintptr_t)context;
 }
 
-int rr_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, struct ibv_qp_cap *cap)
+int rr_cm_create_qp_ex(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops)
 {
-	struct ibv_qp_init_attr attr = { .send_cq = cq, .recv_cq = cq, .srq = srq, .cap = *cap, .qp_type = IBV_QPT_RC };
-	int ret = rdma_create_qp(id, pd, &attr);
+	struct ibv_qp_init_attr_ex ex = {
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.srq = attr->srq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.sq_sig_all = attr->sq_sig_all,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = pd,
+		.send_ops_flags = send_ops,
+	};
+	int ret = rdma_create_qp_ex(id, &ex);
 
-	*cap = attr.cap;
+	attr->cap = ex.cap;
 	return ret;
+}
+
+int rr_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, uint32_t flags)
+{
+	struct rdma_cm_join_mc_attr_ex attr = {
+		.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+		.join_flags = flags,
+		.addr = addr,
+	};
+
+	/* as a full member without the extension, which older kernels lack */
+	return flags ? rdma_join_multicast_ex(id, &attr, NULL) : rdma_join_multicast(id, addr, NULL);
 }

@@ -89,6 +89,9 @@ struct rr_cm_event {
 	uint8_t private_data_len;
 	uint8_t has_verbs;
 	uint8_t private_data[256];
+	uint32_t qkey;           /* of datagrams, as ah */
+	uint32_t reserved;
+	struct ibv_ah_attr ah;
 };
 
 int rr_get_cm_event(struct rdma_event_channel *channel, struct rr_cm_event *out);
@@ -130,7 +133,8 @@ int rr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, uint64_t wr_id, uint32_t se
 	       uint64_t length, uint32_t access);
 int rr_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, uint64_t context, int ps);
 void rr_set_context(struct rdma_cm_id *id, uint64_t context);
-int rr_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, struct ibv_qp_cap *cap);
+int rr_cm_create_qp_ex(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops);
+int rr_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, uint32_t flags);
 
 /* Calls that search for devices, see finder.c. They leave errno as the library does. */
 

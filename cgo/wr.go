@@ -105,6 +105,9 @@ type CMEvent struct {
 	PrivateDataLen     uint8
 	HasVerbs           uint8 // 1 if the ID is bound to a device
 	PrivateData        [256]byte
+	Qkey               uint32 // of datagrams
+	_                  uint32
+	AH                 AHAttr // of datagrams; laid out as struct ibv_ah_attr
 }
 
 // An AsyncEvent is an asynchronous event of a device: a copy, acknowledged already.

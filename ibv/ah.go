@@ -60,7 +60,7 @@ func (c *Context) AHOf(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 	if errno != 0 {
 		return AHAttr{}, &Error{Call: call, Device: c.device, Err: errno}
 	}
-	return ahOf(&a), nil
+	return AHAttrOf(&a), nil
 }
 
 // CreateAHOf makes an address handle of what [Context.AHOf] returns.

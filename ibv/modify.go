@@ -306,7 +306,7 @@ func (qp *QP) Query(mask AttrMask) (QPAttr, error) {
 	if errno != 0 {
 		return QPAttr{}, &Error{Call: call, Device: qp.device, Err: errno}
 	}
-	return qpAttrOf(&a), nil
+	return QPAttrOf(&a), nil
 }
 
 // State returns the state of the queue pair.
@@ -329,11 +329,12 @@ func (a *QPAttr) raw() cgo.QPAttr {
 	}
 }
 
-func qpAttrOf(a *cgo.QPAttr) QPAttr {
+// QPAttrOf returns the attributes that package cgo has.
+func QPAttrOf(a *cgo.QPAttr) QPAttr {
 	return QPAttr{
 		State: QPState(a.State), CurState: QPState(a.CurState), PathMTU: MTU(a.PathMTU), PathMigState: MigState(a.PathMigState),
 		Qkey: a.Qkey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPNum: a.DestQPNum, Access: Access(a.Access), Cap: QPCap(a.Cap),
-		AH: ahOf(&a.AH), AltAH: ahOf(&a.AltAH), PkeyIndex: a.PkeyIndex, AltPkeyIndex: a.AltPkeyIndex,
+		AH: AHAttrOf(&a.AH), AltAH: AHAttrOf(&a.AltAH), PkeyIndex: a.PkeyIndex, AltPkeyIndex: a.AltPkeyIndex,
 		EnSQDAsyncNotify: a.EnSQDAsyncNotify != 0, SQDraining: a.SQDraining != 0, MaxRdAtomic: a.MaxRdAtomic, MaxDestRdAtomic: a.MaxDestRdAtomic,
 		MinRNRTimer: a.MinRNRTimer, PortNum: a.PortNum, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry,
 		AltPortNum: a.AltPortNum, AltTimeout: a.AltTimeout, RateLimit: a.RateLimit,
@@ -347,7 +348,8 @@ func (h *AHAttr) raw() cgo.AHAttr {
 	}
 }
 
-func ahOf(h *cgo.AHAttr) AHAttr {
+// AHAttrOf returns the address that package cgo has.
+func AHAttrOf(h *cgo.AHAttr) AHAttr {
 	return AHAttr{
 		GRH:  GlobalRoute{DGID: h.DGID, FlowLabel: h.FlowLabel, SGIDIndex: h.SGIDIndex, HopLimit: h.HopLimit, TrafficClass: h.TrafficClass},
 		DLID: h.DLID, SL: h.SL, SrcPathBits: h.SrcPathBits, StaticRate: Rate(h.StaticRate), IsGlobal: h.IsGlobal != 0, PortNum: h.PortNum,

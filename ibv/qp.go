@@ -76,12 +76,12 @@ func (o Opcode) bit() SendOps {
 // QPSErr and the completions of all work requests have been polled.
 type QP struct {
 	life
-	raw  *cgo.QP
-	ctx  *Context
-	num  uint32
-	typ  QPType
-	cap  QPCap
-	lent bool // librdmacm destroys it
+	raw     *cgo.QP
+	ctx     *Context
+	num     uint32
+	typ     QPType
+	cap     QPCap
+	destroy func(*cgo.QP) syscall.Errno
 
 	sends sendQueue
 	recvs recvQueue
@@ -108,10 +108,19 @@ func (a *QPInitAttr) parents(pd *PD) ([]*life, error) {
 // Implements: struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 // Implements: struct ibv_qp *ibv_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *qp_init_attr_ex)
 func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
-	call := "ibv_create_qp"
 	if attr.SendOps != 0 {
-		call = "ibv_create_qp_ex"
+		return pd.CreateQPBy("ibv_create_qp_ex", attr, func(init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+			return pd.ctx.lib.CreateQPEx(pd.raw, init, uint64(attr.SendOps))
+		}, pd.ctx.lib.DestroyQP)
 	}
+	return pd.CreateQPBy("ibv_create_qp", attr, func(init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+		return pd.ctx.lib.CreateQP(pd.raw, init)
+	}, pd.ctx.lib.DestroyQP)
+}
+
+// CreateQPBy creates a queue pair by another C function than ibv_create_qp, which errors name, such as
+// one of librdmacm. create is called with attr for C and with all its objects open; Close calls destroy.
+func (pd *PD) CreateQPBy(call string, attr QPInitAttr, create func(cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno), destroy func(*cgo.QP) syscall.Errno) (*QP, error) {
 	parents, err := attr.parents(pd)
 	if err != nil {
 		return nil, &Error{Call: call, Device: pd.device, Err: err}
@@ -126,41 +135,24 @@ func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
 	if attr.SRQ != nil {
 		init.SRQ = attr.SRQ.raw
 	}
-	var raw *cgo.QP
-	var given cgo.QPCap
-	var errno syscall.Errno
-	if attr.SendOps == 0 {
-		raw, given, errno = pd.ctx.lib.CreateQP(pd.raw, init)
-	} else {
-		raw, given, errno = pd.ctx.lib.CreateQPEx(pd.raw, init, uint64(attr.SendOps))
-	}
+	raw, given, errno := create(init)
 	if errno != 0 {
 		c := &attr.Cap
 		return nil, pd.ctx.memoryError(call, errno, wqBytes(c.MaxSendWR, c.MaxSendSGE, c.MaxInlineData)+wqBytes(c.MaxRecvWR, c.MaxRecvSGE, 0))
 	}
-	return newQP(pd, raw, attr, QPCap(given), parents), nil
+	qp := newQP(pd, raw, attr, QPCap(given), parents)
+	qp.destroy = destroy
+	return qp, nil
 }
 
 func (a *QPInitAttr) kind() QPType { return cmp.Or(a.Type, QPTypeRC) }
 
-// WrapQP returns a QP for a queue pair that librdmacm has created on pd, with the queues
-// the capacity and the operations of attr. librdmacm destroys it after Close, which only ends its use
-// through this package.
+// WrapQP returns a QP for a queue pair that something else has created on pd and destroys after Close,
+// such as a library of the device's vendor. attr has its queues, capacity and operations.
 func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
-	const call = "ibv_create_qp"
-	parents, err := attr.parents(pd)
-	if err != nil {
-		return nil, &Error{Call: call, Device: pd.device, Err: err}
-	}
-	if err := enterAll(call, parents...); err != nil {
-		return nil, err
-	}
-	defer leaveAll(parents...)
-	pd.ctx.turnover.RLock()
-	defer pd.ctx.turnover.RUnlock()
-	qp := newQP(pd, raw, attr, attr.Cap, parents)
-	qp.lent = true
-	return qp, nil
+	return pd.CreateQPBy("ibv_create_qp", attr,
+		func(cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) { return raw, cgo.QPCap(attr.Cap), 0 },
+		func(*cgo.QP) syscall.Errno { return 0 })
 }
 
 func newQP(pd *PD, raw *cgo.QP, attr QPInitAttr, given QPCap, parents []*life) *QP {
@@ -282,10 +274,7 @@ func (qp *QP) Close() error {
 	return qp.end("ibv_destroy_qp", func() (errno syscall.Errno) {
 		qp.ctx.turnover.RLock()
 		defer qp.ctx.turnover.RUnlock()
-		if !qp.lent {
-			errno = qp.ctx.lib.DestroyQP(qp.raw)
-		}
-		if errno == 0 {
+		if errno = qp.destroy(qp.raw); errno == 0 {
 			qp.ctx.objects.CompareAndDelete(qp.raw.Word(), qp)
 		}
 		return errno

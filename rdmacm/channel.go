@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/ibv"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
@@ -114,6 +115,9 @@ func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errn
 	ev := Event{
 		Type: EventType(e.Type), Status: int(e.Status),
 		ResponderResources: int(e.ResponderResources), InitiatorDepth: int(e.InitiatorDepth),
+	}
+	if e.Qkey != 0 {
+		ev.Destination = Destination{AH: ibv.AHAttrOf(&e.AH), QPNum: e.QPNum, Qkey: e.Qkey}
 	}
 	if e.PrivateDataLen > 0 {
 		ev.PrivateData = append([]byte(nil), e.PrivateData[:e.PrivateDataLen]...)

@@ -436,6 +436,7 @@ func silent(addr string) netip.AddrPort {
 func TestRDMAWaitsEnd(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		ch := channel(t)
+		var connecting *party
 		for _, wait := range []struct {
 			name    string
 			prepare func(t *testing.T) (*rdmacm.ID, func(context.Context) error)
@@ -465,6 +466,7 @@ func TestRDMAWaitsEnd(t *testing.T) {
 				}
 				party := partyOn(t, resolved(t, ch, silent(addr)))
 				t.Cleanup(party.close)
+				connecting = party
 				return party.id, func(ctx context.Context) error {
 					_, err := party.id.Connect(ctx, rdmacm.ConnParam{})
 					if errors.Is(err, net.ErrClosed) || errors.Is(err, context.DeadlineExceeded) {
@@ -501,7 +503,10 @@ func TestRDMAWaitsEnd(t *testing.T) {
 					return
 				}
 				// The queue pair goes before the ID.
-				rdmacm.DropQP(id)
+				if err := id.Close(); !errors.Is(err, syscall.EBUSY) {
+					t.Errorf("closed before its queue pair: %v", err)
+				}
+				connecting.qp.Close()
 				returns(t, "Close", func() { id.Close() })
 				if err := arrives(t, "the wait with Close", done); !errors.Is(err, net.ErrClosed) {
 					t.Errorf("after Close: %v", err)

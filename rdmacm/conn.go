@@ -206,7 +206,7 @@ func (c *Conn) createQP() error {
 		var qp *cgo.QP
 		var errno syscall.Errno
 		err := c.id.use("rdma_create_qp", c.dev.name, func(raw *cgo.CMID) syscall.Errno {
-			qp, c.cap, errno = c.dev.lib.CMCreateQP(raw, c.pd.Raw(), c.q.cq.Raw(), nil, want)
+			qp, c.cap, errno = c.dev.lib.CMCreateQP(raw, c.pd.Raw(), cgo.QPInit{SendCQ: c.q.cq.Raw(), RecvCQ: c.q.cq.Raw(), Cap: want, Type: int32(ibv.QPTypeRC)})
 			return errno
 		})
 		switch {

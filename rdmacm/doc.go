@@ -8,6 +8,10 @@
 // waits for the channel's descriptor in Go's poller and queues each event with its ID. Calls that
 // wait have a context parameter, and end with the Close of their ID.
 //
+// [ID.CreateQP] gives an ID its queue pair, which package ibv then posts to. An ID of [PortSpaceUDP]
+// learns where datagrams to its peer go from the reply to [ID.Connect], and joins groups by
+// [ID.JoinMulticast].
+//
 // # The provider
 //
 // [New] makes a [Provider]. Each connection has a protection domain of its own: a handle of one

@@ -53,6 +53,9 @@ type Event struct {
 	// ResponderResources is how many Reads and atomics the peer wants to have
 	// outstanding towards this side, InitiatorDepth how many it will serve.
 	ResponderResources, InitiatorDepth int
+
+	// Destination is where datagrams go, of EventEstablished and EventMulticastJoin.
+	Destination Destination
 }
 
 // errno is the status as an error number, or 0.

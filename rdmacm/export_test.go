@@ -3,26 +3,9 @@
 package rdmacm
 
 import (
-	"syscall"
-
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/ibv"
 )
-
-// NewQP gives a bare ID a queue pair, for tests of the connection manager by itself.
-func NewQP(id *ID, pd *ibv.PD, cq *ibv.CQ, want cgo.QPCap) (qp *cgo.QP, given cgo.QPCap, err error) {
-	err = id.use("rdma_create_qp", "", func(raw *cgo.CMID) (errno syscall.Errno) {
-		qp, given, errno = id.lib.CMCreateQP(raw, pd.Raw(), cq.Raw(), nil, want)
-		return errno
-	})
-	return qp, given, err
-}
-
-// DropQP is the end of it.
-func DropQP(id *ID) {
-	id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { id.lib.CMDestroyQP(raw); return 0 })
-}
 
 // Requests is how many connection requests wait at a listener.
 func Requests(l fabric.Listener) int {
@@ -77,3 +60,6 @@ func Waiters(c fabric.Conn) (leads bool, followers int) {
 	}
 	return l.leader == conn, followers
 }
+
+// RawID returns the library's object of an ID.
+func RawID(id *ID) *cgo.CMID { return id.raw }

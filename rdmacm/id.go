@@ -5,9 +5,11 @@ package rdmacm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,8 +18,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
-// An ID is one end of a connection, or a listener: a struct rdma_cm_id of the TCP port
-// space, for reliable connections. One goroutine at a time may wait on it. Close may be
+// An ID is one end of a connection or of an exchange of datagrams, or a listener: a struct rdma_cm_id.
+// One goroutine at a time may wait on it. Close may be
 // called by any goroutine at any time, and ends the wait.
 type ID struct {
 	lib cgo.Library
@@ -27,6 +29,10 @@ type ID struct {
 	// life guards raw against Close: calls into librdmacm hold it for reading.
 	life sync.RWMutex
 	raw  *cgo.CMID
+	qp   atomic.Bool // it has a queue pair
+
+	groupMu sync.Mutex
+	groups  []netip.Addr // that it has joined, or is joining
 
 	request Event // of an ID from GetRequest
 
@@ -45,17 +51,46 @@ type mailbox struct {
 	closed   bool
 }
 
-// NewID creates an ID on the channel. The caller closes it.
+// A PortSpace is what the ports of an ID are numbers of, see rdma_create_id(3). It says which queue
+// pairs the ID can have.
+type PortSpace int32
+
+// Port spaces.
+const (
+	PortSpaceIPoIB PortSpace = 0x0002 // datagrams to the queue pairs of IP over InfiniBand
+	PortSpaceTCP   PortSpace = 0x0106 // connections
+	PortSpaceUDP   PortSpace = 0x0111 // datagrams
+	PortSpaceIB    PortSpace = 0x013f // any, by the services of InfiniBand
+)
+
+func (ps PortSpace) String() string {
+	switch ps {
+	case PortSpaceIPoIB:
+		return "RDMA_PS_IPOIB"
+	case PortSpaceTCP:
+		return "RDMA_PS_TCP"
+	case PortSpaceUDP:
+		return "RDMA_PS_UDP"
+	case PortSpaceIB:
+		return "RDMA_PS_IB"
+	}
+	return fmt.Sprintf("rdma_port_space %#x", int32(ps))
+}
+
+// NewID creates an ID for connections on the channel. The caller closes it.
+func (ch *EventChannel) NewID() (*ID, error) { return ch.NewIDOf(PortSpaceTCP) }
+
+// NewIDOf creates an ID of a port space on the channel. The caller closes it.
 //
 // Implements: int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum rdma_port_space ps)
-func (ch *EventChannel) NewID() (*ID, error) {
+func (ch *EventChannel) NewIDOf(ps PortSpace) (*ID, error) {
 	all := ch.ids.Lock()
 	defer ch.ids.Unlock()
 	if all.closed {
 		return nil, errClosed("event channel")
 	}
 	id := all.adopt(ch, nil)
-	raw, errno := ch.lib.CreateID(ch.raw, id.num, portSpaceTCP)
+	raw, errno := ch.lib.CreateID(ch.raw, id.num, int32(ps))
 	if errno != 0 {
 		delete(all.by, id.num)
 		return nil, callError("rdma_create_id", "", errno)
@@ -63,8 +98,6 @@ func (ch *EventChannel) NewID() (*ID, error) {
 	id.raw = raw
 	return id, nil
 }
-
-const portSpaceTCP = 0x0106 // RDMA_PS_TCP
 
 // use calls f with the C object, which stays valid during the call. It fails if the ID
 // is closed.
@@ -230,6 +263,10 @@ type ConnParam struct {
 	InitiatorDepth     int    // Reads and atomics of this side that may be outstanding, at most 255
 	RetryCount         int    // 0 to 7: retransmissions if the peer does not acknowledge
 	RNRRetryCount      int    // 0 to 7: retransmissions if the peer has no receive posted; 7 is without limit
+
+	// Of a queue pair that is not of [ID.CreateQP]:
+	QPNum uint32
+	SRQ   bool // it has a shared receive queue
 }
 
 func (p *ConnParam) raw() *cgo.ConnParam {
@@ -237,11 +274,12 @@ func (p *ConnParam) raw() *cgo.ConnParam {
 		PrivateData:        p.PrivateData,
 		ResponderResources: uint8(min(p.ResponderResources, 255)), InitiatorDepth: uint8(min(p.InitiatorDepth, 255)),
 		RetryCount: uint8(p.RetryCount), RNRRetry: uint8(p.RNRRetryCount), FlowControl: 1,
+		QPNum: p.QPNum, SRQ: p.SRQ,
 	}
 }
 
 // Connect sends the connection request and waits for the reply. The ID needs a queue
-// pair. A rejection, or any other event than EventEstablished, is an *EventError.
+// pair. For datagrams the reply has the peer's address, see [Event]. A rejection, or any other event than EventEstablished, is an *EventError.
 //
 // Implements: int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *conn_param)
 func (id *ID) Connect(ctx context.Context, p ConnParam) (Event, error) {
@@ -465,26 +503,28 @@ func (id *ID) Port() uint8 {
 	return id.lib.IDPort(id.raw)
 }
 
-// Close destroys the ID, after its queue pair. A goroutine that waits on the ID gets
-// net.ErrClosed, and pending requests of a listener are rejected. Closing twice is
+// Close destroys the ID, after its queue pair: otherwise the error is syscall.EBUSY. A goroutine that
+// waits on the ID gets net.ErrClosed, and pending requests of a listener are rejected. Closing twice is
 // harmless. It must not be called from a Notify function.
 //
 // Implements: int rdma_destroy_id(struct rdma_cm_id *id)
 func (id *ID) Close() error {
-	box := id.box.Lock()
-	if box.closed {
-		id.box.Unlock()
+	id.life.Lock()
+	raw, ch, num := id.raw, id.ch, id.num
+	if raw != nil && id.qp.Load() {
+		id.life.Unlock()
+		return callError("rdma_destroy_id", "with a queue pair", syscall.EBUSY)
+	}
+	id.raw = nil
+	id.life.Unlock()
+	if raw == nil {
 		return nil
 	}
+	box := id.box.Lock()
 	box.closed = true
 	close(id.gone)
 	id.box.Unlock()
 	id.refuseRequests()
-
-	id.life.Lock()
-	raw, ch, num := id.raw, id.ch, id.num
-	id.raw = nil
-	id.life.Unlock()
 	// Blocks until all events of the ID have been acknowledged.
 	errno := id.lib.DestroyID(raw)
 	if ch.forget(num) {
@@ -493,7 +533,7 @@ func (id *ID) Close() error {
 	return callError("rdma_destroy_id", "", errno)
 }
 
-// A cmAddr is an address of the port space RDMA_PS_TCP, which is not that of TCP.
+// A cmAddr is an address of a port space of librdmacm, which is not that of TCP.
 type cmAddr struct{ netip.AddrPort }
 
 // Network implements net.Addr.

@@ -21,7 +21,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 	"github.com/rpcrdma/rpcrdma/ibv"
@@ -264,7 +263,6 @@ type party struct {
 	cq   *ibv.CQ
 	qp   *ibv.QP
 	mr   *ibv.MR
-	cap  cgo.QPCap
 	once sync.Once
 }
 
@@ -292,13 +290,9 @@ func (p *party) equip(inline int) (err error) {
 	if p.mr, err = p.pd.RegMR(make([]byte, 1<<20), all); err != nil {
 		return err
 	}
-	want := cgo.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: uint32(inline)}
-	raw, given, err := rdmacm.NewQP(p.id, p.pd, p.cq, want)
-	if err != nil {
-		return err
-	}
-	p.cap = given
-	p.qp, err = p.pd.WrapQP(raw, ibv.QPInitAttr{SendCQ: p.cq, RecvCQ: p.cq, Cap: ibv.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	p.qp, err = p.id.CreateQP(p.pd, ibv.QPInitAttr{
+		SendCQ: p.cq, RecvCQ: p.cq, Cap: ibv.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: uint32(inline)},
+	})
 	return err
 }
 
@@ -307,7 +301,6 @@ func (p *party) close() {
 	p.once.Do(func() {
 		if p.qp != nil {
 			p.qp.Close()
-			rdmacm.DropQP(p.id)
 		}
 		if p.mr != nil {
 			p.mr.Close()

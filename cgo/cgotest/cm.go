@@ -24,6 +24,8 @@ const (
 	Established    = 9
 	Disconnected   = 10
 	DeviceRemoval  = 11
+	MulticastJoin  = 12
+	MulticastError = 13
 )
 
 type eventChannel struct {
@@ -355,16 +357,29 @@ func (f *Library) step(call string, h *cgo.CMID, p *cgo.ConnParam, e cgo.CMEvent
 }
 
 // CMCreateQP implements cgo.CM.
-func (f *Library) CMCreateQP(h *cgo.CMID, pd *cgo.PD, cq *cgo.CQ, srq *cgo.SRQ, cap cgo.QPCap) (*cgo.QP, cgo.QPCap, syscall.Errno) {
-	id, errno := f.use("rdma_create_qp", h)
+func (f *Library) CMCreateQP(h *cgo.CMID, pd *cgo.PD, init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+	return f.cmCreateQP("rdma_create_qp", h, pd, init, 0)
+}
+
+// CMCreateQPEx implements cgo.CM.
+func (f *Library) CMCreateQPEx(h *cgo.CMID, pd *cgo.PD, init cgo.QPInit, ops uint64) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+	return f.cmCreateQP("rdma_create_qp_ex", h, pd, init, ops)
+}
+
+func (f *Library) cmCreateQP(call string, h *cgo.CMID, pd *cgo.PD, init cgo.QPInit, ops uint64) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+	id, errno := f.use(call, h)
 	defer f.mu.Unlock()
 	if errno != 0 {
 		return nil, cgo.QPCap{}, errno
 	}
-	qp, errno := f.newQP(pd, cgo.QPInit{SendCQ: cq, RecvCQ: cq, SRQ: srq, Cap: cap})
+	if id.qp != nil {
+		return nil, cgo.QPCap{}, syscall.EINVAL
+	}
+	qp, errno := f.newQP(pd, init)
 	if errno != 0 {
 		return nil, cgo.QPCap{}, errno
 	}
+	qp.ops = ops
 	id.qp = qp
 	return qp.handle(), qp.cap, 0
 }
@@ -411,6 +426,27 @@ func (f *Library) Disconnect(h *cgo.CMID) syscall.Errno {
 // Notify implements cgo.CM.
 func (f *Library) Notify(h *cgo.CMID, event int32) syscall.Errno {
 	_, errno := f.use("rdma_notify", h)
+	f.mu.Unlock()
+	return errno
+}
+
+// InitQPAttr implements cgo.CM: the state alone.
+func (f *Library) InitQPAttr(h *cgo.CMID, state int32) (attr cgo.QPAttr, mask int, errno syscall.Errno) {
+	_, errno = f.use("rdma_init_qp_attr", h)
+	f.mu.Unlock()
+	return cgo.QPAttr{State: state}, 1, errno
+}
+
+// JoinMulticast implements cgo.CM. The group's identifier is its address.
+func (f *Library) JoinMulticast(h *cgo.CMID, addr *cgo.Sockaddr, flags uint32) syscall.Errno {
+	group := addrPort(addr).Addr()
+	e := cgo.CMEvent{Type: MulticastJoin, QPNum: 0xffffff, Qkey: 0x01234567, AH: cgo.AHAttr{DGID: group.As16(), IsGlobal: 1, PortNum: 1}}
+	return f.step("rdma_join_multicast", h, nil, e)
+}
+
+// LeaveMulticast implements cgo.CM.
+func (f *Library) LeaveMulticast(h *cgo.CMID, addr *cgo.Sockaddr) syscall.Errno {
+	_, errno := f.use("rdma_leave_multicast", h)
 	f.mu.Unlock()
 	return errno
 }

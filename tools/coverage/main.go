@@ -49,10 +49,6 @@ type group struct {
 }
 
 var groups = []group{
-	{
-		"More of datagrams and multicast", "not built yet",
-		regexp.MustCompile(`_multicast(_ex)?$`),
-	},
 	{"Raw packets: flow steering, TSO", "queue pairs are reliable connections", regexp.MustCompile(`_flow(_|$)|_tso$`)},
 	{"XRC", "one queue pair per connection is what RPC-over-RDMA has", regexp.MustCompile(`xrc|^ibv_get_srq_num$|^ibv_open_qp$`)},
 	{"Tag matching", "RPC-over-RDMA finds the receiver of a message by its XID", regexp.MustCompile(`^ibv_post_srq_ops$|^ibv_create_srq_ex$`)},
@@ -69,14 +65,6 @@ var groups = []group{
 	{
 		"Blocking helpers of librdmacm", "they wait in the library, without a context; addresses are resolved by package net",
 		regexp.MustCompile(`^rdma_create_ep$|^rdma_destroy_ep$|^rdma_get_request$|^rdma_(get|free)addrinfo$`),
-	},
-	{
-		"Queue pairs of librdmacm", "`rdmacm` makes and destroys the queue pair of a connection by itself",
-		regexp.MustCompile(`^rdma_create_qp_ex$`),
-	},
-	{
-		"Connecting by hand with librdmacm", "librdmacm moves the queue pair by itself",
-		regexp.MustCompile(`^rdma_init_qp_attr$|^rdma_establish$|^rdma_notify$`),
 	},
 	{"Static linking", "an internal of the library's build", regexp.MustCompile(`^ibv_static_providers$`)},
 }

@@ -1,0 +1,159 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/ibv"
+)
+
+// CreateQP creates the queue pair of an ID that is bound to a device, on a domain of that device.
+// librdmacm moves it through its states, one for datagrams to QPSRTS at once. The caller closes it
+// before the ID.
+//
+// Implements: int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
+// Implements: int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *qp_init_attr)
+// Implements: void rdma_destroy_qp(struct rdma_cm_id *id)
+func (id *ID) CreateQP(pd *ibv.PD, attr ibv.QPInitAttr) (*ibv.QP, error) {
+	call := "rdma_create_qp"
+	if attr.SendOps != 0 {
+		call = "rdma_create_qp_ex"
+	}
+	var closed error
+	qp, err := pd.CreateQPBy(call, attr, func(init cgo.QPInit) (qp *cgo.QP, given cgo.QPCap, errno syscall.Errno) {
+		closed = id.use(call, "", func(raw *cgo.CMID) syscall.Errno {
+			if attr.SendOps != 0 {
+				qp, given, errno = id.lib.CMCreateQPEx(raw, pd.Raw(), init, uint64(attr.SendOps))
+			} else {
+				qp, given, errno = id.lib.CMCreateQP(raw, pd.Raw(), init)
+			}
+			if errno == 0 {
+				id.qp.Store(true)
+			}
+			return 0
+		})
+		if closed != nil {
+			errno = syscall.EBADF
+		}
+		return qp, given, errno
+	}, func(*cgo.QP) syscall.Errno {
+		for _, group := range id.joined() { // the kernel keeps a queue pair that is attached to one
+			_ = id.LeaveMulticast(group)
+		}
+		id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno {
+			id.lib.CMDestroyQP(raw)
+			id.qp.Store(false)
+			return 0
+		})
+		return 0
+	})
+	if closed != nil {
+		return nil, closed
+	}
+	return qp, err
+}
+
+// A Destination is where datagrams go: to the peer that an ID has connected to, or to a group.
+type Destination struct {
+	AH    ibv.AHAttr // for PD.CreateAH
+	QPNum uint32
+	Qkey  uint32
+}
+
+// AcceptDatagrams answers the request of a peer that will send datagrams to the queue pair, with its
+// number and key. There is no connection, and no event, after it.
+func (id *ID) AcceptDatagrams(p ConnParam) error {
+	return id.use("rdma_accept", id.PeerAddr().String(), func(raw *cgo.CMID) syscall.Errno { return id.lib.Accept(raw, p.raw()) })
+}
+
+// A JoinFlag is the kind of a membership, see rdma_join_multicast_ex(3).
+type JoinFlag uint32
+
+// Kinds of memberships.
+const (
+	JoinFull     JoinFlag = 0 // sends and receives
+	JoinSendOnly JoinFlag = 1
+)
+
+// JoinMulticast makes the ID a member of a group, attaches its queue pair for datagrams to it, and
+// returns where datagrams to the group go. The ID is bound to a device.
+//
+// Implements: int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
+// Implements: int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *mc_join_attr, void *context)
+func (id *ID) JoinMulticast(ctx context.Context, group netip.Addr, kind JoinFlag) (Destination, error) {
+	id.groupMu.Lock()
+	id.groups = append(id.groups, group)
+	id.groupMu.Unlock()
+	if err := id.use("rdma_join_multicast", group.String(), func(raw *cgo.CMID) syscall.Errno {
+		return id.lib.JoinMulticast(raw, sockaddr(netip.AddrPortFrom(group, 0)), uint32(kind))
+	}); err != nil {
+		id.left(group)
+		return Destination{}, err
+	}
+	ev, err := id.expect(ctx, "joining", group.String(), EventMulticastJoin)
+	return ev.Destination, err
+}
+
+// joined returns the groups that the ID is a member of, or will be.
+func (id *ID) joined() []netip.Addr {
+	id.groupMu.Lock()
+	defer id.groupMu.Unlock()
+	return slices.Clone(id.groups)
+}
+
+// left strikes one membership.
+func (id *ID) left(group netip.Addr) {
+	id.groupMu.Lock()
+	defer id.groupMu.Unlock()
+	if i := slices.Index(id.groups, group); i >= 0 {
+		id.groups = slices.Delete(id.groups, i, i+1)
+	}
+}
+
+// LeaveMulticast ends the membership, or a join that has not ended, and detaches the queue pair.
+// Closing the queue pair or the ID leaves all groups.
+//
+// Implements: int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
+func (id *ID) LeaveMulticast(group netip.Addr) error {
+	return id.use("rdma_leave_multicast", group.String(), func(raw *cgo.CMID) syscall.Errno {
+		errno := id.lib.LeaveMulticast(raw, sockaddr(netip.AddrPortFrom(group, 0)))
+		if errno == 0 {
+			id.left(group)
+		}
+		return errno
+	})
+}
+
+// InitQPAttr returns the attributes, and which are set, that move a queue pair to a state as the
+// connection needs it: for queue pairs that are not of [ID.CreateQP].
+//
+// Implements: int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *qp_attr, int *qp_attr_mask)
+func (id *ID) InitQPAttr(state ibv.QPState) (attr ibv.QPAttr, mask ibv.AttrMask, err error) {
+	err = id.use("rdma_init_qp_attr", "", func(raw *cgo.CMID) syscall.Errno {
+		a, m, errno := id.lib.InitQPAttr(raw, int32(state))
+		attr, mask = ibv.QPAttrOf(&a), ibv.AttrMask(m)
+		return errno
+	})
+	return attr, mask, err
+}
+
+// Establish completes the set-up of a connection after [EventConnectResponse], which comes if its queue
+// pair is not of [ID.CreateQP].
+//
+// Implements: int rdma_establish(struct rdma_cm_id *id)
+func (id *ID) Establish() error {
+	return id.use("rdma_establish", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.Establish(raw) })
+}
+
+// NotifyEvent tells librdmacm of an event of the queue pair: of [ibv.EventCommEst], that the peer's
+// first message came before its word that the connection is established.
+//
+// Implements: int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
+func (id *ID) NotifyEvent(event ibv.EventType) error {
+	return id.use("rdma_notify", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.Notify(raw, int32(event)) })
+}
