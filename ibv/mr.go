@@ -55,10 +55,20 @@ type MR struct {
 //
 // Implements: struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
+	const call = "ibv_reg_mr"
+	if err := pd.enter(call); err != nil {
+		return nil, err
+	}
+	defer pd.leave()
 	mr := &MR{ctx: pd.ctx, buf: buf, iova: addrOf(buf), length: uint64(len(buf))}
-	return mr.register("ibv_reg_mr", pd, pageBytes(buf), func() (*cgo.MR, uint32, uint32, syscall.Errno) {
-		return pd.ctx.lib.RegMR(pd.raw, buf, int(access))
-	})
+	mr.pinBuf()
+	var errno syscall.Errno
+	if mr.raw, mr.lkey, mr.rkey, errno = pd.ctx.lib.RegMR(pd.raw, buf, int(access)); errno != 0 {
+		mr.pin.Unpin()
+		return nil, pd.ctx.memoryError(call, errno, pageBytes(buf))
+	}
+	mr.begin(aMR, pd.device, &pd.life)
+	return mr, nil
 }
 
 // RegMRIova is RegMR for a region that is known by the address iova to work requests and to the peer,
@@ -105,8 +115,9 @@ func (pd *PD) AllocNullMR() (*MR, error) {
 	})
 }
 
-// register begins the life of a region that needs about requested bytes of locked memory, in pd and
-// perhaps of other parents.
+// register begins the life of a region of another kind than that of [PD.RegMR], which is called often
+// and spares the closure. It needs about requested bytes of locked memory, in pd and perhaps of other
+// parents.
 func (mr *MR) register(call string, pd *PD, requested uint64, register func() (*cgo.MR, uint32, uint32, syscall.Errno), others ...*life) (*MR, error) {
 	parents := append([]*life{&pd.life}, others...)
 	if err := enterAll(call, parents...); err != nil {

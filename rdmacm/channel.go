@@ -132,6 +132,7 @@ func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errn
 	}
 	child := all.adopt(ch, cgo.IDOf(e))
 	child.request = ev
+	child.stranger.Store(true)
 	return func() {
 		if id == nil || !id.requested(child) {
 			// The listener has been closed.
@@ -189,7 +190,12 @@ func (ch *EventChannel) leave() {
 // Implements: void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 func (ch *EventChannel) Close() error {
 	all := ch.ids.Lock()
-	open, closed := len(all.by), all.closed
+	open, closed := 0, all.closed
+	for _, id := range all.by {
+		if !id.stranger.Load() { // which the channel's goroutine closes, before it ends
+			open++
+		}
+	}
 	all.closed = closed || open == 0
 	ch.ids.Unlock()
 	switch {

@@ -14,7 +14,8 @@ import (
 
 // CreateQP creates the queue pair of an ID that is bound to a device, on a domain of that device.
 // librdmacm moves it through its states, one for datagrams to QPSRTS at once. The caller closes it
-// before the ID.
+// before the ID, which waits for calls that are under way on the ID: over siw rdma_connect lasts until
+// the peer has answered.
 //
 // Implements: int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 // Implements: int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *qp_init_attr)
@@ -41,21 +42,26 @@ func (id *ID) CreateQP(pd *ibv.PD, attr ibv.QPInitAttr) (*ibv.QP, error) {
 			errno = syscall.EBADF
 		}
 		return qp, given, errno
-	}, func(*cgo.QP) syscall.Errno {
-		for _, group := range id.joined() { // the kernel keeps a queue pair that is attached to one
-			_ = id.LeaveMulticast(group)
-		}
-		id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno {
-			id.lib.CMDestroyQP(raw)
-			id.qp.Store(false)
-			return 0
-		})
-		return 0
-	})
+	}, func(*cgo.QP) syscall.Errno { id.destroyQP(); return 0 })
 	if closed != nil {
 		return nil, closed
 	}
 	return qp, err
+}
+
+// destroyQP destroys the queue pair of CreateQP. The library uses it in calls on the ID, which hold life,
+// and when it returns an event, under the lock of the channel.
+func (id *ID) destroyQP() {
+	id.life.Lock()
+	defer id.life.Unlock()
+	for _, group := range id.joined() { // the kernel keeps a queue pair that is attached to one
+		id.lib.LeaveMulticast(id.raw, sockaddr(netip.AddrPortFrom(group, 0)))
+		id.left(group)
+	}
+	id.ch.ids.Lock()
+	id.lib.CMDestroyQP(id.raw) // it is there: Close refuses an ID with a queue pair
+	id.ch.ids.Unlock()
+	id.qp.Store(false)
 }
 
 // A Destination is where datagrams go: to the peer that an ID has connected to, or to a group.

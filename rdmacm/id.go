@@ -34,7 +34,8 @@ type ID struct {
 	groupMu sync.Mutex
 	groups  []netip.Addr // that it has joined, or is joining
 
-	request Event // of an ID from GetRequest
+	request  Event       // of an ID from GetRequest
+	stranger atomic.Bool // no listener has taken it yet
 
 	wake chan struct{} // holds a token when an event or request has been added
 	gone chan struct{} // closed by Close
@@ -145,6 +146,7 @@ func (id *ID) requested(child *ID) bool {
 	if box.closed || box.refuse {
 		return false
 	}
+	child.stranger.Store(false)
 	box.children = append(box.children, child)
 	id.signal()
 	return true
