@@ -145,6 +145,14 @@ func (RDMACore) LeaveMulticast(id *CMID, addr *Sockaddr) syscall.Errno {
 	return result(ret, err)
 }
 
+// TakeQP is the half of rdma_destroy_qp that concerns the ID: it has no queue pair any more. The
+// other half is DestroyQP, which may wait for the peer.
+func (RDMACore) TakeQP(id *CMID) *QP {
+	qp := id.c().qp
+	id.c().qp = nil
+	return (*QP)(unsafe.Pointer(qp))
+}
+
 // CMDestroyQP calls rdma_destroy_qp.
 func (RDMACore) CMDestroyQP(id *CMID) { C.rdma_destroy_qp(id.c()) }
 

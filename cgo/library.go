@@ -124,6 +124,7 @@ type CM interface {
 	CMCreateQP(id *CMID, pd *PD, init QPInit) (*QP, QPCap, syscall.Errno)
 	CMCreateQPEx(id *CMID, pd *PD, init QPInit, ops uint64) (*QP, QPCap, syscall.Errno)
 	InitQPAttr(id *CMID, state int32) (attr QPAttr, mask int, errno syscall.Errno)
+	TakeQP(*CMID) *QP
 	CMDestroyQP(*CMID)
 	Connect(id *CMID, p *ConnParam) syscall.Errno
 	Accept(id *CMID, p *ConnParam) syscall.Errno

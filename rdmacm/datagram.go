@@ -42,7 +42,7 @@ func (id *ID) CreateQP(pd *ibv.PD, attr ibv.QPInitAttr) (*ibv.QP, error) {
 			errno = syscall.EBADF
 		}
 		return qp, given, errno
-	}, func(*cgo.QP) syscall.Errno { id.destroyQP(); return 0 })
+	}, id.destroyQP)
 	if closed != nil {
 		return nil, closed
 	}
@@ -50,18 +50,23 @@ func (id *ID) CreateQP(pd *ibv.PD, attr ibv.QPInitAttr) (*ibv.QP, error) {
 }
 
 // destroyQP destroys the queue pair of CreateQP. The library uses it in calls on the ID, which hold life,
-// and when it returns an event, under the lock of the channel.
-func (id *ID) destroyQP() {
-	id.life.Lock()
-	defer id.life.Unlock()
+// and when it returns an event, under the lock of the channel: so it is taken from the ID first.
+// Destroying it waits for a peer over siw, and events of others go on.
+func (id *ID) destroyQP(qp *cgo.QP) syscall.Errno {
+	id.life.Lock()                      // raw is there: Close refuses an ID with a queue pair
 	for _, group := range id.joined() { // the kernel keeps a queue pair that is attached to one
 		id.lib.LeaveMulticast(id.raw, sockaddr(netip.AddrPortFrom(group, 0)))
 		id.left(group)
 	}
 	id.ch.ids.Lock()
-	id.lib.CMDestroyQP(id.raw) // it is there: Close refuses an ID with a queue pair
+	id.lib.TakeQP(id.raw)
 	id.ch.ids.Unlock()
-	id.qp.Store(false)
+	id.life.Unlock()
+	errno := id.lib.DestroyQP(qp)
+	if errno == 0 {
+		id.qp.Store(false)
+	}
+	return errno
 }
 
 // A Destination is where datagrams go: to the peer that an ID has connected to, or to a group.

@@ -384,6 +384,17 @@ func (f *Library) cmCreateQP(call string, h *cgo.CMID, pd *cgo.PD, init cgo.QPIn
 	return qp.handle(), qp.cap, 0
 }
 
+// TakeQP implements cgo.CM.
+func (f *Library) TakeQP(h *cgo.CMID) *cgo.QP {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := f.ID(h)
+	f.usable(&id.object)
+	qp := id.qp
+	id.qp = nil
+	return qp.handle()
+}
+
 // CMDestroyQP implements cgo.CM.
 func (f *Library) CMDestroyQP(h *cgo.CMID) {
 	id, _ := f.use("rdma_destroy_qp", h)
