@@ -22,24 +22,10 @@ func newDatagramEnd(t testing.TB, pd *PD, port uint8) *end {
 	e.qp = must[*QP](t)(pd.CreateQP(QPInitAttr{
 		Type: QPTypeUD, SendCQ: e.cq, RecvCQ: e.cq, Cap: QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 2},
 	}))
-	readyForDatagrams(t, e.qp, port)
-	return e
-}
-
-func readyForDatagrams(t testing.TB, qp *QP, port uint8) {
-	t.Helper()
-	for _, s := range []struct {
-		attr QPAttr
-		mask AttrMask
-	}{
-		{QPAttr{State: QPSInit, PortNum: port, Qkey: testQkey}, AttrState | AttrPkeyIndex | AttrPort | AttrQkey},
-		{QPAttr{State: QPSRTR}, AttrState},
-		{QPAttr{State: QPSRTS}, AttrState | AttrSQPSN},
-	} {
-		if err := qp.Modify(s.attr, s.mask); err != nil {
-			t.Fatal(err)
-		}
+	if err := e.qp.StartDatagrams(port, testQkey, 0); err != nil {
+		t.Fatal(err)
 	}
+	return e
 }
 
 // TestDatagramsRDMA: datagrams carry data and the sender's address, which answers go to, and arrive at the Q_Key that the
@@ -57,7 +43,9 @@ func TestDatagramsRDMA(t *testing.T) {
 		gid := gids[at]
 		pd := must[*PD](t)(c.AllocPD())
 		a, b := newDatagramEnd(t, pd, gid.Port), newExtendedEnd(t, pd, QPTypeUD)
-		readyForDatagrams(t, b.qp, gid.Port)
+		if err := b.qp.StartDatagrams(gid.Port, testQkey, 0); err != nil {
+			t.Fatal(err)
+		}
 		ah := must[*AH](t)(pd.CreateAH(AHAttr{
 			IsGlobal: true, PortNum: gid.Port, GRH: GlobalRoute{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 64},
 		}))

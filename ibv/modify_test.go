@@ -149,7 +149,7 @@ func TestQueryQPRDMA(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a.State != QPSRTS || a.DestQPNum != p.b.qp.Num() || a.Timeout != 14 || a.RetryCnt != 7 || a.RNRRetry != 7 || a.MinRNRTimer != 1 ||
+		if a.State != QPSRTS || a.DestQPNum != p.b.qp.Num() || a.Timeout != 14 || a.RetryCnt != 7 || a.RNRRetry != 7 || a.MinRNRTimer != 12 ||
 			a.MaxRdAtomic != 16 || a.MaxDestRdAtomic != 16 || a.PortNum != 1 || a.Access&AccessRemoteAtomic == 0 || a.Cap.MaxSendWR < 256 {
 			t.Errorf("%+v", a)
 		}

@@ -98,57 +98,20 @@ func newTypedEnd(t testing.TB, pd *PD, srq *SRQ, typ QPType) *end {
 	return e
 }
 
-// connect moves a queue pair to RTS, with another one of the same device as its
-// peer.
+// connect moves a queue pair to RTS, with another one of the same device as its peer.
 func connect(t testing.TB, qp, peer *QP) {
 	t.Helper()
-	gids, err := qp.ctx.GIDTable()
+	path := PathAttr{Access: everything &^ (AccessLocalWrite | AccessMWBind), Depth: 16}
+	local, err := qp.Addr(path, qp.Num())
 	if err != nil {
 		t.Fatal(err)
 	}
-	best := -1
-	for i, g := range gids {
-		if g.Type == GIDTypeRoCEv2 && (best < 0 || g.GID.Addr().Is4()) {
-			best = i
-		}
-	}
-	if best < 0 {
-		t.Fatalf("no address of RoCE v2 among %v", gids)
-	}
-	port, err := qp.ctx.QueryPort(gids[best].Port)
+	remote, err := peer.Addr(path, peer.Num())
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps := []struct {
-		attr QPAttr
-		mask AttrMask
-	}{
-		{
-			QPAttr{State: QPSInit, PortNum: gids[best].Port, Access: everything &^ (AccessLocalWrite | AccessMWBind)},
-			AttrState | AttrPkeyIndex | AttrPort | AttrAccessFlags,
-		},
-		{
-			QPAttr{
-				State: QPSRTR, PathMTU: port.ActiveMTU, DestQPNum: peer.Num(), RQPSN: peer.Num() & 0xffffff, MaxDestRdAtomic: 16, MinRNRTimer: 1,
-				AH: AHAttr{
-					IsGlobal: true, PortNum: gids[best].Port,
-					GRH: GlobalRoute{DGID: gids[best].GID, SGIDIndex: uint8(gids[best].Index), HopLimit: 64},
-				},
-			},
-			AttrState | AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
-		},
-		{
-			QPAttr{State: QPSRTS, Timeout: 14, RetryCnt: 7, RNRRetry: 7, SQPSN: qp.Num() & 0xffffff, MaxRdAtomic: 16},
-			AttrState | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrSQPSN | AttrMaxQPRdAtomic,
-		},
-	}
-	for _, s := range steps {
-		if qp.Type() == QPTypeUC { // nothing is acknowledged, and nothing read
-			s.mask &^= AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxQPRdAtomic
-		}
-		if err := qp.Modify(s.attr, s.mask); err != nil {
-			t.Fatal(err)
-		}
+	if err := qp.ConnectTo(local, remote, path); err != nil {
+		t.Fatal(err)
 	}
 }
 
