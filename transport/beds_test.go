@@ -75,6 +75,16 @@ func (b *bed) count(n int) int {
 	return max(n/b.slow, 1)
 }
 
+// allocs is how often f allocates in steady state, runs times on a fast machine: the least of three
+// measurements, as goroutines of tests that have ended may still allocate.
+func (b *bed) allocs(runs int, f func()) float64 {
+	n := testing.AllocsPerRun(b.count(runs)/min(b.slow, 2), f)
+	for try := 1; n > 0 && try < 3; try++ {
+		n = min(n, testing.AllocsPerRun(b.count(runs)/min(b.slow, 2), f))
+	}
+	return n
+}
+
 // patience is how long something may take that takes no time when all is well.
 func (b *bed) patience() time.Duration { return 30 * time.Second * time.Duration(min(b.slow, 2)) }
 

@@ -124,11 +124,7 @@ func testPipelineAllocs(t *testing.T, b *bed) {
 	for range 100 {
 		round()
 	}
-	n := testing.AllocsPerRun(b.count(1000)/min(b.slow, 2), round)
-	for try := 1; n > 0 && try < 3; try++ { // goroutines of earlier tests may still allocate
-		n = testing.AllocsPerRun(b.count(1000)/min(b.slow, 2), round)
-	}
-	if n > 0 {
+	if n := b.allocs(1000, round); n > 0 {
 		t.Errorf("%v allocations for %d calls", n, len(calls))
 	}
 }
