@@ -65,7 +65,7 @@ func (c crcCase) run(t *testing.T, change func(from side, fpdu []byte)) (result,
 		var at string
 		r, at = startRpingServer(t, p, addr, "-v", "-S", strconv.Itoa(crcSize))
 		wire.passTo(at)
-		r.awaitListening()
+		r.awaitListening("futex")
 		cl := &rping.Client{Provider: f, Count: crcPings, Validate: true, Size: crcSize}
 		n, err := cl.Run(testContext(t), net.JoinHostPort(addr, port))
 		got = result{n, err}

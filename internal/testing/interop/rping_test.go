@@ -4,17 +4,14 @@ package interop
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -321,140 +318,40 @@ func portOf(l fabric.Listener) string {
 	return port
 }
 
-// A program is a running rping.
-type program struct {
-	t      *testing.T
-	args   []string
-	deaf   bool
-	exited chan struct{}
-
-	// Valid after it has exited.
-	stdout, stderr *notes
-	err            error
-
-	mu     sync.Mutex
-	cmd    *exec.Cmd
-	killed bool
-	again  bool // start it once more
-}
-
-// rpingCollision is rping's output after a collision. It does not exit then.
-const rpingCollision = "rdma_connect: Address already in use"
-
-// startRping starts rping, and kills it at the end of the test. It is restarted after a
-// collision.
+// startRping starts rping.
 func startRping(t *testing.T, kind string, args ...string) *program {
 	t.Helper()
-	r := &program{t: t, args: args, exited: make(chan struct{})}
-	path := requireProgram(t, kind, "rping", "rdmacm-utils")
-	if err := r.start(path); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(r.exited)
-		for {
-			r.err = r.cmd.Wait()
-			if !strings.Contains(r.stderr.String(), rpingCollision) && !r.restarts() {
-				return
-			}
-			if err := r.start(path); err != nil {
-				r.err = err
-				return
-			}
-		}
-	}()
-	t.Cleanup(r.kill)
-	return r
+	return startProgram(t, kind, "rping", "rdmacm-utils", args...)
 }
 
-// start starts rping, unless it was to be killed.
-func (r *program) start(path string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.killed {
-		return errors.New("rping is not started again")
-	}
-	cmd := exec.Command(path, r.args...)
-	r.stdout, r.stderr = new(notes), new(notes)
-	r.stderr.look = func(b []byte) {
-		if bytes.Contains(b, []byte(rpingCollision)) {
-			cmd.Process.Kill()
-		}
-	}
-	cmd.Stdout, cmd.Stderr = r.stdout, r.stderr
-	r.cmd = cmd
-	return cmd.Start()
-}
-
-// kill kills rping and waits for its exit.
-func (r *program) kill() {
-	r.mu.Lock()
-	r.killed = true
-	if r.cmd.Process != nil {
-		r.cmd.Process.Kill()
-	}
-	r.mu.Unlock()
-	<-r.exited
-}
-
-// restart kills rping, which is then started again.
-func (r *program) restart() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.again = true
-	r.cmd.Process.Kill()
-}
-
-func (r *program) restarts() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	again := r.again
-	r.again = false
-	return again
-}
-
-// Notes capture the output of a program.
-type notes struct {
-	buf  bytes.Buffer
-	look func(b []byte) // at all that is there, whenever there is more
-}
-
-func (n *notes) Write(b []byte) (int, error) {
-	n.buf.Write(b)
-	if n.look != nil {
-		n.look(n.buf.Bytes())
-	}
-	return len(b), nil
-}
-
-func (n *notes) String() string { return n.buf.String() }
-
-// nextPort is the next port for rping. The kernel does not assign ports from this range.
+// nextPort is the next port for servers of others. The kernel does not assign ports from this range.
 var nextPort atomic.Int32
+
+// freePort returns a port at addr for a server of others.
+func freePort(addr string) string {
+	for {
+		port := strconv.Itoa(rping.Port + int(nextPort.Add(1)))
+		if l, err := net.Listen("tcp", net.JoinHostPort(addr, port)); err == nil { // or else another process has it
+			l.Close()
+			return port
+		}
+	}
+}
 
 // startRpingServer starts rping as a server at addr, on a new port.
 func startRpingServer(t *testing.T, p provider, addr string, args ...string) (r *program, at string) {
 	t.Helper()
-	port := ""
-	for at == "" {
-		port = strconv.Itoa(rping.Port + int(nextPort.Add(1)))
-		l, err := net.Listen("tcp", net.JoinHostPort(addr, port))
-		if err != nil {
-			continue // in use by another process
-		}
-		l.Close()
-		at = net.JoinHostPort(addr, port)
-	}
+	port := freePort(addr)
 	r = startRping(t, p.peer, append([]string{"-s", "-a", addr, "-p", port}, args...)...)
 	r.deaf = p.deaf
-	return r, at
+	return r, net.JoinHostPort(addr, port)
 }
 
 // pingFrom runs our client, as soon as rping listens.
 func (r *program) pingFrom(ctx context.Context, c *rping.Client, at string) (int, error) {
 	r.t.Helper()
 	for tries := 2; ; {
-		r.awaitListening()
+		r.awaitListening("futex")
 		n, err := runHeard(ctx, c, at, r.deaf && tries > 0)
 		var se *rping.SetupError
 		switch {
@@ -475,18 +372,18 @@ func (r *program) pingFrom(ctx context.Context, c *rping.Client, at string) (int
 	}
 }
 
-// awaitListening returns when rping's server listens. rping does not report it; but when its
-// main thread waits for a semaphore, it waits for a client (proc(5), wchan). Trying to connect
+// awaitListening returns when a server listens. It does not report it; but when its main thread waits
+// in the kernel's function where, it waits for a client (proc(5), wchan). Trying to connect
 // instead would disturb siw: a connection that arrives during rdma_listen hangs, and with it
 // all later ones. If the kernel does not provide wchan, awaitListening waits for a fixed time.
-func (r *program) awaitListening() {
+func (r *program) awaitListening(where string) {
 	r.mu.Lock()
 	wchan := fmt.Sprintf("/proc/%d/wchan", r.cmd.Process.Pid)
 	r.mu.Unlock()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for late := time.After(2 * time.Second); ; {
-		if b, _ := os.ReadFile(wchan); bytes.Contains(b, []byte("futex")) {
+		if b, _ := os.ReadFile(wchan); bytes.Contains(b, []byte(where)) {
 			return
 		}
 		select {
@@ -499,35 +396,14 @@ func (r *program) awaitListening() {
 	}
 }
 
-// wantExit wants rping to exit by itself, and otherwise kills it.
-func (r *program) wantExit() {
-	r.t.Helper()
-	select {
-	case <-r.exited:
-	case <-time.After(patience):
-		r.kill()
-		r.t.Errorf("rping has not exited by itself: %s", r.state())
-	}
-}
-
-// wantSuccess wants rping to exit successfully. At its end one of its threads closes the channel from which another
+// wantSuccess wants the program to exit successfully. At its end one of rping's threads closes the channel from which another
 // reads events; if that one is late, it ends the process with an error. What was said before counts.
 func (r *program) wantSuccess() {
 	r.t.Helper()
 	r.wantExit()
 	if r.err != nil && !strings.HasSuffix(strings.TrimSpace(r.stderr.String()), "rdma_get_cm_event: Bad file descriptor") {
-		r.t.Errorf("rping failed: %s", r.state())
+		r.t.Errorf("%s failed: %s", r.name, r.state())
 	}
-}
-
-// state describes the exit of rping for messages, with the end of its output.
-func (r *program) state() string {
-	s := fmt.Sprintf("%v: %v\n%s", r.cmd, cmp.Or[any](r.err, "exit status 0"), r.stderr.String())
-	lines := strings.SplitAfter(r.stdout.String(), "\n")
-	for _, line := range lines[max(0, len(lines)-4):] {
-		s += fmt.Sprintf("%.100s\n", strings.TrimSuffix(line, "\n"))
-	}
-	return s
 }
 
 // wantTexts wants rping to have printed the texts of count pings.
