@@ -107,21 +107,24 @@ func (RDMACore) ResolveRoute(id *CMID, timeout int) syscall.Errno {
 func (RDMACore) CMCreateQP(id *CMID, pd *PD, init QPInit) (*QP, QPCap, syscall.Errno) {
 	a := init.c()
 	ret, err := C.rdma_create_qp(id.c(), pd.c(), &a)
-	return created(id, &a, result(ret, err))
+	return created(id, capOf(&a.cap), result(ret, err))
 }
 
-// CMCreateQPEx calls rdma_create_qp_ex. ops is of enum ibv_qp_create_send_ops_flags.
-func (RDMACore) CMCreateQPEx(id *CMID, pd *PD, init QPInit, ops uint64) (*QP, QPCap, syscall.Errno) {
-	a := init.c()
-	ret, err := C.rr_cm_create_qp_ex(id.c(), pd.c(), &a, C.uint64_t(ops))
-	return created(id, &a, result(ret, err))
+// CMCreateQPEx calls rdma_create_qp_ex with init.Ex.
+func (RDMACore) CMCreateQPEx(id *CMID, pd *PD, init QPInit) (*QP, QPCap, syscall.Errno) {
+	var errno syscall.Errno
+	given := init.ex(pd, func(a *C.struct_ibv_qp_init_attr_ex) {
+		ret, err := C.rdma_create_qp_ex(id.c(), a)
+		errno = result(ret, err)
+	})
+	return created(id, given, errno)
 }
 
-func created(id *CMID, a *C.struct_ibv_qp_init_attr, errno syscall.Errno) (*QP, QPCap, syscall.Errno) {
+func created(id *CMID, given QPCap, errno syscall.Errno) (*QP, QPCap, syscall.Errno) {
 	if errno != 0 {
 		return nil, QPCap{}, errno
 	}
-	return (*QP)(unsafe.Pointer(id.c().qp)), capOf(&a.cap), 0
+	return (*QP)(unsafe.Pointer(id.c().qp)), given, 0
 }
 
 // InitQPAttr calls rdma_init_qp_attr for attr.State. mask is of enum ibv_qp_attr_mask.
@@ -212,13 +215,26 @@ func (RDMACore) Establish(id *CMID) syscall.Errno {
 
 // Reject calls rdma_reject. The private data is at most 255 bytes.
 func (RDMACore) Reject(id *CMID, privateData []byte) syscall.Errno {
-	var data unsafe.Pointer
-	if len(privateData) > 0 {
-		data = C.CBytes(privateData)
-		defer C.free(data)
-	}
+	data, free := privateCopy(privateData)
+	defer free()
 	ret, err := C.rdma_reject(id.c(), data, C.uint8_t(len(privateData)))
 	return result(ret, err)
+}
+
+// RejectECE calls rdma_reject_ece.
+func (RDMACore) RejectECE(id *CMID, privateData []byte) syscall.Errno {
+	data, free := privateCopy(privateData)
+	defer free()
+	ret, err := C.rdma_reject_ece(id.c(), data, C.uint8_t(len(privateData)))
+	return result(ret, err)
+}
+
+func privateCopy(privateData []byte) (data unsafe.Pointer, free func()) {
+	if len(privateData) == 0 {
+		return nil, func() {}
+	}
+	data = C.CBytes(privateData)
+	return data, func() { C.free(data) }
 }
 
 // Disconnect calls rdma_disconnect.

@@ -21,25 +21,6 @@ struct ibv_cq *rr_create_cq_ex(struct ibv_context *context, uint32_t cqe, struct
 	return cq ? ibv_cq_ex_to_cq(cq) : NULL;
 }
 
-struct ibv_qp *rr_create_qp_ex(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops)
-{
-	struct ibv_qp_init_attr_ex ex = {
-		.send_cq = attr->send_cq,
-		.recv_cq = attr->recv_cq,
-		.srq = attr->srq,
-		.cap = attr->cap,
-		.qp_type = attr->qp_type,
-		.sq_sig_all = attr->sq_sig_all,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.pd = pd,
-		.send_ops_flags = send_ops,
-	};
-	struct ibv_qp *qp = ibv_create_qp_ex(pd->context, &ex);
-
-	attr->cap = ex.cap;
-	return qp;
-}
-
 int rr_modify_cq(struct ibv_cq *cq, uint16_t count, uint16_t period)
 {
 	struct ibv_modify_cq_attr attr = {
@@ -112,6 +93,9 @@ static int add_send(struct ibv_qp_ex *qp, const struct rr_send_wr *wr, struct ib
 	case IBV_WR_ATOMIC_WRITE:
 		ibv_wr_atomic_write(qp, wr->rkey, wr->remote_addr, (void *)(uintptr_t)sges[wr->first_sge].addr);
 		return 0;
+	case IBV_WR_TSO:
+		ibv_wr_send_tso(qp, (void *)(uintptr_t)wr->arg1, wr->arg2 >> 32, wr->arg2);
+		break;
 	case IBV_WR_LOCAL_INV:
 		ibv_wr_local_inv(qp, wr->imm);
 		return 0;
@@ -129,6 +113,8 @@ static int add_send(struct ibv_qp_ex *qp, const struct rr_send_wr *wr, struct ib
 	}
 	if (qp->qp_base.qp_type == IBV_QPT_UD)
 		ibv_wr_set_ud_addr(qp, (struct ibv_ah *)(uintptr_t)wr->remote_addr, wr->arg1 >> 32, wr->arg1);
+	else if (qp->qp_base.qp_type == IBV_QPT_XRC_SEND)
+		ibv_wr_set_xrc_srqn(qp, wr->srq_num);
 	return set_data(qp, wr, sges);
 }
 
@@ -137,7 +123,7 @@ void rr_post_extended(struct ibv_qp *base, const struct rr_send_wr *sends, uint3
 	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(base);
 	int err = 0;
 
-	if (!qp) { /* not of rr_create_qp_ex */
+	if (!qp) { /* not of ibv_create_qp_ex */
 		out->send_err = EINVAL;
 		return;
 	}

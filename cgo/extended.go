@@ -30,16 +30,6 @@ func (RDMACore) ModifyCQ(cq *CQ, count, period uint16) syscall.Errno {
 	return status(C.rr_modify_cq(cq.c(), C.uint16_t(count), C.uint16_t(period)))
 }
 
-// CreateQPEx calls ibv_create_qp_ex. ops is of enum ibv_qp_create_send_ops_flags.
-func (RDMACore) CreateQPEx(pd *PD, init QPInit, ops uint64) (*QP, QPCap, syscall.Errno) {
-	a := init.c()
-	qp, err := C.rr_create_qp_ex(pd.c(), &a, C.uint64_t(ops))
-	if qp == nil {
-		return nil, QPCap{}, asErrno(err)
-	}
-	return (*QP)(unsafe.Pointer(qp)), capOf(&a.cap), 0
-}
-
 // PollEx polls cq, of CreateCQEx with fields, for up to len(wcs) completions. To be called through
 // the function [PollEx].
 //

@@ -24,7 +24,7 @@ func TestLayout(t *testing.T) {
 		unsafe.Sizeof(s), unsafe.Offsetof(s.ID), unsafe.Offsetof(s.RemoteAddr), unsafe.Offsetof(s.Arg1),
 		unsafe.Offsetof(s.Arg2), unsafe.Offsetof(s.MW), unsafe.Offsetof(s.MR), unsafe.Offsetof(s.Opcode),
 		unsafe.Offsetof(s.Flags), unsafe.Offsetof(s.RKey), unsafe.Offsetof(s.Imm), unsafe.Offsetof(s.FirstSGE),
-		unsafe.Offsetof(s.NumSGE), unsafe.Offsetof(s.BindAccess), unsafe.Offsetof(s.BindAccess) + 4,
+		unsafe.Offsetof(s.NumSGE), unsafe.Offsetof(s.BindAccess), unsafe.Offsetof(s.SRQNum),
 
 		unsafe.Sizeof(r), unsafe.Offsetof(r.ID), unsafe.Offsetof(r.FirstSGE), unsafe.Offsetof(r.NumSGE),
 

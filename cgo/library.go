@@ -37,6 +37,8 @@ type Verbs interface {
 	ResolveEthL2(ctx *Context, attr *AHAttr) (mac [6]byte, vlan uint16, errno syscall.Errno)
 	AsyncFD(*Context) int
 	GetAsyncEvent(ctx *Context, out *AsyncEvent) syscall.Errno
+	QueryDeviceEx(*Context) (DeviceAttrEx, syscall.Errno)
+	QueryRawClock(*Context) (uint64, syscall.Errno)
 
 	// Protection domains, memory regions and windows, device memory.
 	AllocPD(*Context) (*PD, syscall.Errno)
@@ -59,6 +61,24 @@ type Verbs interface {
 	RKey(*MW) uint32
 	SetRKey(mw *MW, rkey uint32)
 
+	// What several processes or threads share.
+	CommandFD(*Context) int
+	PDHandle(*PD) uint32
+	MRHandle(*MR) uint32
+	DMHandle(*DM) uint32
+	ImportDevice(fd int) (*Context, syscall.Errno)
+	ImportPD(ctx *Context, handle uint32) (*PD, syscall.Errno)
+	UnimportPD(*PD)
+	ImportMR(pd *PD, handle uint32) (mr *MR, lkey, rkey uint32, errno syscall.Errno)
+	UnimportMR(*MR)
+	ImportDM(ctx *Context, handle uint32) (*DM, syscall.Errno)
+	UnimportDM(*DM)
+	AllocTD(*Context) (*TD, syscall.Errno)
+	DeallocTD(*TD) syscall.Errno
+	AllocParentDomain(ctx *Context, pd *PD, td *TD) (*PD, syscall.Errno)
+	OpenXRCD(ctx *Context, fd, flags int) (*XRCD, syscall.Errno)
+	CloseXRCD(*XRCD) syscall.Errno
+
 	// Completion channels and queues.
 	CreateCompChannel(*Context) (*CompChannel, syscall.Errno)
 	CompChannelFD(*CompChannel) int
@@ -78,12 +98,34 @@ type Verbs interface {
 	ModifySRQ(srq *SRQ, attr SRQAttr, mask int) syscall.Errno
 	QuerySRQ(*SRQ) (SRQAttr, syscall.Errno)
 	DestroySRQ(*SRQ) syscall.Errno
+	CreateSRQEx(ctx *Context, init SRQInit) (*SRQ, SRQAttr, syscall.Errno)
+	SRQNum(*SRQ) (uint32, syscall.Errno)
+	PostSRQOp(srq *SRQ, op *SRQOp, sges []SGE) syscall.Errno
 	CreateQP(pd *PD, init QPInit) (*QP, QPCap, syscall.Errno)
-	CreateQPEx(pd *PD, init QPInit, ops uint64) (*QP, QPCap, syscall.Errno)
+	CreateQPEx(ctx *Context, pd *PD, init QPInit) (*QP, QPCap, syscall.Errno)
 	QPNum(*QP) uint32
 	ModifyQP(qp *QP, attr *QPAttr, mask int) syscall.Errno
 	QueryQP(qp *QP, mask int) (QPAttr, QPCap, syscall.Errno)
 	DestroyQP(*QP) syscall.Errno
+	OpenQP(ctx *Context, xrcd *XRCD, num uint32, typ int32) (*QP, syscall.Errno)
+	QPDataInOrder(qp *QP, opcode uint32) bool
+	ModifyQPRateLimit(qp *QP, kbps, burst uint32, packet uint16) syscall.Errno
+	SetECE(qp *QP, ece ECE) syscall.Errno
+	QueryECE(*QP) (ECE, syscall.Errno)
+
+	// Raw packets: work queues, and what steers packets to them.
+	CreateWQ(ctx *Context, pd *PD, cq *CQ, wr, sge, flags uint32) (wq *WQ, num, givenWR, givenSGE uint32, errno syscall.Errno)
+	ModifyWQ(wq *WQ, mask uint32, state, current int32, flags, flagsMask uint32) syscall.Errno
+	DestroyWQ(*WQ) syscall.Errno
+	PostWQRecv(wq *WQ, recvs []RecvWR, sges []SGE) (posted int, errno syscall.Errno)
+	CreateRWQIndTable(ctx *Context, wqs []*WQ) (table *RWQIndTable, num uint32, errno syscall.Errno)
+	DestroyRWQIndTable(*RWQIndTable) syscall.Errno
+	CreateFlow(qp *QP, attr FlowAttr, specs []byte) (*Flow, syscall.Errno)
+	DestroyFlow(*Flow) syscall.Errno
+	CreateCounters(*Context) (*Counters, syscall.Errno)
+	DestroyCounters(*Counters) syscall.Errno
+	AttachCounters(c *Counters, flow *Flow, desc int32, index uint32) syscall.Errno
+	ReadCounters(c *Counters, values []uint64, flags uint32) syscall.Errno
 
 	// Address handles and multicast.
 	CreateAH(pd *PD, attr *AHAttr) (*AH, syscall.Errno)
@@ -122,13 +164,16 @@ type CM interface {
 	ResolveAddr(id *CMID, src, dst *Sockaddr, timeout int) syscall.Errno
 	ResolveRoute(id *CMID, timeout int) syscall.Errno
 	CMCreateQP(id *CMID, pd *PD, init QPInit) (*QP, QPCap, syscall.Errno)
-	CMCreateQPEx(id *CMID, pd *PD, init QPInit, ops uint64) (*QP, QPCap, syscall.Errno)
+	CMCreateQPEx(id *CMID, pd *PD, init QPInit) (*QP, QPCap, syscall.Errno)
 	InitQPAttr(id *CMID, state int32) (attr QPAttr, mask int, errno syscall.Errno)
 	TakeQP(*CMID) *QP
 	CMDestroyQP(*CMID)
 	Connect(id *CMID, p *ConnParam) syscall.Errno
 	Accept(id *CMID, p *ConnParam) syscall.Errno
 	Reject(id *CMID, privateData []byte) syscall.Errno
+	RejectECE(id *CMID, privateData []byte) syscall.Errno
+	SetLocalECE(id *CMID, ece ECE) syscall.Errno
+	RemoteECE(*CMID) (ECE, syscall.Errno)
 	Establish(*CMID) syscall.Errno
 	Disconnect(*CMID) syscall.Errno
 	Notify(id *CMID, event int32) syscall.Errno

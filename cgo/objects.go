@@ -35,6 +35,18 @@ type (
 	SRQ struct{ _ [0]byte }
 	// QP is a struct ibv_qp.
 	QP struct{ _ [0]byte }
+	// TD is a struct ibv_td.
+	TD struct{ _ [0]byte }
+	// XRCD is a struct ibv_xrcd.
+	XRCD struct{ _ [0]byte }
+	// WQ is a struct ibv_wq.
+	WQ struct{ _ [0]byte }
+	// RWQIndTable is a struct ibv_rwq_ind_table.
+	RWQIndTable struct{ _ [0]byte }
+	// Flow is a struct ibv_flow.
+	Flow struct{ _ [0]byte }
+	// Counters is a struct ibv_counters.
+	Counters struct{ _ [0]byte }
 	// EventChannel is a struct rdma_event_channel.
 	EventChannel struct{ _ [0]byte }
 	// CMID is a struct rdma_cm_id.
@@ -51,9 +63,17 @@ func (p *AH) c() *C.struct_ibv_ah           { return (*C.struct_ibv_ah)(unsafe.P
 func (p *CompChannel) c() *C.struct_ibv_comp_channel {
 	return (*C.struct_ibv_comp_channel)(unsafe.Pointer(p))
 }
-func (p *CQ) c() *C.struct_ibv_cq   { return (*C.struct_ibv_cq)(unsafe.Pointer(p)) }
-func (p *SRQ) c() *C.struct_ibv_srq { return (*C.struct_ibv_srq)(unsafe.Pointer(p)) }
-func (p *QP) c() *C.struct_ibv_qp   { return (*C.struct_ibv_qp)(unsafe.Pointer(p)) }
+func (p *TD) c() *C.struct_ibv_td     { return (*C.struct_ibv_td)(unsafe.Pointer(p)) }
+func (p *XRCD) c() *C.struct_ibv_xrcd { return (*C.struct_ibv_xrcd)(unsafe.Pointer(p)) }
+func (p *WQ) c() *C.struct_ibv_wq     { return (*C.struct_ibv_wq)(unsafe.Pointer(p)) }
+func (p *RWQIndTable) c() *C.struct_ibv_rwq_ind_table {
+	return (*C.struct_ibv_rwq_ind_table)(unsafe.Pointer(p))
+}
+func (p *Flow) c() *C.struct_ibv_flow         { return (*C.struct_ibv_flow)(unsafe.Pointer(p)) }
+func (p *Counters) c() *C.struct_ibv_counters { return (*C.struct_ibv_counters)(unsafe.Pointer(p)) }
+func (p *CQ) c() *C.struct_ibv_cq             { return (*C.struct_ibv_cq)(unsafe.Pointer(p)) }
+func (p *SRQ) c() *C.struct_ibv_srq           { return (*C.struct_ibv_srq)(unsafe.Pointer(p)) }
+func (p *QP) c() *C.struct_ibv_qp             { return (*C.struct_ibv_qp)(unsafe.Pointer(p)) }
 func (p *EventChannel) c() *C.struct_rdma_event_channel {
 	return (*C.struct_rdma_event_channel)(unsafe.Pointer(p))
 }
@@ -79,6 +99,12 @@ func (p *SRQ) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
 // Word returns the address of the queue pair, see [AsyncEvent].
 func (p *QP) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
+// Word returns the address of the work queue, see [AsyncEvent].
+func (p *WQ) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
+// Word returns the address of the counters, for the specification of a flow.
+func (p *Counters) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
 // Word returns the address of the ID, see [CMEvent].
 func (p *CMID) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }

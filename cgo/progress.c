@@ -44,6 +44,7 @@ static void fill_send(struct ibv_send_wr *to, const struct rr_send_wr *wr, struc
 	to->send_flags = wr->send_flags;
 	to->sg_list = sges + wr->first_sge;
 	to->num_sge = wr->num_sge;
+	to->qp_type.xrc.remote_srqn = wr->srq_num;
 	switch (to->opcode) {
 	case IBV_WR_SEND_WITH_INV:
 		to->invalidate_rkey = wr->imm;
@@ -85,6 +86,11 @@ static void fill_send(struct ibv_send_wr *to, const struct rr_send_wr *wr, struc
 		to->bind_mw.bind_info.addr = wr->arg1;
 		to->bind_mw.bind_info.length = wr->arg2;
 		to->bind_mw.bind_info.mw_access_flags = wr->bind_access;
+		break;
+	case IBV_WR_TSO:
+		to->tso.hdr = (void *)(uintptr_t)wr->arg1;
+		to->tso.hdr_sz = wr->arg2 >> 32;
+		to->tso.mss = wr->arg2;
 		break;
 	default:
 		break;
@@ -257,7 +263,7 @@ uint32_t rr_layout(uint32_t *out, uint32_t max)
 		sizeof(struct rr_send_wr), FIELD(rr_send_wr, wr_id), FIELD(rr_send_wr, remote_addr), FIELD(rr_send_wr, arg1),
 		FIELD(rr_send_wr, arg2), FIELD(rr_send_wr, mw), FIELD(rr_send_wr, mr), FIELD(rr_send_wr, opcode),
 		FIELD(rr_send_wr, send_flags), FIELD(rr_send_wr, rkey), FIELD(rr_send_wr, imm), FIELD(rr_send_wr, first_sge),
-		FIELD(rr_send_wr, num_sge), FIELD(rr_send_wr, bind_access), FIELD(rr_send_wr, reserved),
+		FIELD(rr_send_wr, num_sge), FIELD(rr_send_wr, bind_access), FIELD(rr_send_wr, srq_num),
 
 		sizeof(struct rr_recv_wr), FIELD(rr_recv_wr, wr_id), FIELD(rr_recv_wr, first_sge), FIELD(rr_recv_wr, num_sge),
 

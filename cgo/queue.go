@@ -8,6 +8,7 @@ package cgo
 import "C"
 
 import (
+	"runtime"
 	"syscall"
 	"unsafe"
 )
@@ -123,6 +124,20 @@ type QPInit struct {
 	Cap            QPCap
 	Type           int32 // enum ibv_qp_type
 	SigAll         bool
+	Ex             *QPInitEx // of an extended queue pair
+}
+
+// A QPInitEx is what struct ibv_qp_init_attr_ex has in addition. What is zero is not set.
+type QPInitEx struct {
+	Ops          uint64 // enum ibv_qp_create_send_ops_flags
+	XRCD         *XRCD
+	Flags        uint32 // enum ibv_qp_create_flags
+	MaxTSOHeader uint16
+	Table        *RWQIndTable
+	HashFunction uint8 // enum ibv_rx_hash_function_flags
+	HashKey      []byte
+	HashFields   uint64 // enum ibv_rx_hash_fields
+	SourceQPN    uint32
 }
 
 func (i *QPInit) c() C.struct_ibv_qp_init_attr {
@@ -132,6 +147,50 @@ func (i *QPInit) c() C.struct_ibv_qp_init_attr {
 	}
 	i.Cap.to(&a.cap)
 	return a
+}
+
+// ex calls create with the attributes of an extended queue pair in pd, which may be nil.
+func (i *QPInit) ex(pd *PD, create func(*C.struct_ibv_qp_init_attr_ex)) QPCap {
+	const withPD, withXRCD, withFlags, withTSO, withTable, withHash, withOps = 1, 2, 4, 8, 16, 32, 64
+	x := i.Ex
+	a := C.struct_ibv_qp_init_attr_ex{
+		send_cq: i.SendCQ.c(), recv_cq: i.RecvCQ.c(), srq: i.SRQ.c(), qp_type: C.enum_ibv_qp_type(i.Type), pd: pd.c(), xrcd: x.XRCD.c(),
+		create_flags: C.uint32_t(x.Flags), max_tso_header: C.uint16_t(x.MaxTSOHeader), rwq_ind_tbl: x.Table.c(),
+		source_qpn: C.uint32_t(x.SourceQPN), send_ops_flags: C.uint64_t(x.Ops),
+	}
+	if i.SigAll {
+		a.sq_sig_all = 1
+	}
+	i.Cap.to(&a.cap)
+	a.rx_hash_conf.rx_hash_function, a.rx_hash_conf.rx_hash_fields_mask = C.uint8_t(x.HashFunction), C.uint64_t(x.HashFields)
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	if key := unsafe.SliceData(x.HashKey); key != nil {
+		pin.Pin(key)
+		a.rx_hash_conf.rx_hash_key, a.rx_hash_conf.rx_hash_key_len = (*C.uint8_t)(key), C.uint8_t(len(x.HashKey))
+	}
+	for bit, set := range map[C.uint32_t]bool{
+		withPD: pd != nil, withXRCD: x.XRCD != nil, withFlags: x.Flags != 0, withTSO: x.MaxTSOHeader != 0,
+		withTable: x.Table != nil, withHash: x.HashFields != 0, withOps: x.Ops != 0,
+	} {
+		if set {
+			a.comp_mask |= bit
+		}
+	}
+	create(&a)
+	return capOf(&a.cap)
+}
+
+// CreateQPEx calls ibv_create_qp_ex with init.Ex. pd may be nil with a domain of XRC.
+func (RDMACore) CreateQPEx(ctx *Context, pd *PD, init QPInit) (out *QP, given QPCap, errno syscall.Errno) {
+	given = init.ex(pd, func(a *C.struct_ibv_qp_init_attr_ex) {
+		qp, err := C.ibv_create_qp_ex(ctx.c(), a)
+		if qp == nil {
+			errno = asErrno(err)
+		}
+		out = (*QP)(unsafe.Pointer(qp))
+	})
+	return out, given, errno
 }
 
 // CreateQP calls ibv_create_qp and returns the actual capacity.

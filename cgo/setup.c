@@ -1,6 +1,7 @@
 //go:build linux && cgo
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "verbs.h"
@@ -106,6 +107,62 @@ int rr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, uint64_t wr_id, uint32_t se
 	return ibv_bind_mw(qp, mw, &bind);
 }
 
+int rr_post_srq_op(struct ibv_srq *srq, struct rr_srq_op *op, struct ibv_sge *sges, uint32_t n)
+{
+	struct ibv_ops_wr wr = {
+		.wr_id = op->wr_id,
+		.opcode = op->opcode,
+		.flags = op->flags,
+		.tm = {
+			.unexpected_cnt = op->unexpected,
+			.handle = op->handle,
+			.add = { .recv_wr_id = op->recv_wr_id, .sg_list = sges, .num_sge = n, .tag = op->tag, .mask = op->mask },
+		},
+	}, *bad;
+	int ret = ibv_post_srq_ops(srq, &wr, &bad);
+
+	op->handle = wr.tm.handle;
+	return ret;
+}
+
+int rr_post_wq_recv(struct ibv_wq *wq, const struct rr_recv_wr *recvs, uint32_t n, struct ibv_sge *sges, uint32_t *posted)
+{
+	for (*posted = 0; *posted < n; ++*posted) {
+		const struct rr_recv_wr *from = &recvs[*posted];
+		struct ibv_recv_wr wr = { .wr_id = from->wr_id, .sg_list = sges + from->first_sge, .num_sge = from->num_sge }, *bad;
+		int ret = ibv_post_wq_recv(wq, &wr, &bad);
+
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+struct ibv_rwq_ind_table *rr_create_rwq_ind_table(struct ibv_context *context, struct ibv_wq **wqs, uint32_t n)
+{
+	struct ibv_rwq_ind_table_init_attr attr = { .ind_tbl = wqs };
+
+	while (1u << attr.log_ind_tbl_size < n)
+		attr.log_ind_tbl_size++;
+	return ibv_create_rwq_ind_table(context, &attr);
+}
+
+struct ibv_flow *rr_create_flow(struct ibv_qp *qp, const struct ibv_flow_attr *attr, const uint8_t *specs, size_t length)
+{
+	struct ibv_flow_attr *all = malloc(sizeof(*all) + length);
+	struct ibv_flow *flow;
+
+	if (!all)
+		return NULL;
+	*all = *attr;
+	all->size = sizeof(*all) + length;
+	if (length)
+		memcpy(all + 1, specs, length);
+	flow = ibv_create_flow(qp, all);
+	free(all);
+	return flow;
+}
+
 int rr_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, uint64_t context, int ps)
 {
 	return rdma_create_id(channel, id, (void *)(uintptr_t)context, ps);
@@ -114,25 +171,6 @@ int rr_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, uin
 void rr_set_context(struct rdma_cm_id *id, uint64_t context)
 {
 	id->context = (void *)(uintptr_t)context;
-}
-
-int rr_cm_create_qp_ex(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops)
-{
-	struct ibv_qp_init_attr_ex ex = {
-		.send_cq = attr->send_cq,
-		.recv_cq = attr->recv_cq,
-		.srq = attr->srq,
-		.cap = attr->cap,
-		.qp_type = attr->qp_type,
-		.sq_sig_all = attr->sq_sig_all,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.pd = pd,
-		.send_ops_flags = send_ops,
-	};
-	int ret = rdma_create_qp_ex(id, &ex);
-
-	attr->cap = ex.cap;
-	return ret;
 }
 
 int rr_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, uint32_t flags)

@@ -13,8 +13,8 @@
 struct rr_send_wr {
 	uint64_t wr_id;
 	uint64_t remote_addr; /* Read, Write, atomics; datagrams: the struct ibv_ah */
-	uint64_t arg1;        /* atomics: compare or add; bind: address; datagrams: QPN << 32 | Q_Key */
-	uint64_t arg2;        /* atomics: swap; bind: length */
+	uint64_t arg1;        /* atomics: compare or add; bind: address; datagrams: QPN << 32 | Q_Key; TSO: address of the header */
+	uint64_t arg2;        /* atomics: swap; bind: length; TSO: length of the header << 32 | MSS */
 	uint64_t mw;          /* bind: the struct ibv_mw */
 	uint64_t mr;          /* bind: the struct ibv_mr under it */
 	uint32_t opcode;      /* enum ibv_wr_opcode */
@@ -24,7 +24,7 @@ struct rr_send_wr {
 	uint32_t first_sge;
 	uint32_t num_sge;
 	uint32_t bind_access;
-	uint32_t reserved;
+	uint32_t srq_num;     /* XRC: the peer's shared receive queue */
 };
 
 struct rr_recv_wr {
@@ -71,7 +71,6 @@ struct rr_wc_ex {
 
 struct ibv_cq *rr_create_cq_ex(struct ibv_context *context, uint32_t cqe, struct ibv_comp_channel *channel, uint32_t vector,
 			       uint64_t fields, uint32_t flags);
-struct ibv_qp *rr_create_qp_ex(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops);
 int rr_modify_cq(struct ibv_cq *cq, uint16_t count, uint16_t period);
 void rr_post_extended(struct ibv_qp *qp, const struct rr_send_wr *sends, uint32_t n, struct ibv_sge *sges, struct rr_outcome *out);
 uint32_t rr_poll_extended(uint64_t cq, uint64_t fields, struct rr_wc_ex *wcs, uint32_t n, int32_t *err);
@@ -131,9 +130,24 @@ struct ibv_mw *rr_alloc_mw(struct ibv_pd *pd, int type);
 int rr_dealloc_mw(struct ibv_mw *mw);
 int rr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, uint64_t wr_id, uint32_t send_flags, struct ibv_mr *mr, uint64_t addr,
 	       uint64_t length, uint32_t access);
+
+struct rr_srq_op { /* struct ibv_ops_wr */
+	uint64_t wr_id;
+	uint64_t recv_wr_id;
+	uint64_t tag;
+	uint64_t mask;
+	int32_t opcode;
+	int32_t flags;
+	uint32_t unexpected;
+	uint32_t handle;
+};
+
+int rr_post_srq_op(struct ibv_srq *srq, struct rr_srq_op *op, struct ibv_sge *sges, uint32_t n);
+int rr_post_wq_recv(struct ibv_wq *wq, const struct rr_recv_wr *recvs, uint32_t n, struct ibv_sge *sges, uint32_t *posted);
+struct ibv_rwq_ind_table *rr_create_rwq_ind_table(struct ibv_context *context, struct ibv_wq **wqs, uint32_t n);
+struct ibv_flow *rr_create_flow(struct ibv_qp *qp, const struct ibv_flow_attr *attr, const uint8_t *specs, size_t length);
 int rr_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, uint64_t context, int ps);
 void rr_set_context(struct rdma_cm_id *id, uint64_t context);
-int rr_cm_create_qp_ex(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops);
 int rr_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, uint32_t flags);
 
 /* Calls that search for devices, see finder.c. They leave errno as the library does. */

@@ -8,8 +8,8 @@ package cgo
 type SendWR struct {
 	ID         uint64
 	RemoteAddr uint64 // Read, Write, atomics; datagrams: see [AH.Word]
-	Arg1       uint64 // atomics: compare or add; bind: address; datagrams: QPN << 32 | Q_Key
-	Arg2       uint64 // atomics: swap; bind: length in bytes
+	Arg1       uint64 // atomics: compare or add; bind: address; datagrams: QPN << 32 | Q_Key; TSO: address of the header
+	Arg2       uint64 // atomics: swap; bind: length in bytes; TSO: length of the header << 32 | MSS
 	MW         uint64 // bind: see [MW.Word]
 	MR         uint64 // bind: see [MR.Word]
 	Opcode     uint32 // enum ibv_wr_opcode
@@ -19,7 +19,7 @@ type SendWR struct {
 	FirstSGE   uint32
 	NumSGE     uint32
 	BindAccess uint32 // bind: enum ibv_access_flags
-	_          uint32
+	SRQNum     uint32 // XRC: the peer's shared receive queue
 }
 
 // A RecvWR is a work request for a receive queue, in the same way.

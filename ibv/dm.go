@@ -12,9 +12,10 @@ import (
 // regions.
 type DM struct {
 	life
-	raw  *cgo.DM
-	ctx  *Context
-	size uint64
+	raw      *cgo.DM
+	ctx      *Context
+	size     uint64
+	imported bool
 }
 
 // AllocDM allocates length bytes of device memory, aligned to 1 << logAlign bytes.
@@ -81,9 +82,16 @@ func (pd *PD) RegDMMR(dm *DM, offset, length uint64, access Access) (*MR, error)
 	}, &dm.life)
 }
 
-// Close frees the block.
+// Close frees the block, or gives up one of another process.
 //
 // Implements: int ibv_free_dm(struct ibv_dm *dm)
+// Implements: void ibv_unimport_dm(struct ibv_dm *dm)
 func (dm *DM) Close() error {
-	return dm.end("ibv_free_dm", func() syscall.Errno { return dm.ctx.lib.FreeDM(dm.raw) })
+	return dm.end("ibv_free_dm", func() syscall.Errno {
+		if dm.imported {
+			dm.ctx.lib.UnimportDM(dm.raw)
+			return 0
+		}
+		return dm.ctx.lib.FreeDM(dm.raw)
+	})
 }

@@ -61,8 +61,8 @@
 //
 // # Limitations
 //
-// Queue pairs are reliable or unreliable connections, or for datagrams: no raw packets, no XRC.
-// docs/reports/coverage.md lists every function of the library.
+// What Linux's software devices do not have, such as XRC, flows and device memory, has been tested on a
+// fake of the library alone. docs/reports/coverage.md lists every function, and how it is tested.
 //
 // The package is empty when cgo is off or the system is not Linux.
 package ibv

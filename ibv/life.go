@@ -23,12 +23,19 @@ const (
 	aCQ
 	anSRQ
 	aQP
+	aTD
+	anXRCD
+	aWQ
+	aTable
+	aFlow
+	someCounters
 	kinds
 )
 
 var kindNames = [kinds]string{
 	aContext: "device context", aPD: "protection domain", aMR: "memory region", aDM: "block of device memory", aMW: "memory window",
 	anAH: "address handle", aChannel: "completion channel", aCQ: "completion queue", anSRQ: "shared receive queue", aQP: "queue pair",
+	aTD: "thread domain", anXRCD: "XRC domain", aWQ: "work queue", aTable: "indirection table", aFlow: "flow", someCounters: "set of counters",
 }
 
 // A life tracks the use of an object. Closing an object frees its C memory, so every call
@@ -104,6 +111,29 @@ func leaveAll(lives ...*life) {
 			l.leave()
 		}
 	}
+}
+
+// do makes a call while all lives are entered.
+func (c *Context) do(call string, f func() syscall.Errno, lives ...*life) error {
+	if err := enterAll(call, lives...); err != nil {
+		return err
+	}
+	defer leaveAll(lives...)
+	if errno := f(); errno != 0 {
+		return &Error{Call: call, Device: c.device, Err: errno}
+	}
+	return nil
+}
+
+// made makes a call that creates an object. Its life begins as a child of parents.
+func (c *Context) made(call string, k kind, l *life, create func() syscall.Errno, parents ...*life) error {
+	return c.do(call, func() syscall.Errno {
+		errno := create()
+		if errno == 0 {
+			l.begin(k, c.device, parents...)
+		}
+		return errno
+	}, parents...)
 }
 
 // end closes the object with destroy. It does nothing if the object is closed, and fails

@@ -46,6 +46,7 @@ type MR struct {
 	length     uint64
 	lkey, rkey uint32
 	pin        runtime.Pinner
+	imported   bool
 }
 
 // RegMR registers buf for access by the device until Close. The memory may be Go's, which
@@ -298,8 +299,13 @@ func (mr *MR) SGE(offset uint64, length uint32) SGE {
 // is bound to the region it fails with a [*BusyError].
 //
 // Implements: int ibv_dereg_mr(struct ibv_mr *mr)
+// Implements: void ibv_unimport_mr(struct ibv_mr *mr)
 func (mr *MR) Close() error {
 	return mr.end("ibv_dereg_mr", func() syscall.Errno {
+		if mr.imported {
+			mr.ctx.lib.UnimportMR(mr.raw)
+			return 0
+		}
 		errno := mr.ctx.lib.DeregMR(mr.raw)
 		switch errno {
 		case 0:

@@ -12,8 +12,9 @@ import (
 // of their own domain. It is closed after all of them.
 type PD struct {
 	life
-	raw *cgo.PD
-	ctx *Context
+	raw      *cgo.PD
+	ctx      *Context
+	imported bool
 }
 
 // AllocPD allocates a protection domain.
@@ -40,9 +41,16 @@ func (pd *PD) Raw() *cgo.PD { return pd.raw }
 // Context returns the device of the domain.
 func (pd *PD) Context() *Context { return pd.ctx }
 
-// Close deallocates the domain.
+// Close deallocates the domain, or gives up one of another process.
 //
 // Implements: int ibv_dealloc_pd(struct ibv_pd *pd)
+// Implements: void ibv_unimport_pd(struct ibv_pd *pd)
 func (pd *PD) Close() error {
-	return pd.end("ibv_dealloc_pd", func() syscall.Errno { return pd.ctx.lib.DeallocPD(pd.raw) })
+	return pd.end("ibv_dealloc_pd", func() syscall.Errno {
+		if pd.imported {
+			pd.ctx.lib.UnimportPD(pd.raw)
+			return 0
+		}
+		return pd.ctx.lib.DeallocPD(pd.raw)
+	})
 }

@@ -27,16 +27,22 @@ const (
 	QPTypeRC QPType = 2 // reliable connection
 	QPTypeUC QPType = 3 // unreliable connection: Sends and RDMA Writes, which may be lost
 	QPTypeUD QPType = 4 // unreliable datagram: Sends of at most an MTU, each to an address of its own
+
+	QPTypeRawPacket QPType = 8  // Ethernet frames; needs CAP_NET_RAW
+	QPTypeXRCSend   QPType = 9  // an extended reliable connection's sending end
+	QPTypeXRCRecv   QPType = 10 // its other end, see [XRCD.CreateQP]
 )
 
 func (t QPType) String() string {
-	return name([]string{2: "IBV_QPT_RC", 3: "IBV_QPT_UC", 4: "IBV_QPT_UD"}, int32(t), "ibv_qp_type")
+	return name([]string{
+		2: "IBV_QPT_RC", 3: "IBV_QPT_UC", 4: "IBV_QPT_UD", 8: "IBV_QPT_RAW_PACKET", 9: "IBV_QPT_XRC_SEND", 10: "IBV_QPT_XRC_RECV",
+	}, int32(t), "ibv_qp_type")
 }
 
 // A QPInitAttr holds the attributes of a new queue pair, see ibv_create_qp(3).
 type QPInitAttr struct {
 	SendCQ *CQ
-	RecvCQ *CQ  // may be the same
+	RecvCQ *CQ  // may be the same; nil of QPTypeXRCSend, and with Table
 	SRQ    *SRQ // replaces the receive queue; may be nil
 	Cap    QPCap
 	Type   QPType // zero is QPTypeRC
@@ -45,6 +51,60 @@ type QPInitAttr struct {
 	// SendOps are the operations of an extended queue pair; zero is one that is not extended. It
 	// takes only these, and a list of work requests as a whole or not at all, see [QP.PostSend].
 	SendOps SendOps
+
+	Flags        QPCreateFlags
+	MaxTSOHeader uint16       // bytes of the header of an OpTSO
+	Table        *RWQIndTable // receives in place of a queue of its own, which sends nothing then
+	Hash         RxHash       // with Table
+	SourceQPNum  uint32       // with QPCreateSourceQPN
+}
+
+// QPCreateFlags are options of a new queue pair, see ibv_create_qp_ex(3).
+type QPCreateFlags uint32
+
+// Options of queue pairs.
+const (
+	QPCreateBlockSelfMcast QPCreateFlags = 1 << 1  // does not receive its own datagrams to a group
+	QPCreateScatterFCS     QPCreateFlags = 1 << 8  // receives the checksums of frames
+	QPCreateCVLANStripping QPCreateFlags = 1 << 9  // receives frames without their VLAN tags
+	QPCreateSourceQPN      QPCreateFlags = 1 << 10 // sends as SourceQPNum
+	QPCreatePCIPadding     QPCreateFlags = 1 << 11 // writes whole cache lines
+)
+
+// An RxHash is what a packet's queue is selected by, see ibv_create_qp_ex(3).
+type RxHash struct {
+	Function uint8  // enum ibv_rx_hash_function_flags; 1 is Toeplitz
+	Key      []byte // of the function
+	Fields   uint64 // of the packet, enum ibv_rx_hash_fields
+}
+
+// Extended reports whether it takes ibv_create_qp_ex to create the queue pair.
+func (a *QPInitAttr) Extended() bool {
+	return a.SendOps != 0 || a.Flags != 0 || a.MaxTSOHeader != 0 || a.Table != nil || a.Type == QPTypeXRCSend
+}
+
+// init is a for C.
+func (a *QPInitAttr) init() cgo.QPInit {
+	init := cgo.QPInit{Cap: cgo.QPCap(a.Cap), Type: int32(a.kind()), SigAll: a.SigAll}
+	if a.SendCQ != nil {
+		init.SendCQ = a.SendCQ.raw
+	}
+	if a.RecvCQ != nil {
+		init.RecvCQ = a.RecvCQ.raw
+	}
+	if a.SRQ != nil {
+		init.SRQ = a.SRQ.raw
+	}
+	if a.Extended() {
+		init.Ex = &cgo.QPInitEx{
+			Ops: uint64(a.SendOps), Flags: uint32(a.Flags), MaxTSOHeader: a.MaxTSOHeader, SourceQPN: a.SourceQPNum,
+			HashFunction: a.Hash.Function, HashKey: a.Hash.Key, HashFields: a.Hash.Fields,
+		}
+		if a.Table != nil {
+			init.Ex.Table = a.Table.raw
+		}
+	}
+	return init
 }
 
 // SendOps are operations of an extended queue pair, see ibv_create_qp_ex(3).
@@ -63,7 +123,7 @@ func (o Opcode) bit() SendOps {
 	switch {
 	case o == OpAtomicWrite:
 		return 1 << 12
-	case o <= OpSendWithInv:
+	case o <= OpTSO:
 		return 1 << o
 	}
 	return 0
@@ -89,12 +149,18 @@ type QP struct {
 
 // parents returns the objects that a queue pair keeps open.
 func (a *QPInitAttr) parents(pd *PD) ([]*life, error) {
-	if a.SendCQ == nil || a.RecvCQ == nil {
+	if a.Table == nil && (a.SendCQ == nil || a.RecvCQ == nil && a.Type != QPTypeXRCSend) {
 		return nil, syscall.EINVAL
 	}
-	lives := []*life{&pd.life, &a.SendCQ.life}
-	if a.RecvCQ != a.SendCQ {
+	lives := []*life{&pd.life}
+	if a.SendCQ != nil {
+		lives = append(lives, &a.SendCQ.life)
+	}
+	if a.RecvCQ != nil && a.RecvCQ != a.SendCQ {
 		lives = append(lives, &a.RecvCQ.life)
+	}
+	if a.Table != nil {
+		lives = append(lives, &a.Table.life)
 	}
 	if a.SRQ != nil {
 		lives = append(lives, &a.SRQ.life)
@@ -108,9 +174,9 @@ func (a *QPInitAttr) parents(pd *PD) ([]*life, error) {
 // Implements: struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 // Implements: struct ibv_qp *ibv_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *qp_init_attr_ex)
 func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
-	if attr.SendOps != 0 {
+	if attr.Extended() {
 		return pd.CreateQPBy("ibv_create_qp_ex", attr, func(init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
-			return pd.ctx.lib.CreateQPEx(pd.raw, init, uint64(attr.SendOps))
+			return pd.ctx.lib.CreateQPEx(pd.ctx.raw, pd.raw, init)
 		}, pd.ctx.lib.DestroyQP)
 	}
 	return pd.CreateQPBy("ibv_create_qp", attr, func(init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
@@ -125,23 +191,25 @@ func (pd *PD) CreateQPBy(call string, attr QPInitAttr, create func(cgo.QPInit) (
 	if err != nil {
 		return nil, &Error{Call: call, Device: pd.device, Err: err}
 	}
+	return pd.ctx.createQP(call, parents, attr, create, destroy)
+}
+
+func (c *Context) createQP(call string, parents []*life, attr QPInitAttr, create func(cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno), destroy func(*cgo.QP) syscall.Errno) (*QP, error) {
 	if err := enterAll(call, parents...); err != nil {
 		return nil, err
 	}
 	defer leaveAll(parents...)
-	pd.ctx.turnover.RLock()
-	defer pd.ctx.turnover.RUnlock()
-	init := cgo.QPInit{SendCQ: attr.SendCQ.raw, RecvCQ: attr.RecvCQ.raw, Cap: cgo.QPCap(attr.Cap), Type: int32(attr.kind()), SigAll: attr.SigAll}
-	if attr.SRQ != nil {
-		init.SRQ = attr.SRQ.raw
-	}
-	raw, given, errno := create(init)
+	c.turnover.RLock()
+	defer c.turnover.RUnlock()
+	raw, given, errno := create(attr.init())
 	if errno != 0 {
-		c := &attr.Cap
-		return nil, pd.ctx.memoryError(call, errno, wqBytes(c.MaxSendWR, c.MaxSendSGE, c.MaxInlineData)+wqBytes(c.MaxRecvWR, c.MaxRecvSGE, 0))
+		k := &attr.Cap
+		return nil, c.memoryError(call, errno, wqBytes(k.MaxSendWR, k.MaxSendSGE, k.MaxInlineData)+wqBytes(k.MaxRecvWR, k.MaxRecvSGE, 0))
 	}
-	qp := newQP(pd, raw, attr, QPCap(given), parents)
-	qp.destroy = destroy
+	qp := &QP{raw: raw, ctx: c, num: c.lib.QPNum(raw), typ: attr.kind(), cap: QPCap(given), destroy: destroy}
+	qp.sends.typ, qp.sends.ops, qp.sends.oneBuffer = qp.typ, attr.SendOps, attr.SendOps != 0 && c.kernelFlags
+	qp.begin(aQP, c.device, parents...)
+	c.objects.Store(raw.Word(), qp)
 	return qp, nil
 }
 
@@ -153,14 +221,6 @@ func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
 	return pd.CreateQPBy("ibv_create_qp", attr,
 		func(cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) { return raw, cgo.QPCap(attr.Cap), 0 },
 		func(*cgo.QP) syscall.Errno { return 0 })
-}
-
-func newQP(pd *PD, raw *cgo.QP, attr QPInitAttr, given QPCap, parents []*life) *QP {
-	qp := &QP{raw: raw, ctx: pd.ctx, num: pd.ctx.lib.QPNum(raw), typ: attr.kind(), cap: given}
-	qp.sends.typ, qp.sends.ops, qp.sends.oneBuffer = qp.typ, attr.SendOps, attr.SendOps != 0 && pd.ctx.kernelFlags
-	qp.begin(aQP, pd.device, parents...)
-	pd.ctx.objects.Store(raw.Word(), qp)
-	return qp
 }
 
 // Raw returns the queue pair for package cgo, valid until Close.
@@ -204,6 +264,8 @@ func (qp *QP) Cap() QPCap { return qp.cap }
 // Implements: void ibv_wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, const void *atomic_wr)
 // Implements: void ibv_wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *bind_info)
 // Implements: void ibv_wr_local_inv(struct ibv_qp_ex *qp, uint32_t invalidate_rkey)
+// Implements: void ibv_wr_send_tso(struct ibv_qp_ex *qp, void *hdr, uint16_t hdr_sz, uint16_t mss)
+// Implements: void ibv_wr_set_xrc_srqn(struct ibv_qp_ex *qp, uint32_t remote_srqn)
 // Implements: void ibv_wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t remote_qpn, uint32_t remote_qkey)
 // Implements: void ibv_wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length)
 // Implements: void ibv_wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct ibv_sge *sg_list)

@@ -42,19 +42,24 @@ type SRQ struct {
 //
 // Implements: struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *srq_init_attr)
 func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
-	const call = "ibv_create_srq"
-	if err := pd.enter(call); err != nil {
+	return pd.createSRQ("ibv_create_srq", attr, []*life{&pd.life}, func() (*cgo.SRQ, cgo.SRQAttr, syscall.Errno) {
+		return pd.ctx.lib.CreateSRQ(pd.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE})
+	})
+}
+
+func (pd *PD) createSRQ(call string, attr SRQAttr, parents []*life, create func() (*cgo.SRQ, cgo.SRQAttr, syscall.Errno)) (*SRQ, error) {
+	if err := enterAll(call, parents...); err != nil {
 		return nil, err
 	}
-	defer pd.leave()
+	defer leaveAll(parents...)
 	pd.ctx.turnover.RLock()
 	defer pd.ctx.turnover.RUnlock()
-	raw, given, errno := pd.ctx.lib.CreateSRQ(pd.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE})
+	raw, given, errno := create()
 	if errno != 0 {
 		return nil, pd.ctx.memoryError(call, errno, wqBytes(attr.MaxWR, attr.MaxSGE, 0))
 	}
 	srq := &SRQ{raw: raw, ctx: pd.ctx, attr: SRQAttr{MaxWR: given.MaxWR, MaxSGE: given.MaxSGE}}
-	srq.begin(anSRQ, pd.device, &pd.life)
+	srq.begin(anSRQ, pd.device, parents...)
 	pd.ctx.objects.Store(raw.Word(), srq)
 	return srq, nil
 }

@@ -29,6 +29,7 @@ const (
 	OpLocalInv         Opcode = 7  // RKey: unbinds a window of type 2 of this side
 	OpBindMW           Opcode = 8  // Bind
 	OpSendWithInv      Opcode = 9  // SGL, RKey: unbinds a window of type 2 of the peer
+	OpTSO              Opcode = 10 // TSO, SGL: of a raw packet queue pair
 	OpAtomicWrite      Opcode = 15 // SGL of one buffer of 8 bytes, copied while posting by extended queue pairs, to RemoteAddr, RKey
 )
 
@@ -36,7 +37,7 @@ func (o Opcode) String() string {
 	return name([]string{
 		"IBV_WR_RDMA_WRITE", "IBV_WR_RDMA_WRITE_WITH_IMM", "IBV_WR_SEND", "IBV_WR_SEND_WITH_IMM", "IBV_WR_RDMA_READ",
 		"IBV_WR_ATOMIC_CMP_AND_SWP", "IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_LOCAL_INV", "IBV_WR_BIND_MW", "IBV_WR_SEND_WITH_INV",
-		15: "IBV_WR_ATOMIC_WRITE",
+		"IBV_WR_TSO", 15: "IBV_WR_ATOMIC_WRITE",
 	}, int32(o), "ibv_wr_opcode")
 }
 
@@ -88,6 +89,14 @@ type SendWR struct {
 	Swap       uint64
 	Bind       *MWBind
 	To         *Destination // of a datagram, which has to have one
+	RemoteSRQ  uint32       // over XRC: the number of the queue that receives it, see [SRQ.Num]
+	TSO        *TSO
+}
+
+// A TSO is how a long payload becomes Ethernet frames, see ibv_post_send(3).
+type TSO struct {
+	Header []byte // of each frame, up to QPInitAttr.MaxTSOHeader bytes; copied while posting
+	MSS    uint16 // bytes of payload of each frame
 }
 
 // A Destination is where a datagram goes, see ibv_post_send(3).
@@ -196,7 +205,7 @@ func (q *sendQueue) gather(list []SendWR) error {
 		from := &list[i]
 		to := cgo.SendWR{
 			ID: from.ID, Opcode: uint32(from.Opcode), Flags: uint32(from.Flags), RKey: from.RKey, RemoteAddr: from.RemoteAddr,
-			Arg1: from.CompareAdd, Arg2: from.Swap, FirstSGE: uint32(len(q.sges)),
+			Arg1: from.CompareAdd, Arg2: from.Swap, FirstSGE: uint32(len(q.sges)), SRQNum: from.RemoteSRQ,
 		}
 		if q.ops != 0 && q.ops&from.Opcode.bit() == 0 {
 			return syscall.EOPNOTSUPP
@@ -211,6 +220,12 @@ func (q *sendQueue) gather(list []SendWR) error {
 			}
 		case OpSendWithInv, OpLocalInv:
 			to.Imm = from.RKey
+		case OpTSO:
+			if from.TSO == nil || q.typ != QPTypeRawPacket || len(from.TSO.Header) > math.MaxUint16 {
+				return syscall.EINVAL
+			}
+			q.bufs = append(q.bufs, unsafe.SliceData(from.TSO.Header))
+			to.Arg1, to.Arg2 = addrOf(from.TSO.Header), uint64(len(from.TSO.Header))<<32|uint64(from.TSO.MSS)
 		case OpBindMW:
 			if from.Bind == nil || from.Bind.MW == nil || from.Bind.MR == nil || from.Bind.MW.typ != MWType2 {
 				return syscall.EINVAL

@@ -22,14 +22,14 @@ import (
 // Implements: void rdma_destroy_qp(struct rdma_cm_id *id)
 func (id *ID) CreateQP(pd *ibv.PD, attr ibv.QPInitAttr) (*ibv.QP, error) {
 	call := "rdma_create_qp"
-	if attr.SendOps != 0 {
+	if attr.Extended() {
 		call = "rdma_create_qp_ex"
 	}
 	var closed error
 	qp, err := pd.CreateQPBy(call, attr, func(init cgo.QPInit) (qp *cgo.QP, given cgo.QPCap, errno syscall.Errno) {
 		closed = id.use(call, "", func(raw *cgo.CMID) syscall.Errno {
-			if attr.SendOps != 0 {
-				qp, given, errno = id.lib.CMCreateQPEx(raw, pd.Raw(), init, uint64(attr.SendOps))
+			if init.Ex != nil {
+				qp, given, errno = id.lib.CMCreateQPEx(raw, pd.Raw(), init)
 			} else {
 				qp, given, errno = id.lib.CMCreateQP(raw, pd.Raw(), init)
 			}
@@ -159,6 +159,33 @@ func (id *ID) InitQPAttr(state ibv.QPState) (attr ibv.QPAttr, mask ibv.AttrMask,
 // Implements: int rdma_establish(struct rdma_cm_id *id)
 func (id *ID) Establish() error {
 	return id.use("rdma_establish", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.Establish(raw) })
+}
+
+// SetLocalECE sets the options that Connect or Accept offers the peer, for a queue pair that is not of
+// [ID.CreateQP], which sees to them itself.
+//
+// Implements: int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
+func (id *ID) SetLocalECE(ece ibv.ECE) error {
+	return id.use("rdma_set_local_ece", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.SetLocalECE(raw, cgo.ECE(ece)) })
+}
+
+// RemoteECE returns the options that the peer has offered with its request or reply.
+//
+// Implements: int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
+func (id *ID) RemoteECE() (ece ibv.ECE, err error) {
+	err = id.use("rdma_get_remote_ece", "", func(raw *cgo.CMID) syscall.Errno {
+		e, errno := id.lib.RemoteECE(raw)
+		ece = ibv.ECE(e)
+		return errno
+	})
+	return ece, err
+}
+
+// RejectECE rejects a request because of the options that it offers: the peer may try without them.
+//
+// Implements: int rdma_reject_ece(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)
+func (id *ID) RejectECE(privateData []byte) error {
+	return id.use("rdma_reject_ece", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.RejectECE(raw, privateData) })
 }
 
 // NotifyEvent tells librdmacm of an event of the queue pair: of [ibv.EventCommEst], that the peer's

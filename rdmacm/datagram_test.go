@@ -282,6 +282,9 @@ func TestFakeIDCalls(t *testing.T) {
 		"rdma_create_qp_ex":    func() error { _, err := create(ibv.SendOpsOf(ibv.OpSend)); return err },
 		"rdma_init_qp_attr":    func() error { _, _, err := id.InitQPAttr(ibv.QPSInit); return err },
 		"rdma_establish":       id.Establish,
+		"rdma_set_local_ece":   func() error { return id.SetLocalECE(ibv.ECE{}) },
+		"rdma_get_remote_ece":  func() error { _, err := id.RemoteECE(); return err },
+		"rdma_reject_ece":      func() error { return id.RejectECE(nil) },
 		"rdma_notify":          func() error { return id.NotifyEvent(ibv.EventCommEst) },
 		"rdma_accept":          func() error { return id.AcceptDatagrams(rdmacm.ConnParam{}) },
 	} {
@@ -290,6 +293,13 @@ func TestFakeIDCalls(t *testing.T) {
 		if err := f(); !errors.Is(err, syscall.ENOSPC) || !slices.Equal(lib.Calls(), []string{call}) {
 			t.Errorf("%s: %v", call, err)
 		}
+	}
+	ece := ibv.ECE{VendorID: 7, Options: 9}
+	if err := id.SetLocalECE(ece); err != nil {
+		t.Error(err)
+	}
+	if got, err := id.RemoteECE(); got != ece || err != nil {
+		t.Errorf("%+v, %v", got, err)
 	}
 	if attr, mask, err := id.InitQPAttr(ibv.QPSRTR); err != nil || attr.State != ibv.QPSRTR || mask != ibv.AttrState {
 		t.Errorf("%+v, %v, %v", attr, mask, err)

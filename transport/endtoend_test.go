@@ -563,7 +563,7 @@ func testEnds(t *testing.T, b *bed) {
 }
 
 // testAllocsPerCall is exact: in steady state a call allocates nothing, at the client or at a server
-// that runs its procedure inline. A call whose context can end is watched once it has lasted a tick,
+// that runs its procedure inline. A context that can end is watched once its call has lasted a tick,
 // and the watch allocates: on slow devices that may be every call.
 func testAllocsPerCall(t *testing.T, b *bed) {
 	if raceEnabled {

@@ -53,6 +53,7 @@ type ID struct {
 	local, peer netip.AddrPort
 	qp          *QP
 	param       *cgo.ConnParam
+	ece         cgo.ECE
 
 	onDisconnect func()
 }
@@ -358,15 +359,15 @@ func (f *Library) step(call string, h *cgo.CMID, p *cgo.ConnParam, e cgo.CMEvent
 
 // CMCreateQP implements cgo.CM.
 func (f *Library) CMCreateQP(h *cgo.CMID, pd *cgo.PD, init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
-	return f.cmCreateQP("rdma_create_qp", h, pd, init, 0)
+	return f.cmCreateQP("rdma_create_qp", h, pd, init)
 }
 
 // CMCreateQPEx implements cgo.CM.
-func (f *Library) CMCreateQPEx(h *cgo.CMID, pd *cgo.PD, init cgo.QPInit, ops uint64) (*cgo.QP, cgo.QPCap, syscall.Errno) {
-	return f.cmCreateQP("rdma_create_qp_ex", h, pd, init, ops)
+func (f *Library) CMCreateQPEx(h *cgo.CMID, pd *cgo.PD, init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+	return f.cmCreateQP("rdma_create_qp_ex", h, pd, init)
 }
 
-func (f *Library) cmCreateQP(call string, h *cgo.CMID, pd *cgo.PD, init cgo.QPInit, ops uint64) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+func (f *Library) cmCreateQP(call string, h *cgo.CMID, pd *cgo.PD, init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
 	id, errno := f.use(call, h)
 	defer f.mu.Unlock()
 	if errno != 0 {
@@ -375,11 +376,10 @@ func (f *Library) cmCreateQP(call string, h *cgo.CMID, pd *cgo.PD, init cgo.QPIn
 	if id.qp != nil {
 		return nil, cgo.QPCap{}, syscall.EINVAL
 	}
-	qp, errno := f.newQP(pd, init)
+	qp, errno := f.newQP(domainOf(pd).c, pd, init)
 	if errno != 0 {
 		return nil, cgo.QPCap{}, errno
 	}
-	qp.ops = ops
 	id.qp = qp
 	return qp.handle(), qp.cap, 0
 }
@@ -416,16 +416,41 @@ func (f *Library) Accept(h *cgo.CMID, p *cgo.ConnParam) syscall.Errno {
 
 // Reject implements cgo.CM.
 func (f *Library) Reject(h *cgo.CMID, privateData []byte) syscall.Errno {
-	_, errno := f.use("rdma_reject", h)
+	return f.used("rdma_reject", h)
+}
+
+// RejectECE implements cgo.CM.
+func (f *Library) RejectECE(h *cgo.CMID, privateData []byte) syscall.Errno {
+	return f.used("rdma_reject_ece", h)
+}
+
+// SetLocalECE implements cgo.CM. The peer is the ID itself.
+func (f *Library) SetLocalECE(h *cgo.CMID, ece cgo.ECE) syscall.Errno {
+	id, errno := f.use("rdma_set_local_ece", h)
+	defer f.mu.Unlock()
+	if errno == 0 {
+		id.ece = ece
+	}
+	return errno
+}
+
+// RemoteECE implements cgo.CM.
+func (f *Library) RemoteECE(h *cgo.CMID) (cgo.ECE, syscall.Errno) {
+	id, errno := f.use("rdma_get_remote_ece", h)
+	defer f.mu.Unlock()
+	return id.ece, errno
+}
+
+// used is a call on an ID that changes nothing here.
+func (f *Library) used(call string, h *cgo.CMID) syscall.Errno {
+	_, errno := f.use(call, h)
 	f.mu.Unlock()
 	return errno
 }
 
 // Establish implements cgo.CM.
 func (f *Library) Establish(h *cgo.CMID) syscall.Errno {
-	_, errno := f.use("rdma_establish", h)
-	f.mu.Unlock()
-	return errno
+	return f.used("rdma_establish", h)
 }
 
 // Disconnect implements cgo.CM.

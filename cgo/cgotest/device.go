@@ -16,6 +16,7 @@ import (
 type Device struct {
 	Info cgo.DeviceInfo
 	Attr cgo.DeviceAttr
+	Ex   cgo.DeviceAttrEx
 	Port cgo.PortAttr
 
 	// MaxInline is how many bytes of inline data a queue pair can have.

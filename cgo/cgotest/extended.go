@@ -26,8 +26,8 @@ func (f *Library) ModifyCQ(cq *cgo.CQ, count, period uint16) syscall.Errno {
 }
 
 // CreateQPEx implements cgo.Verbs.
-func (f *Library) CreateQPEx(pd *cgo.PD, init cgo.QPInit, ops uint64) (*cgo.QP, cgo.QPCap, syscall.Errno) {
-	return f.createQP("ibv_create_qp_ex", pd, init, ops)
+func (f *Library) CreateQPEx(ctx *cgo.Context, pd *cgo.PD, init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+	return f.createQP("ibv_create_qp_ex", ctx, pd, init)
 }
 
 // complete reports whether a list is posted by ibv_wr_complete. The library would call a null pointer

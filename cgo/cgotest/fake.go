@@ -31,6 +31,7 @@ type Library struct {
 	key     uint32 // last given
 	qpNum   uint32 // last given
 	port    uint16 // last given
+	clock   uint64
 }
 
 var _ cgo.Library = (*Library)(nil)

@@ -39,6 +39,8 @@ type QP struct {
 	d      *Device
 	num    uint32
 	ops    uint64 // of an extended queue pair, see [Library.CreateQPEx]
+	ex     cgo.QPInitEx
+	ece    cgo.ECE
 	cap    cgo.QPCap
 	attr   cgo.QPAttr
 	sigAll bool
@@ -72,6 +74,9 @@ type Recv struct {
 	SGL []cgo.SGE
 	qp  *QP // nil in a shared receive queue
 }
+
+// Init is what the queue pair was created with beside its operations.
+func (qp *QP) Init() cgo.QPInitEx { return qp.ex }
 
 // Num is the number of the queue pair.
 func (qp *QP) Num() uint32 { return qp.num }
@@ -218,20 +223,31 @@ func (qp *QP) Flush() {
 }
 
 // newQP makes a queue pair. mu is held.
-func (f *Library) newQP(pd *cgo.PD, init cgo.QPInit) (*QP, syscall.Errno) {
-	d := domainOf(pd).c.d
+func (f *Library) newQP(ctx *context, pd *cgo.PD, init cgo.QPInit) (*QP, syscall.Errno) {
+	d := ctx.d
 	c := init.Cap
 	if c.MaxInlineData > d.MaxInline || c.MaxSendWR > uint32(d.Attr.MaxQPWR) || c.MaxRecvWR > uint32(d.Attr.MaxQPWR) || c.MaxSendSGE > uint32(d.Attr.MaxSGE) {
 		return nil, syscall.EINVAL
 	}
 	f.qpNum++
 	qp := &QP{f: f, d: d, num: f.qpNum, cap: c, sigAll: init.SigAll, sendCQ: f.CQ(init.SendCQ), recvCQ: f.CQ(init.RecvCQ), srq: srqOf(init.SRQ), groups: make(map[[16]byte]bool)}
-	parents := []*object{&domainOf(pd).object, &qp.sendCQ.object}
-	if qp.recvCQ != qp.sendCQ {
+	var parents []*object
+	if pd != nil {
+		parents = append(parents, &domainOf(pd).object)
+	}
+	if qp.sendCQ != nil {
+		parents = append(parents, &qp.sendCQ.object)
+	}
+	if qp.recvCQ != nil && qp.recvCQ != qp.sendCQ {
 		parents = append(parents, &qp.recvCQ.object)
 	}
 	if qp.srq != nil {
 		parents = append(parents, &qp.srq.object)
+	}
+	if x := init.Ex; x != nil {
+		qp.ops = x.Ops
+		qp.ex = *x
+		parents = append(parents, plainOf(x.XRCD), plainOf(x.Table))
 	}
 	f.begin(&qp.object, "qp", parents...)
 	f.qps[qp.num] = qp
@@ -254,6 +270,9 @@ func (f *Library) dropQP(qp *QP) syscall.Errno {
 	qp.sends, qp.recvs = nil, nil
 	if qp.d.CleansCQ {
 		for _, cq := range []*CQ{qp.sendCQ, qp.recvCQ} {
+			if cq == nil {
+				continue
+			}
 			cq.wcs = slices.DeleteFunc(cq.wcs, func(wc cgo.WCEx) bool { return wc.QPNum == qp.num })
 		}
 	}
@@ -262,20 +281,19 @@ func (f *Library) dropQP(qp *QP) syscall.Errno {
 
 // CreateQP implements cgo.Verbs.
 func (f *Library) CreateQP(pd *cgo.PD, init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
-	return f.createQP("ibv_create_qp", pd, init, 0)
+	return f.createQP("ibv_create_qp", domainOf(pd).c.handle(), pd, init)
 }
 
-func (f *Library) createQP(call string, pd *cgo.PD, init cgo.QPInit, ops uint64) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+func (f *Library) createQP(call string, ctx *cgo.Context, pd *cgo.PD, init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
 	errno := f.enter(call)
 	defer f.mu.Unlock()
 	if errno != 0 {
 		return nil, cgo.QPCap{}, errno
 	}
-	qp, errno := f.newQP(pd, init)
+	qp, errno := f.newQP(contextOf(ctx), pd, init)
 	if errno != 0 {
 		return nil, cgo.QPCap{}, errno
 	}
-	qp.ops = ops
 	return qp.handle(), qp.cap, 0
 }
 

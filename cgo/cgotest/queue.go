@@ -274,6 +274,7 @@ type sharedRecvs struct {
 	object
 	attr  cgo.SRQAttr
 	recvs []*Recv
+	tags  map[uint32]cgo.SRQOp
 }
 
 func srqOf(h *cgo.SRQ) *sharedRecvs { return (*sharedRecvs)(unsafe.Pointer(h)) }
