@@ -28,14 +28,15 @@ const (
 	QPTypeUC QPType = 3 // unreliable connection: Sends and RDMA Writes, which may be lost
 	QPTypeUD QPType = 4 // unreliable datagram: Sends of at most an MTU, each to an address of its own
 
-	QPTypeRawPacket QPType = 8  // Ethernet frames; needs CAP_NET_RAW
-	QPTypeXRCSend   QPType = 9  // an extended reliable connection's sending end
-	QPTypeXRCRecv   QPType = 10 // its other end, see [XRCD.CreateQP]
+	QPTypeRawPacket QPType = 8   // Ethernet frames; needs CAP_NET_RAW
+	QPTypeXRCSend   QPType = 9   // an extended reliable connection's sending end
+	QPTypeXRCRecv   QPType = 10  // its other end, see [XRCD.CreateQP]
+	QPTypeDriver    QPType = 255 // of the vendor's library, see [PD.WrapQP]
 )
 
 func (t QPType) String() string {
 	return name([]string{
-		2: "IBV_QPT_RC", 3: "IBV_QPT_UC", 4: "IBV_QPT_UD", 8: "IBV_QPT_RAW_PACKET", 9: "IBV_QPT_XRC_SEND", 10: "IBV_QPT_XRC_RECV",
+		2: "IBV_QPT_RC", 3: "IBV_QPT_UC", 4: "IBV_QPT_UD", 8: "IBV_QPT_RAW_PACKET", 9: "IBV_QPT_XRC_SEND", 10: "IBV_QPT_XRC_RECV", 255: "IBV_QPT_DRIVER",
 	}, int32(t), "ibv_qp_type")
 }
 

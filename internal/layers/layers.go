@@ -178,6 +178,7 @@ var Layers = []Layer{
 		Path: "examples", Pure: true, May: []string{"rpc/gen", "rpc/stream", "rpc", "transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"rpc/middleware", "transport/transporttest"},
 	},
+	{Path: "examples/verbs", May: []string{"cgo", "ibv", "rdmacm"}},
 
 	{Path: "internal/testing/testbed", May: []string{"*"}},
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpc", "rpc/rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
@@ -159,14 +160,10 @@ func (e *end) ahTo(peer ibv.QPAddr) ibv.AHAttr {
 	return ibv.AHAttr{}
 }
 
-// deviceAt opens the device that has an address.
-func deviceAt(t *testing.T, addr string) *ibv.Context {
+// device opens a device of a kind.
+func device(t *testing.T, kind string) *ibv.Context {
 	t.Helper()
-	id := newID(t, rdmacm.PortSpaceTCP)
-	if err := id.BindAddr(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)); err != nil {
-		t.Fatal(err)
-	}
-	dev, err := ibv.Open(id.Verbs().Info().Name)
+	dev, err := ibv.Open(rdmatest.Name(t, kind))
 	closing(t, dev, err)
 	return dev
 }

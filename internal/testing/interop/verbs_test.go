@@ -50,14 +50,14 @@ func TestRDMAPingpong(t *testing.T) {
 	for _, pp := range pingpongs {
 		name := fmt.Sprintf("%s/%d", pp.program, pp.size)
 		t.Run(name+"/client", func(t *testing.T) {
-			e := pp.end(t, addr)
+			e := pp.end(t)
 			port := freePort(addr)
 			p := pp.start(e, port)
 			pp.run(e, dialProgram(t, p, net.JoinHostPort(addr, port)), true)
 			p.wantSuccess()
 		})
 		t.Run(name+"/server", func(t *testing.T) {
-			e := pp.end(t, addr)
+			e := pp.end(t)
 			l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
 			closing(t, l, err)
 			_, port, _ := net.SplitHostPort(l.Addr().String())
@@ -113,9 +113,9 @@ func dialProgram(t *testing.T, p *program, addr string) net.Conn {
 	}
 }
 
-func (pp pingpong) end(t *testing.T, addr string) *end {
+func (pp pingpong) end(t *testing.T) *end {
 	t.Helper()
-	e := newEnd(t, deviceAt(t, addr), pp.size)
+	e := newEnd(t, device(t, "rxe"), pp.size)
 	if pp.qps > 1 {
 		e.srq = must(e.pd.CreateSRQ(ibv.SRQAttr{MaxWR: 64, MaxSGE: 1}))(t)
 		closing(t, e.srq, nil)

@@ -28,6 +28,20 @@ func Device(t testing.TB, kind string) (addr string) {
 	return addr
 }
 
+// Name returns the name of a device of a kind, as in "rxe0", in the same way.
+func Name(t testing.TB, kind string) string {
+	t.Helper()
+	Device(t, kind)
+	devices, err := os.ReadDir(sysfs)
+	for _, d := range devices {
+		if strings.HasPrefix(d.Name(), kind) {
+			return d.Name()
+		}
+	}
+	t.Fatalf("%s is set, and %s has no %s: %v", variable(kind, "ADDR"), sysfs, kind, err)
+	return ""
+}
+
 // Device6 returns the IPv6 address of a device of a kind. Without one the test is skipped,
 // even if the kind is required.
 func Device6(t testing.TB, kind string) (addr string) {

@@ -1,0 +1,238 @@
+//go:build linux && cgo
+
+// Package session makes reliable connections of package ibv. Their set-up travels in the headers of an
+// HTTP request and its response, as in S3 over RDMA: there is no connection manager, and authentication
+// and routing of HTTP hold for the connection too.
+//
+// The client sends the address of its queue pair and what the server may access. The server connects,
+// and answers with its own.
+//
+//	client                                          server
+//	New, Offer
+//	POST    Rdma-Queue-Pair, Rdma-Memory   ------>
+//	                                                New, Connect, Offer
+//	200     Rdma-Queue-Pair, Rdma-Memory   <------
+//	Connect
+//	Do (Send, Write, Read, atomics)        <----->  Do
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/rpcrdma/rpcrdma/ibv"
+)
+
+// The headers.
+const (
+	headerQP     = "Rdma-Queue-Pair"
+	headerMemory = "Rdma-Memory"
+)
+
+// depth is how many requests of a kind are outstanding at most.
+const depth = 16
+
+// Memory is a part of the peer's memory that this end may access.
+type Memory struct {
+	Addr   uint64
+	Length uint64
+	RKey   uint32
+}
+
+// A Session is one end of a connection.
+type Session struct {
+	// Peer is the memory that the peer offers, known after Connect.
+	Peer Memory
+
+	// Answer has all headers that Connect was called with.
+	Answer http.Header
+
+	mr       *ibv.MR
+	qp       *ibv.QP
+	path     ibv.PathAttr
+	local    ibv.QPAddr
+	send     queue
+	received queue
+	closers  []func() error
+}
+
+// A queue is a completion queue with its channel. One goroutine at a time waits for a completion.
+type queue struct {
+	mu sync.Mutex
+	ch *ibv.CompChannel
+	cq *ibv.CQ
+}
+
+// New makes an end that offers buf to the peer with these rights, and receives into nothing: a peer says
+// something by immediate data. buf belongs to the session until Close.
+func New(dev *ibv.Context, buf []byte, access ibv.Access) (s *Session, err error) {
+	s = &Session{path: ibv.PathAttr{Access: access, Depth: depth}}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	pd, err := opened(s, dev.AllocPD)
+	if err != nil {
+		return s, err
+	}
+	for _, q := range []*queue{&s.send, &s.received} {
+		if q.ch, err = opened(s, dev.CreateCompChannel); err != nil {
+			return s, err
+		}
+		if q.cq, err = opened(s, func() (*ibv.CQ, error) { return dev.CreateCQ(2*depth, q.ch, 0) }); err != nil {
+			return s, err
+		}
+	}
+	s.mr, err = opened(s, func() (*ibv.MR, error) { return pd.RegMR(buf, access|ibv.AccessLocalWrite) })
+	if err != nil {
+		return s, err
+	}
+	s.qp, err = opened(s, func() (*ibv.QP, error) {
+		return pd.CreateQP(ibv.QPInitAttr{
+			SendCQ: s.send.cq, RecvCQ: s.received.cq,
+			Cap: ibv.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1},
+		})
+	})
+	if err != nil {
+		return s, err
+	}
+	var psn [4]byte
+	rand.Read(psn[:])
+	s.local, err = s.qp.Addr(s.path, binary.BigEndian.Uint32(psn[:]))
+	return s, err
+}
+
+// opened opens an object that Close closes.
+func opened[T interface{ Close() error }](s *Session, open func() (T, error)) (T, error) {
+	o, err := open()
+	if err == nil {
+		s.closers = append(s.closers, o.Close)
+	}
+	return o, err
+}
+
+// Close ends the connection. buf is the caller's again.
+func (s *Session) Close() (err error) {
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		err = errors.Join(err, s.closers[i]())
+	}
+	s.closers = nil
+	return err
+}
+
+// Offer adds what the peer needs to connect to the headers.
+func (s *Session) Offer(h http.Header) error {
+	addr, err := s.local.MarshalText()
+	h.Set(headerQP, string(addr))
+	h.Set(headerMemory, fmt.Sprintf("%016x:%016x:%08x", s.mr.Addr(), s.mr.Len(), s.mr.RKey()))
+	return err
+}
+
+// Connect connects to the peer that has offered h. Receives for immediate data are posted.
+func (s *Session) Connect(h http.Header) error {
+	s.Answer = h
+	var peer ibv.QPAddr
+	if err := peer.UnmarshalText([]byte(h.Get(headerQP))); err != nil {
+		return err
+	}
+	if n, err := fmt.Sscanf(h.Get(headerMemory), "%x:%x:%x", &s.Peer.Addr, &s.Peer.Length, &s.Peer.RKey); n != 3 {
+		return fmt.Errorf("header %s: %w", headerMemory, err)
+	}
+	if err := s.qp.ConnectTo(s.local, peer, s.path); err != nil {
+		return err
+	}
+	return s.qp.PostRecv(make([]ibv.RecvWR, depth))
+}
+
+// Dial makes the client's end of a session with the server at url, by a POST.
+func Dial(ctx context.Context, client *http.Client, url string, dev *ibv.Context, buf []byte, access ibv.Access) (*Session, error) {
+	s, err := New(dev, buf, access)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.dial(ctx, client, url); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Session) dial(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	if err != nil {
+		return err
+	}
+	if err := s.Offer(req.Header); err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+		return fmt.Errorf("%s: %s: %s", url, resp.Status, text)
+	}
+	return s.Connect(resp.Header)
+}
+
+// Do executes a request and waits for its completion. After an error, also of ctx, the session has to
+// be closed before its memory is used again: the request may still be under way.
+func (s *Session) Do(ctx context.Context, wr ibv.SendWR) error {
+	s.send.mu.Lock() // so that the completion is the one of wr
+	defer s.send.mu.Unlock()
+	wr.Flags |= ibv.SendSignaled
+	if err := s.qp.PostSend([]ibv.SendWR{wr}); err != nil {
+		return err
+	}
+	_, err := s.send.next(ctx)
+	return err
+}
+
+// Imm waits for the peer's next Write with immediate data, and returns the data.
+func (s *Session) Imm(ctx context.Context) (uint32, error) {
+	s.received.mu.Lock()
+	defer s.received.mu.Unlock()
+	wc, err := s.received.next(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return wc.ImmData(), s.qp.PostRecv(make([]ibv.RecvWR, 1))
+}
+
+// SGE is a part of the session's own memory, for a request.
+func (s *Session) SGE(offset uint64, length uint32) []ibv.SGE {
+	return []ibv.SGE{s.mr.SGE(offset, length)}
+}
+
+// next waits for the next completion: it polls, arms the queue, polls again since one may have come
+// before the arming, and then waits for the event.
+func (q *queue) next(ctx context.Context) (wc ibv.WC, err error) {
+	var wcs [1]ibv.WC
+	for armed := false; ; {
+		n, err := q.cq.Poll(wcs[:])
+		switch {
+		case err != nil:
+			return wc, err
+		case n == 1:
+			return wcs[0], wcs[0].Err()
+		case !armed:
+			if err := q.cq.Arm(false); err != nil {
+				return wc, err
+			}
+			armed = true
+			continue
+		}
+		if _, err := q.ch.GetEvent(ctx); err != nil {
+			return wc, err
+		}
+		armed = false
+	}
+}
