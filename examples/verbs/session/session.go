@@ -4,16 +4,9 @@
 // HTTP request and its response, as in S3 over RDMA: there is no connection manager, and authentication
 // and routing of HTTP hold for the connection too.
 //
-// The client sends the address of its queue pair and what the server may access. The server connects,
-// and answers with its own.
-//
-//	client                                          server
-//	New, Offer
-//	POST    Rdma-Queue-Pair, Rdma-Memory   ------>
-//	                                                New, Connect, Offer
-//	200     Rdma-Queue-Pair, Rdma-Memory   <------
-//	Connect
-//	Do (Send, Write, Read, atomics)        <----->  Do
+// The client sends the address of its queue pair and what the server may access: [Session.Offer], a
+// POST. The server connects and answers with its own: [Session.Connect] and Offer. Then the client
+// connects, and has to send first; from then on each end executes what it likes by [Session.Do].
 package session
 
 import (
