@@ -19,6 +19,15 @@ func CVerbs(dir, command, host string, size int) Workload {
 	return cVerbs(dir, command, host, size, ProgramLimit)
 }
 
+// Extended is the C program extended in Go: lists of so many Sends and their completions, by the extended
+// API of package ibv, on the device with the given address.
+func Extended(host string, list int) Workload {
+	return Workload{
+		Name:  fmt.Sprintf("ibv/extended/list=%d/host=%s", list, host),
+		Setup: func() (*Instance, error) { return extendedQueues(host, list) },
+	}
+}
+
 func cVerbs(dir, command, host string, size int, limit time.Duration) Workload {
 	args := strings.Fields(command)
 	path := filepath.Join(dir, args[0])

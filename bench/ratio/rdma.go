@@ -136,6 +136,12 @@ func (d *device) pairs() []measure.Pair {
 	}...)
 	switch d.kind {
 	case "rxe":
+		for _, list := range []int{1, 16, 64} {
+			pairs = append(pairs, measure.Pair{
+				ID: row(fmt.Sprintf("ext %d", list)), What: fmt.Sprintf("lists of %d Sends and their completions by the extended API of ibv, over the same in C", list),
+				A: bench.Extended(d.host, list), B: []bench.Workload{d.c1(fmt.Sprintf("extended -d %d", list), 0)}, Floor: 1.15, Want: 1.05,
+			})
+		}
 		small := d.c(fmt.Sprintf("stream -o write -d 4 -s %d", 64*kib), 64*kib)
 		pairs = append(pairs,
 			measure.Pair{ID: row("8a"), Goal: 8, What: "1 MiB read through a write chunk through a memory window, 4 outstanding, over Writes in C", Kind: rate, A: bench.PushWith(d.windowed, kept, mib, 4), B: writes[:2], Floor: 0.85, Want: 0.95, Longer: 2},
