@@ -38,7 +38,7 @@ func extendedQueues(host string, list int) (*Instance, error) {
 }
 
 func (in *Instance) extendedQueues(host string, list int, closing func(func() error)) error {
-	const size = 64
+	const size, maxList = 64, 64
 	dev, err := deviceOf(host)
 	if err != nil {
 		return err
@@ -58,14 +58,14 @@ func (in *Instance) extendedQueues(host string, list int, closing func(func() er
 	var qps [2]*ibv.QP
 	var addrs [2]ibv.QPAddr
 	for i := range qps {
-		cqs[i], err = dev.CreateCQEx(ibv.CQInitAttr{Entries: 2 * list, Fields: ibv.WCStandardFields})
+		cqs[i], err = dev.CreateCQEx(ibv.CQInitAttr{Entries: 2 * maxList, Fields: ibv.WCStandardFields})
 		if err != nil {
 			return err
 		}
 		closing(cqs[i].Close)
 		qps[i], err = pd.CreateQP(ibv.QPInitAttr{
 			SendCQ: cqs[i], RecvCQ: cqs[i], SendOps: ibv.SendOpsOf(ibv.OpSend),
-			Cap: ibv.QPCap{MaxSendWR: uint32(list), MaxRecvWR: uint32(list), MaxSendSGE: 1, MaxRecvSGE: 1},
+			Cap: ibv.QPCap{MaxSendWR: 2 * maxList, MaxRecvWR: 2 * maxList, MaxSendSGE: 1, MaxRecvSGE: 1}, // rxe frees places late
 		})
 		if err != nil {
 			return err
@@ -85,7 +85,7 @@ func (in *Instance) extendedQueues(host string, list int, closing func(func() er
 		sends[i] = ibv.SendWR{ID: uint64(i), Opcode: ibv.OpSend, Flags: ibv.SendSignaled, SGL: []ibv.SGE{mr.SGE(0, size)}}
 		recvs[i] = ibv.RecvWR{ID: uint64(i), SGL: []ibv.SGE{mr.SGE(size, size)}}
 	}
-	wcs := make([]ibv.WCEx, 2*list)
+	wcs := make([]ibv.WCEx, 2*maxList)
 	in.Call = func(int) error {
 		if err := errors.Join(qps[1].PostRecv(recvs), qps[0].PostSend(sends)); err != nil {
 			return err

@@ -196,13 +196,15 @@ uint32_t rr_poll_extended(uint64_t word, uint64_t fields, struct rr_wc_ex *wcs, 
 	*err = 0;
 	if (!max)
 		return 0;
-	ret = ibv_start_poll(cq, &attr);
-	if (!ret) {
+	do {
+		ret = ibv_start_poll(cq, &attr);
+		if (ret)
+			break;
 		do
 			read_wc(cq, fields, &wcs[n++]);
-		while (n < max && !(ret = ibv_next_poll(cq)));
+		while (n < max && !(fields & RR_ONE_BY_ONE) && !(ret = ibv_next_poll(cq)));
 		ibv_end_poll(cq);
-	}
+	} while (n < max && !ret);
 	if (ret && ret != ENOENT)
 		*err = ret < 0 ? -ret : ret;
 	return n;

@@ -30,6 +30,9 @@ func (RDMACore) ModifyCQ(cq *CQ, count, period uint16) syscall.Errno {
 	return status(C.rr_modify_cq(cq.c(), C.uint16_t(count), C.uint16_t(period)))
 }
 
+// OneByOne is added to the fields of PollEx for a library with a wrong ibv_next_poll.
+const OneByOne = C.RR_ONE_BY_ONE
+
 // PollEx polls cq, of CreateCQEx with fields, for up to len(wcs) completions. To be called through
 // the function [PollEx].
 //

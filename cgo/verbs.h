@@ -69,6 +69,9 @@ struct rr_wc_ex {
 	uint16_t reserved[3];
 };
 
+/* With the fields of rr_poll_extended: poll without ibv_next_poll. */
+#define RR_ONE_BY_ONE (1ull << 63)
+
 struct ibv_cq *rr_create_cq_ex(struct ibv_context *context, uint32_t cqe, struct ibv_comp_channel *channel, uint32_t vector,
 			       uint64_t fields, uint32_t flags);
 int rr_modify_cq(struct ibv_cq *cq, uint16_t count, uint16_t period);

@@ -22,7 +22,7 @@ type Context struct {
 	lent bool // librdmacm closes it
 	info DeviceInfo
 
-	kernelFlags bool // see CQ.Flags
+	rxe bool // it is rxe, with faults of its library to work around
 
 	// turnover excludes creating and destroying objects while an event is taken and its
 	// object looked up: the library reuses addresses.
@@ -104,7 +104,7 @@ func WrapOf(lib cgo.Library, raw *cgo.Context) *Context {
 func newContext(lib cgo.Library, raw *cgo.Context, info DeviceInfo) *Context {
 	const rxeVendor = 0xffffff
 	attr, errno := lib.QueryDevice(raw)
-	c := &Context{lib: lib, raw: raw, info: info, kernelFlags: errno == 0 && attr.VendorID == rxeVendor}
+	c := &Context{lib: lib, raw: raw, info: info, rxe: errno == 0 && attr.VendorID == rxeVendor}
 	c.begin(aContext, info.Name)
 	return c
 }

@@ -140,3 +140,42 @@ func startDatagrams(t *testing.T, p *pair) *Destination {
 	ah := must[*AH](t)(p.pd.CreateAH(AHAttr{IsGlobal: true, PortNum: port, GRH: GlobalRoute{DGID: gid, SGIDIndex: uint8(row), HopLimit: 64}}))
 	return &Destination{AH: ah, QPNum: p.b.qp.Num(), Qkey: testQkey}
 }
+
+// TestBatchesRDMA: polling for more completions than there are returns each of them once, also after the
+// queues have wrapped.
+func TestBatchesRDMA(t *testing.T) {
+	onQueues(t, func(t *testing.T, p *pair) {
+		const list, rounds = 5, 300
+		var wcs [8]WC
+		all := func(e *end, first uint64) {
+			for got := uint64(0); got < list; {
+				n, err := e.poll(wcs[:])
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range wcs[:n] {
+					if err := wcs[i].Err(); err != nil || wcs[i].ID != first+got {
+						t.Fatalf("completion of %d, %v; want %d", wcs[i].ID, err, first+got)
+					}
+					got++
+				}
+			}
+		}
+		for round := range uint64(rounds) {
+			sends, recvs := make([]SendWR, list), make([]RecvWR, list)
+			for i := range uint64(list) {
+				id := round*list + i
+				sends[i] = SendWR{ID: id, Opcode: OpSend, Flags: SendSignaled, SGL: p.a.sge(0, 10)}
+				recvs[i] = RecvWR{ID: id, SGL: p.b.sge(0, 10)}
+			}
+			if err := p.b.qp.PostRecv(recvs); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.a.qp.PostSend(sends); err != nil {
+				t.Fatal(err)
+			}
+			all(p.b, round*list)
+			all(p.a, round*list)
+		}
+	})
+}

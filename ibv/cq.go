@@ -92,7 +92,7 @@ func (cq *CQ) Poll(wcs []WC) (int, error) {
 	var out cgo.Outcome
 	cgo.Progress(cq.ctx.lib, nil, nil, cq.raw, nil, nil, nil, nil, unsafe.Slice((*cgo.WC)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)), 0, &out)
 	cq.leave()
-	if cq.ctx.kernelFlags {
+	if cq.ctx.rxe {
 		for i := range wcs[:out.WCs] {
 			wcs[i].Flags = userFlags(wcs[i].Flags)
 		}
@@ -109,7 +109,7 @@ func (cq *CQ) Poll(wcs []WC) (int, error) {
 // invalidated key differs: it is IBV_WC_IP_CSUM_OK in libibverbs, which reliable
 // connections never have.
 func (cq *CQ) Flags(wc *cgo.WC) WCFlags {
-	if cq.ctx.kernelFlags {
+	if cq.ctx.rxe {
 		return userFlags(WCFlags(wc.Flags))
 	}
 	return WCFlags(wc.Flags)

@@ -132,8 +132,14 @@ func (cq *CQ) PollEx(wcs []WCEx) (int, error) {
 	if !cq.extended {
 		return 0, &Error{Call: call, Device: cq.device, Err: syscall.EINVAL}
 	}
-	n, errno := cgo.PollEx(cq.ctx.lib, cq.raw, uint64(cq.fields), unsafe.Slice((*cgo.WCEx)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)))
-	if cq.ctx.kernelFlags {
+	fields := uint64(cq.fields)
+	if cq.ctx.rxe {
+		// Its ibv_next_poll, when it finds no further completion, has advanced and unlocked the queue,
+		// and ibv_end_poll does so again (rdma-core 44 to 60).
+		fields |= cgo.OneByOne
+	}
+	n, errno := cgo.PollEx(cq.ctx.lib, cq.raw, fields, unsafe.Slice((*cgo.WCEx)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)))
+	if cq.ctx.rxe {
 		for i := range wcs[:n] {
 			wcs[i].Flags = userFlags(wcs[i].Flags)
 		}

@@ -208,7 +208,7 @@ func (c *Context) createQP(call string, parents []*life, attr QPInitAttr, create
 		return nil, c.memoryError(call, errno, wqBytes(k.MaxSendWR, k.MaxSendSGE, k.MaxInlineData)+wqBytes(k.MaxRecvWR, k.MaxRecvSGE, 0))
 	}
 	qp := &QP{raw: raw, ctx: c, num: c.lib.QPNum(raw), typ: attr.kind(), cap: QPCap(given), destroy: destroy}
-	qp.sends.typ, qp.sends.ops, qp.sends.oneBuffer = qp.typ, attr.SendOps, attr.SendOps != 0 && c.kernelFlags
+	qp.sends.typ, qp.sends.ops, qp.sends.oneBuffer = qp.typ, attr.SendOps, attr.SendOps != 0 && c.rxe
 	qp.begin(aQP, c.device, parents...)
 	c.objects.Store(raw.Word(), qp)
 	return qp, nil
