@@ -24,7 +24,10 @@ type end struct {
 	cq   *ibv.CQ
 	mr   *ibv.MR
 	half int
-	srq  *ibv.SRQ // may be nil
+	srq  *ibv.SRQ         // may be nil
+	ch   *ibv.CompChannel // to wait for completions, may be nil
+	cqEx bool             // the completion queue is extended
+	peer *ibv.Destination // of datagrams
 	qps  []*ibv.QP
 
 	polled []ibv.WC // and not asked for yet
@@ -88,34 +91,62 @@ func (e *end) receive(qp *ibv.QP, id uint64, size int) {
 	}
 }
 
-// poll returns the next completion, which has succeeded, if it comes within d.
-func (e *end) poll(d time.Duration) (wc ibv.WC, ok bool) {
+// take returns the next completion, which has to come, whatever its status.
+func (e *end) take() (wc ibv.WC) {
 	e.t.Helper()
-	for late := time.Now().Add(d); len(e.polled) == 0; {
-		var wcs [16]ibv.WC
-		n, err := e.cq.Poll(wcs[:])
-		if err != nil {
-			e.t.Fatal(err)
+	armed := false
+	for late := time.Now().Add(patience); len(e.polled) == 0; {
+		if e.poll(); len(e.polled) > 0 {
+			break
 		}
-		e.polled = append(e.polled, wcs[:n]...)
-		if n == 0 && time.Now().After(late) {
-			return wc, false
+		switch {
+		case time.Now().After(late):
+			e.t.Fatal("no completion has come")
+		case e.ch == nil:
+		case !armed:
+			if err := e.cq.Arm(false); err != nil {
+				e.t.Fatal(err)
+			}
+			armed = true
+		default:
+			if _, err := e.ch.GetEvent(testContext(e.t)); err != nil {
+				e.t.Fatal(err)
+			}
+			armed = false
 		}
 	}
 	wc = e.polled[0]
 	e.polled = slices.Delete(e.polled, 0, 1)
-	if err := wc.Err(); err != nil {
-		e.t.Fatalf("request %d: %v", wc.ID, err)
-	}
-	return wc, true
+	return wc
 }
 
-// next is a completion that has to come.
+// poll takes the completions that there are.
+func (e *end) poll() {
+	e.t.Helper()
+	var err error
+	var n int
+	if e.cqEx {
+		var wcs [16]ibv.WCEx
+		n, err = e.cq.PollEx(wcs[:])
+		for i := range wcs[:n] {
+			e.polled = append(e.polled, wcs[i].WC)
+		}
+	} else {
+		var wcs [16]ibv.WC
+		n, err = e.cq.Poll(wcs[:])
+		e.polled = append(e.polled, wcs[:n]...)
+	}
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// next is a completion that has to come, of a success.
 func (e *end) next() ibv.WC {
 	e.t.Helper()
-	wc, ok := e.poll(patience)
-	if !ok {
-		e.t.Fatal("no completion has come")
+	wc := e.take()
+	if err := wc.Err(); err != nil {
+		e.t.Fatalf("request %d: %v", wc.ID, err)
 	}
 	return wc
 }
