@@ -189,7 +189,9 @@ func (s *Session) Do(ctx context.Context, wr ibv.SendWR) error {
 	return err
 }
 
-// Imm waits for the peer's next Write with immediate data, and returns the data.
+// Imm waits for the peer's next Write with immediate data, and returns the data. Neither a peer that is
+// gone nor a device that is taken away ends the wait: the latter is [ibv.EventDeviceFatal] of
+// [ibv.Context.AsyncEvent], on which a program cancels ctx.
 func (s *Session) Imm(ctx context.Context) (uint32, error) {
 	s.received.mu.Lock()
 	defer s.received.mu.Unlock()
