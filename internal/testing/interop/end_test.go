@@ -91,6 +91,22 @@ func (e *end) receive(qp *ibv.QP, id uint64, size int) {
 	}
 }
 
+// comes reports whether a success of the request with the number id comes in a sixth of the patience.
+func (e *end) comes(id uint64) bool {
+	e.t.Helper()
+	for late := time.Now().Add(patience / 6); time.Now().Before(late); {
+		e.poll()
+		if i := slices.IndexFunc(e.polled, func(wc ibv.WC) bool { return wc.ID == id }); i >= 0 {
+			if err := e.polled[i].Err(); err != nil {
+				e.t.Fatal(err)
+			}
+			e.polled = slices.Delete(e.polled, i, i+1)
+			return true
+		}
+	}
+	return false
+}
+
 // take returns the next completion, which has to come, whatever its status.
 func (e *end) take() (wc ibv.WC) {
 	e.t.Helper()

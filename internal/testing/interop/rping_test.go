@@ -174,7 +174,8 @@ func testInARow(t *testing.T, p provider) {
 	missed := 0
 	for i := range times {
 		n, err := runHeard(testContext(t), c, at, p.deaf)
-		if missed < times/50 && errors.Is(err, errDeaf) {
+		// A port that siw uses again a moment later may meet what is left of its last connection.
+		if missed < times/50 && (errors.Is(err, errDeaf) || p.deaf && errors.Is(err, syscall.ECONNRESET)) {
 			missed++
 			t.Logf("connection %d: %v", i, err)
 		} else if n != 1 || err != nil {
