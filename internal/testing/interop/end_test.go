@@ -43,7 +43,11 @@ func newEnd(t *testing.T, dev *ibv.Context, size int) *end {
 	closing(t, e.pd, err)
 	e.cq, err = dev.CreateCQ(2048, nil, 0)
 	closing(t, e.cq, err)
-	e.mr, err = e.pd.RegMR(make([]byte, 2*e.half), ibv.AccessLocalWrite|ibv.AccessRemoteWrite|ibv.AccessRemoteRead)
+	access := ibv.AccessLocalWrite | ibv.AccessRemoteWrite | ibv.AccessRemoteRead
+	if dev.Info().Transport == ibv.TransportIB {
+		access |= ibv.AccessRemoteAtomic
+	}
+	e.mr, err = e.pd.RegMR(make([]byte, 2*e.half), access)
 	closing(t, e.mr, err)
 	return e
 }
@@ -52,7 +56,7 @@ func newEnd(t *testing.T, dev *ibv.Context, size int) *end {
 func (e *end) attr(typ ibv.QPType) ibv.QPInitAttr {
 	return ibv.QPInitAttr{
 		Type: typ, SendCQ: e.cq, RecvCQ: e.cq, SRQ: e.srq,
-		Cap: ibv.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap: ibv.QPCap{MaxSendWR: 64, MaxRecvWR: 128, MaxSendSGE: 1, MaxRecvSGE: 1},
 	}
 }
 
