@@ -169,14 +169,18 @@ func (i *QPInit) ex(pd *PD, create func(*C.struct_ibv_qp_init_attr_ex)) QPCap {
 		pin.Pin(key)
 		a.rx_hash_conf.rx_hash_key, a.rx_hash_conf.rx_hash_key_len = (*C.uint8_t)(key), C.uint8_t(len(x.HashKey))
 	}
-	for bit, set := range map[C.uint32_t]bool{
-		withPD: pd != nil, withXRCD: x.XRCD != nil, withFlags: x.Flags != 0, withTSO: x.MaxTSOHeader != 0,
-		withTable: x.Table != nil, withHash: x.HashFields != 0, withOps: x.Ops != 0,
-	} {
+	with := func(bit C.uint32_t, set bool) {
 		if set {
 			a.comp_mask |= bit
 		}
 	}
+	with(withPD, pd != nil)
+	with(withXRCD, x.XRCD != nil)
+	with(withFlags, x.Flags != 0)
+	with(withTSO, x.MaxTSOHeader != 0)
+	with(withTable, x.Table != nil)
+	with(withHash, x.HashFields != 0)
+	with(withOps, x.Ops != 0)
 	create(&a)
 	return capOf(&a.cap)
 }

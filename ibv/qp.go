@@ -55,7 +55,7 @@ type QPInitAttr struct {
 
 	Flags        QPCreateFlags
 	MaxTSOHeader uint16       // bytes of the header of an OpTSO
-	Table        *RWQIndTable // receives in place of a queue of its own, which sends nothing then
+	Table        *RWQIndTable // receives in place of RecvCQ; such a queue pair sends nothing
 	Hash         RxHash       // with Table
 	SourceQPNum  uint32       // with QPCreateSourceQPN
 }
@@ -72,7 +72,7 @@ const (
 	QPCreatePCIPadding     QPCreateFlags = 1 << 11 // writes whole cache lines
 )
 
-// An RxHash is what a packet's queue is selected by, see ibv_create_qp_ex(3).
+// An RxHash selects the queue of a packet, see ibv_create_qp_ex(3).
 type RxHash struct {
 	Function uint8  // enum ibv_rx_hash_function_flags; 1 is Toeplitz
 	Key      []byte // of the function
@@ -84,7 +84,7 @@ func (a *QPInitAttr) Extended() bool {
 	return a.SendOps != 0 || a.Flags != 0 || a.MaxTSOHeader != 0 || a.Table != nil || a.Type == QPTypeXRCSend
 }
 
-// init is a for C.
+// init converts a for C.
 func (a *QPInitAttr) init() cgo.QPInit {
 	init := cgo.QPInit{Cap: cgo.QPCap(a.Cap), Type: int32(a.kind()), SigAll: a.SigAll}
 	if a.SendCQ != nil {

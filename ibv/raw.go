@@ -3,6 +3,7 @@
 package ibv
 
 import (
+	"slices"
 	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
@@ -65,6 +66,7 @@ type WQ struct {
 	ctx        *Context
 	num        uint32
 	maxWR, sge uint32
+	recvs      recvQueue
 }
 
 // CreateWQ creates a work queue for receives, in WQSReset.
@@ -110,18 +112,15 @@ func (wq *WQ) PostRecv(list []RecvWR) error {
 		return &PostError{Call: call, Device: wq.device, Err: ErrClosed}
 	}
 	defer wq.leave()
-	var wrs []cgo.RecvWR
-	var sges []cgo.SGE
-	for i := range list {
-		first := uint32(len(sges))
-		var err error
-		if sges, err = appendSGL(sges, list[i].SGL); err != nil {
-			return &PostError{Call: call, Device: wq.device, Err: err}
-		}
-		wrs = append(wrs, cgo.RecvWR{ID: list[i].ID, FirstSGE: first, NumSGE: uint32(len(sges)) - first})
+	wq.recvs.mu.Lock()
+	defer wq.recvs.mu.Unlock()
+	err := wq.recvs.gather(list)
+	n, errno := wq.ctx.lib.PostWQRecv(wq.raw, wq.recvs.wrs, wq.recvs.sges)
+	if errno != 0 {
+		err = errno
 	}
-	if n, errno := wq.ctx.lib.PostWQRecv(wq.raw, wrs, sges); errno != 0 {
-		return &PostError{Call: call, Device: wq.device, Index: n, Err: errno}
+	if err != nil {
+		return &PostError{Call: call, Device: wq.device, Index: n, Err: err}
 	}
 	return nil
 }
@@ -152,6 +151,9 @@ func (c *Context) CreateRWQIndTable(wqs ...*WQ) (*RWQIndTable, error) {
 	}
 	table := &RWQIndTable{ctx: c}
 	parents, raws := []*life{&c.life}, make([]*cgo.WQ, len(wqs))
+	if slices.Contains(wqs, nil) {
+		return nil, &Error{Call: call, Device: c.device, Err: syscall.EINVAL}
+	}
 	for i, wq := range wqs {
 		parents, raws[i] = append(parents, &wq.life), wq.raw
 	}

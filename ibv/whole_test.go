@@ -103,6 +103,7 @@ func TestFakeRareObjects(t *testing.T) {
 	for name, f := range map[string]func() error{
 		"a work queue without completions": func() error { _, err := s.pd.CreateWQ(WQInitAttr{}); return err },
 		"an empty table":                   func() error { _, err := s.c.CreateRWQIndTable(); return err },
+		"a table of nothing":               func() error { _, err := s.c.CreateRWQIndTable(nil, nil); return err },
 		"a table of three":                 func() error { _, err := s.c.CreateRWQIndTable(make([]*WQ, 3)...); return err },
 		"counting by nothing":              func() error { _, err := s.qp.CreateFlow(FlowAttr{Specs: []FlowSpec{FlowCount{}}}); return err },
 		"256 conditions": func() error {

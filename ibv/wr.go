@@ -340,14 +340,7 @@ type recvQueue struct {
 func (q *recvQueue) post(lib cgo.Library, qp *cgo.QP, srq *cgo.SRQ, list []RecvWR) (posted int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.wrs, q.sges = q.wrs[:0], q.sges[:0]
-	for i := range list {
-		first := uint32(len(q.sges))
-		if q.sges, err = appendSGL(q.sges, list[i].SGL); err != nil {
-			break
-		}
-		q.wrs = append(q.wrs, cgo.RecvWR{ID: list[i].ID, FirstSGE: first, NumSGE: uint32(len(q.sges)) - first})
-	}
+	err = q.gather(list)
 	var out cgo.Outcome
 	if len(q.wrs) > 0 {
 		cgo.Progress(lib, qp, srq, nil, nil, q.wrs, nil, q.sges, nil, 0, &out)
@@ -356,6 +349,19 @@ func (q *recvQueue) post(lib cgo.Library, qp *cgo.QP, srq *cgo.SRQ, list []RecvW
 		err = syscall.Errno(out.RecvErr)
 	}
 	return int(out.Recvs), err
+}
+
+// gather converts the list up to its end or an invalid receive. mu is held.
+func (q *recvQueue) gather(list []RecvWR) (err error) {
+	q.wrs, q.sges = q.wrs[:0], q.sges[:0]
+	for i := range list {
+		first := uint32(len(q.sges))
+		if q.sges, err = appendSGL(q.sges, list[i].SGL); err != nil {
+			return err
+		}
+		q.wrs = append(q.wrs, cgo.RecvWR{ID: list[i].ID, FirstSGE: first, NumSGE: uint32(len(q.sges)) - first})
+	}
+	return nil
 }
 
 // appendSGL appends a gather or scatter list. Empty buffers are left out: a length of zero
