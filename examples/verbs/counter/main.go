@@ -55,16 +55,14 @@ type server struct {
 func newServer(dev *ibv.Context) *server { return &server{dev: dev, counter: make([]byte, 8)} }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	end, err := session.New(s.dev, s.counter, ibv.AccessRemoteAtomic)
-	if err == nil {
-		s.mu.Lock()
-		s.sessions = append(s.sessions, end)
-		s.mu.Unlock()
-		err = errors.Join(end.Connect(r.Header), end.Offer(w.Header()))
-	}
+	end, err := session.Accept(w, r, s.dev, s.counter, ibv.AccessRemoteAtomic)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions = append(s.sessions, end)
 }
 
 // close ends all sessions.

@@ -143,14 +143,14 @@ func (s *server) put(key, value string) {
 }
 
 func (s *server) begin(w http.ResponseWriter, r *http.Request) error {
-	end, err := session.New(s.dev, s.table, ibv.AccessRemoteRead)
+	end, err := session.Accept(w, r, s.dev, s.table, ibv.AccessRemoteRead)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.sessions = append(s.sessions, end)
-	s.mu.Unlock()
-	return errors.Join(end.Connect(r.Header), end.Offer(w.Header()))
+	return nil
 }
 
 // close ends all sessions.

@@ -124,11 +124,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *server) begin(w http.ResponseWriter, r *http.Request) error {
 	e := &end{buf: make([]byte, maxObject)}
 	var err error
-	if e.Session, err = session.New(s.dev, e.buf, 0); err != nil {
+	if e.Session, err = session.Accept(w, r, s.dev, e.buf, 0); err != nil {
 		return err
-	}
-	if err := errors.Join(e.Connect(r.Header), e.Offer(w.Header())); err != nil {
-		return errors.Join(err, e.Close())
 	}
 	token := rand.Text()
 	w.Header().Set(headerSession, token)
@@ -146,7 +143,7 @@ func (s *server) put(e *end, w http.ResponseWriter, r *http.Request) {
 	}
 	err = e.Do(r.Context(), ibv.SendWR{Opcode: ibv.OpRDMARead, RemoteAddr: e.Peer.Addr, RKey: e.Peer.RKey, SGL: e.SGE(0, uint32(n))})
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadGateway)
+		s.fail(e, w, r, err)
 		return
 	}
 	s.mu.Lock()
@@ -173,10 +170,18 @@ func (s *server) get(e *end, w http.ResponseWriter, r *http.Request) {
 		Opcode: ibv.OpRDMAWriteWithImm, Imm: uint32(number), RemoteAddr: e.Peer.Addr, RKey: e.Peer.RKey, SGL: e.SGE(0, uint32(len(object))),
 	})
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadGateway)
+		s.fail(e, w, r, err)
 		return
 	}
 	w.Header().Set(headerLength, strconv.Itoa(len(object)))
+}
+
+// fail ends a session after a request that failed, and may still be using its memory.
+func (s *server) fail(e *end, w http.ResponseWriter, r *http.Request, err error) {
+	s.mu.Lock()
+	delete(s.sessions, r.Header.Get(headerSession))
+	s.mu.Unlock()
+	http.Error(w, errors.Join(err, e.Close()).Error(), http.StatusBadGateway)
 }
 
 // close ends all sessions.

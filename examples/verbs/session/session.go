@@ -144,6 +144,19 @@ func (s *Session) Connect(h http.Header) error {
 	return s.qp.PostRecv(make([]ibv.RecvWR, depth))
 }
 
+// Accept makes the server's end of a session that a POST asks for, and answers with what the client needs
+// to connect. The caller answers an error.
+func Accept(w http.ResponseWriter, r *http.Request, dev *ibv.Context, buf []byte, access ibv.Access) (*Session, error) {
+	s, err := New(dev, buf, access)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(s.Connect(r.Header), s.Offer(w.Header())); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
 // Dial makes the client's end of a session with the server at url, by a POST.
 func Dial(ctx context.Context, client *http.Client, url string, dev *ibv.Context, buf []byte, access ibv.Access) (*Session, error) {
 	s, err := New(dev, buf, access)

@@ -21,13 +21,7 @@ func serving(t *testing.T, dev *ibv.Context, buf []byte) (url string, session <-
 	t.Helper()
 	made := make(chan *Session, 1)
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s, err := New(dev, buf, ibv.AccessRemoteWrite|ibv.AccessRemoteRead)
-		if err == nil {
-			err = s.Connect(r.Header)
-		}
-		if err == nil {
-			err = s.Offer(w.Header())
-		}
+		s, err := Accept(w, r, dev, buf, ibv.AccessRemoteWrite|ibv.AccessRemoteRead)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
