@@ -492,7 +492,7 @@ func gids(t *testing.T, dev *ibv.Context) {
 		}
 	}
 	if len(table) == 0 {
-		t.Error("there is none")
+		t.Error("the table is empty")
 	}
 }
 

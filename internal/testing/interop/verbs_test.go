@@ -369,14 +369,7 @@ func serveCmtime(t *testing.T, l *rdmacm.ID, p *program) {
 			continue // of a program that is being started again
 		}
 		conns++
-		go func() {
-			for {
-				if ev, err := id.Event(all); err != nil || ev.Type == rdmacm.EventDisconnected {
-					id.Disconnect()
-					return
-				}
-			}
-		}()
+		hangUp(all, id)
 	}
 	if conns < manyConns {
 		t.Errorf("%d connections, want %d", conns, manyConns)
