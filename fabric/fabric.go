@@ -52,7 +52,9 @@ package fabric
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"os"
 )
 
 // A Provider makes connections on one kind of adapter. There is no registry: a program creates
@@ -163,6 +165,10 @@ type Conn interface {
 	// peer can access all of it from now on.
 	RegMR(buf []byte, access Access) (MR, error)
 
+	// RegForeign is RegMR for memory that is no Go slice. What the adapter cannot reach it refuses:
+	// devices with an error of the system, such as EOPNOTSUPP, others with a *CapabilityError.
+	RegForeign(mem Foreign, access Access) (MR, error)
+
 	// AllocMW allocates an unbound memory window.
 	AllocMW() (MW, error)
 
@@ -227,12 +233,13 @@ type Segment struct {
 
 // An MR is a registered memory region.
 type MR interface {
-	// Bytes returns the memory, which stays the caller's, and LKey its local key, for an SGE.
+	// Bytes returns the memory, which stays the caller's, nil if it is foreign, and LKey its local
+	// key, for an SGE.
 	Bytes() []byte
 	LKey() uint32
 
-	// Segment identifies the region, len(Bytes()) bytes, for the peer. The handle is zero if
-	// the region was registered without remote rights.
+	// Segment identifies all of the region for the peer. The handle is zero if the region was
+	// registered without remote rights.
 	Segment() Segment
 
 	// Close deregisters the region. It is a fence: after it has returned the region is neither
@@ -254,12 +261,45 @@ type MW interface {
 	Close() error
 }
 
-// An SGE is one element of a gather or scatter list: local memory inside the
-// region with the given local key: Buf and LKey. The memory is the adapter's while a request with
-// it is.
+// A Foreign is memory in place of a Go slice: an accelerator's, a C library's, a mapped file. What is
+// moved there, or from there, the adapter moves, and nothing of it passes through the memory of the
+// program. It stays where it is until it is not registered any more.
+type Foreign struct {
+	// File exports the memory: a DMA-BUF, or with adapters in software any file that can be mapped.
+	// nil: the memory is mapped in this process. The file may be closed once the memory is
+	// registered.
+	File *os.File
+	Addr uint64 // of the first byte: an offset in File, or an address of this process
+	Len  uint64 // bytes
+}
+
+// Slice returns n bytes of f from offset on. It panics if f does not have them.
+func (f Foreign) Slice(offset, n uint64) Foreign {
+	if offset > f.Len || n > f.Len-offset {
+		panic(fmt.Sprintf("fabric: %d bytes at offset %d of %d bytes of foreign memory", n, offset, f.Len))
+	}
+	return Foreign{File: f.File, Addr: f.Addr + offset, Len: n}
+}
+
+// In reports whether f is a part of another piece of foreign memory: of the same *os.File, if any.
+func (f Foreign) In(other Foreign) bool {
+	return f.File == other.File && f.Addr >= other.Addr && f.Len <= other.Len && f.Addr-other.Addr <= other.Len-f.Len
+}
+
+// An SGE is one element of a gather or scatter list: local memory inside a region. It is the adapter's
+// while a request with it is.
 type SGE struct {
-	Buf  []byte
-	LKey uint32
+	Buf     []byte   // the memory, unless it is foreign
+	LKey    uint32   // local key of the region
+	Foreign *Foreign // if not nil, the memory: part of a region of Conn.RegForeign; read until Post returns
+}
+
+// Len returns how many bytes the element has.
+func (s *SGE) Len() int {
+	if s.Foreign != nil {
+		return int(s.Foreign.Len)
+	}
+	return len(s.Buf)
 }
 
 // Opcode is the operation of a SendWR (ibv_post_send(3)).

@@ -193,6 +193,10 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 			return err
 		}
 	}
+	wrs, err := c.resolved(wrs)
+	if err != nil {
+		return err
+	}
 	st := c.state.Lock()
 	switch {
 	case st.phase == phaseOver || st.quiet:
@@ -245,7 +249,7 @@ func checkWR(wr *fabric.SendWR) error {
 	}
 	n := uint64(0)
 	for i := range wr.SGL {
-		n += uint64(len(wr.SGL[i].Buf))
+		n += uint64(wr.SGL[i].Len())
 	}
 	if n > math.MaxUint32 {
 		return &fabric.CapabilityError{Provider: name, Capability: "message of 4 GiB or more"}
@@ -255,7 +259,11 @@ func checkWR(wr *fabric.SendWR) error {
 
 // PostRecv implements fabric.Conn.
 func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
-	err := c.state.Lock().postRecv(wrs, c.attr.RecvDepth)
+	wrs, err := c.resolvedRecvs(wrs)
+	if err != nil {
+		return err
+	}
+	err = c.state.Lock().postRecv(wrs, c.attr.RecvDepth)
 	c.state.Unlock()
 	return err
 }

@@ -42,17 +42,18 @@ const (
 
 // An entry of the table is a region or a window.
 type entry struct {
-	buf    []byte
-	base   uint64 // tagged offset of buf[0]
-	epoch  uint32 // changes with every change of the entry
-	parent ref    // region that a window's memory is in; zero with LocalDMAKey
-	tweak  tweak  // makes the slots of the entry different from others
-	uses   uint32 // number of tokens drawn with this tweak
-	key    uint16
-	kind   stagKind
-	access fabric.Access
-	byPeer bool // invalidated by the peer's Send with Invalidate, and not prepared since
-	byUs   bool // invalidated by this side alone, and not prepared since
+	buf     []byte
+	base    uint64 // tagged offset of buf[0]
+	epoch   uint32 // changes with every change of the entry
+	parent  ref    // region that a window's memory is in; zero with LocalDMAKey
+	tweak   tweak  // makes the slots of the entry different from others
+	uses    uint32 // number of tokens drawn with this tweak
+	key     uint16
+	kind    stagKind
+	access  fabric.Access
+	foreign *mapping // of a region of RegForeign
+	byPeer  bool     // invalidated by the peer's Send with Invalidate, and not prepared since
+	byUs    bool     // invalidated by this side alone, and not prepared since
 }
 
 // A ref identifies an entry as it was when it was looked up. The zero ref is for memory that
@@ -71,11 +72,12 @@ type table struct {
 
 // Entries are those of a table, under the lock of table.entries.
 type entries struct {
-	gen    *atomic.Uint64 // table.gen
-	e      []entry
-	free   []uint32
-	tokens *tokens // nil before the first entry
-	live   live
+	gen      *atomic.Uint64 // table.gen
+	e        []entry
+	free     []uint32
+	tokens   *tokens // nil before the first entry
+	live     live
+	mappings map[*mapping]struct{} // of regions of foreign memory; nil before the first
 }
 
 // live counts what is open.
@@ -347,11 +349,15 @@ func (t *entries) unbind(e *entry) {
 	t.gen.Add(1)
 }
 
-// clear frees everything, for Conn.Close. It returns what was live.
+// clear frees everything, for Conn.Close, which nothing uses by then. It returns what was live.
 func (t *table) clear() live {
 	l := t.entries.Lock()
 	defer t.entries.Unlock()
 	was := l.live
+	for m := range l.mappings {
+		m.unmap()
+	}
+	l.mappings = nil
 	l.live = live{}
 	l.e, l.free = nil, nil
 	t.gen.Add(1)
@@ -360,13 +366,14 @@ func (t *table) clear() live {
 
 // An MR is a registered region. It is a fabric.MR.
 type MR struct {
-	c      *Conn
-	buf    []byte
-	index  uint32
-	stag   uint32
-	base   uint64
-	remote bool
-	closed atomic.Bool
+	c       *Conn
+	buf     []byte
+	index   uint32
+	stag    uint32
+	base    uint64
+	remote  bool
+	foreign bool // buf is a mapping, which is not for users
+	closed  atomic.Bool
 }
 
 var _ fabric.MR = (*MR)(nil)
@@ -374,6 +381,15 @@ var _ fabric.MR = (*MR)(nil)
 // RegMR implements fabric.Conn. buf may be on the Go heap, since only this process accesses
 // it.
 func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
+	mr, err := c.regMR(buf, access, nil)
+	if err != nil {
+		return nil, err
+	}
+	return mr, nil
+}
+
+// regMR registers buf, which is that of foreign if that is not nil.
+func (c *Conn) regMR(buf []byte, access fabric.Access, foreign *mapping) (*MR, error) {
 	if access&^(fabric.AccessLocalWrite|fabric.AccessRemoteWrite|fabric.AccessRemoteRead) != 0 {
 		return nil, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("access right %#x", uint8(access))}
 	}
@@ -398,19 +414,30 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 		return nil, err
 	}
 	e := &t.e[i]
-	e.kind, e.buf, e.access = kindRegion, buf, access
+	e.kind, e.buf, e.access, e.foreign = kindRegion, buf, access, foreign
 	size := len(buf)
 	if !remote {
 		size = 0 // not exposed, may have any size
 	}
 	t.name(e, size)
 	t.live.mrs++
+	if foreign != nil {
+		if t.mappings == nil {
+			t.mappings = make(map[*mapping]struct{})
+		}
+		t.mappings[foreign] = struct{}{}
+	}
 	c.p.open.mrs.Add(1)
-	return &MR{c: c, buf: buf, index: i, stag: t.stag(i), base: e.base, remote: remote}, nil
+	return &MR{c: c, buf: buf, index: i, stag: t.stag(i), base: e.base, remote: remote, foreign: foreign != nil}, nil
 }
 
 // Bytes implements fabric.MR.
-func (m *MR) Bytes() []byte { return m.buf }
+func (m *MR) Bytes() []byte {
+	if m.foreign {
+		return nil
+	}
+	return m.buf
+}
 
 // LKey implements fabric.MR.
 func (m *MR) LKey() uint32 { return m.stag }
@@ -436,11 +463,14 @@ func (m *MR) Close() error {
 			t.unbind(e)
 		}
 	}
+	foreign := t.e[m.index].foreign
+	delete(t.mappings, foreign)
 	t.release(m.index)
 	t.live.mrs--
 	m.c.stags.entries.Unlock()
 	m.c.p.open.mrs.Add(-1)
 	m.c.fence()
+	foreign.unmap()
 	return nil
 }
 
@@ -487,11 +517,11 @@ func (w *MW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, erro
 	if access&^(fabric.AccessRemoteRead|fabric.AccessRemoteWrite) != 0 || access == 0 {
 		return fabric.Segment{}, ErrBadMemory
 	}
-	if uint64(len(mem.Buf)) > math.MaxUint32 {
-		return fabric.Segment{}, ErrBadMemory
-	}
 	t := w.c.stags.entries.Lock()
 	defer w.c.stags.entries.Unlock()
+	if !t.resolve(&mem) || uint64(len(mem.Buf)) > math.MaxUint32 {
+		return fabric.Segment{}, ErrBadMemory
+	}
 	if w.closed.Load() || int64(w.index) >= int64(len(t.e)) {
 		return fabric.Segment{}, w.c.connErr()
 	}

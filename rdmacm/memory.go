@@ -59,6 +59,28 @@ type region struct {
 
 // RegMR implements fabric.Conn.
 func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
+	return c.register(access, func(bits ibv.Access) (*ibv.MR, error) { return c.pd.RegMR(buf, bits) })
+}
+
+// RegForeign implements fabric.Conn. The region has the addresses of mem, for requests and the peer.
+func (c *Conn) RegForeign(mem fabric.Foreign, access fabric.Access) (fabric.MR, error) {
+	return c.register(access, func(bits ibv.Access) (mr *ibv.MR, err error) {
+		if mem.File == nil {
+			return c.pd.RegMRAt(mem.Addr, mem.Len, mem.Addr, bits)
+		}
+		conn, err := mem.File.SyscallConn()
+		if err != nil {
+			return nil, err
+		}
+		if failed := conn.Control(func(fd uintptr) { mr, err = c.pd.RegDmabufMR(int(fd), mem.Addr, mem.Len, mem.Addr, bits) }); failed != nil {
+			return nil, failed
+		}
+		return mr, err
+	})
+}
+
+// register makes a region of what reg registers with bits of access.
+func (c *Conn) register(access fabric.Access, reg func(bits ibv.Access) (*ibv.MR, error)) (fabric.MR, error) {
 	bits := accessBits(access)
 	remote := access&(fabric.AccessRemoteRead|fabric.AccessRemoteWrite) != 0
 	if access&fabric.AccessRemoteWrite != 0 {
@@ -75,7 +97,7 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	if c.shut.Load() {
 		return nil, c.connErr()
 	}
-	mr, err := c.pd.RegMR(buf, bits)
+	mr, err := reg(bits)
 	if err != nil {
 		if c.shut.Load() {
 			return nil, c.connErr()
@@ -106,7 +128,7 @@ func (r *region) LKey() uint32 { return r.mr.LKey() }
 
 // Segment implements fabric.MR.
 func (r *region) Segment() fabric.Segment {
-	s := fabric.Segment{Length: uint32(len(r.mr.Bytes())), Offset: addressOf(r.mr.Bytes())}
+	s := fabric.Segment{Length: uint32(r.mr.Len()), Offset: r.mr.Addr()}
 	if r.remote {
 		s.Handle = r.mr.RKey()
 	}
@@ -139,7 +161,7 @@ func (m *memory) covers(sge *fabric.SGE) bool {
 		}
 		m.recent.Store(r)
 	}
-	return within(sge.Buf, r.mr.Bytes())
+	return r.has(spanOf(sge))
 }
 
 // free deregisters, once.
@@ -166,7 +188,7 @@ type binding struct {
 	bound  bool   // from the post of the bind to that of the invalidation, or the peer's invalidation
 	key    uint32 // of the last Prepare
 	under  *region
-	mem    []byte
+	mem    span
 	access ibv.Access
 }
 
@@ -212,13 +234,23 @@ func (w *window) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, 
 	case err != nil:
 		return fabric.Segment{}, err
 	}
-	return fabric.Segment{Handle: key, Length: uint32(len(mem.Buf)), Offset: addressOf(mem.Buf)}, nil
+	at := spanOf(&mem)
+	return fabric.Segment{Handle: key, Length: uint32(at.n), Offset: at.addr}, nil
 }
 
-// within reports whether a lies in b.
-func within(a, b []byte) bool {
-	from, start := addressOf(a), addressOf(b)
-	return from >= start && from-start+uint64(len(a)) <= uint64(len(b))
+// A span is memory as the device knows it.
+type span struct{ addr, n uint64 }
+
+func spanOf(sge *fabric.SGE) span {
+	if f := sge.Foreign; f != nil {
+		return span{f.Addr, f.Len}
+	}
+	return span{addressOf(sge.Buf), uint64(len(sge.Buf))}
+}
+
+// has reports whether memory lies in the region.
+func (r *region) has(s span) bool {
+	return s.addr >= r.mr.Addr() && s.n <= r.mr.Len() && s.addr-r.mr.Addr() <= r.mr.Len()-s.n
 }
 
 var errFreed = fmt.Errorf("%w: Prepare on a closed window", ErrMisuse)
@@ -232,11 +264,11 @@ func (b *binding) prepare(k *keys, mem fabric.SGE, access fabric.Access) (key ui
 		return 0, fmt.Errorf("%w: Prepare on a window that is bound", ErrMisuse)
 	}
 	r := k.byKey[mem.LKey]
-	if r == nil || !within(mem.Buf, r.mr.Bytes()) {
+	if r == nil || !r.has(spanOf(&mem)) {
 		return 0, fmt.Errorf("%w: Prepare of memory outside the region with the local key %#x", ErrMisuse, mem.LKey)
 	}
 	b.key = cgo.IncRKey(b.key)
-	b.under, b.mem, b.access, b.ready = r, mem.Buf, accessBits(access)&^accessLocalWrite, true
+	b.under, b.mem, b.access, b.ready = r, spanOf(&mem), accessBits(access)&^accessLocalWrite, true
 	return b.key, nil
 }
 
@@ -246,7 +278,7 @@ func (w *window) bind(_ *sender, to *cgo.SendWR) {
 	k := w.c.memory.keys.Lock()
 	b, raw := w.binding.Of(k), w.mw.Raw()
 	to.Opcode, to.MW, to.MR, to.RKey = wrBindMW, raw.Word(), b.under.mr.Raw().Word(), b.key
-	to.Arg1, to.Arg2, to.BindAccess = addressOf(b.mem), uint64(len(b.mem)), uint32(b.access)
+	to.Arg1, to.Arg2, to.BindAccess = b.mem.addr, b.mem.n, uint32(b.access)
 	b.ready, b.bound = false, true
 	k.bound[b.key] = w
 	w.c.memory.keys.Unlock()

@@ -158,7 +158,7 @@ func (c *Conn) check(wr *fabric.SendWR) error {
 	}
 	n := uint64(0)
 	for i := range wr.SGL {
-		n += uint64(len(wr.SGL[i].Buf))
+		n += uint64(wr.SGL[i].Len())
 	}
 	if n > uint64(c.dev.maxMsg) {
 		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("message of %d bytes on %s: at most %d", n, c.dev.name, c.dev.maxMsg)}
@@ -192,12 +192,13 @@ func (t *sender) append(wr *fabric.SendWR) {
 	op := fabric.WCSend
 	n, known := 0, true
 	for i := range wr.SGL {
-		if b := wr.SGL[i].Buf; len(b) > 0 { // a length of 0 means 2 GiB to some devices
-			t.sges = append(t.sges, cgo.SGE{Addr: addressOf(b), Length: uint32(len(b)), LKey: wr.SGL[i].LKey})
-			n += len(b)
+		sge := &wr.SGL[i]
+		if at := spanOf(sge); at.n > 0 { // a length of 0 means 2 GiB to some devices
+			t.sges = append(t.sges, cgo.SGE{Addr: at.addr, Length: uint32(at.n), LKey: sge.LKey})
+			n += int(at.n)
 			// Inline data bypasses the check of the key. If the key is wrong, let the
-			// device find out.
-			known = known && n <= int(c.cap.MaxInlineData) && c.memory.covers(&wr.SGL[i])
+			// device find out. The processor copies it, and foreign memory is not for that.
+			known = known && sge.Foreign == nil && n <= int(c.cap.MaxInlineData) && c.memory.covers(sge)
 		}
 	}
 	to.NumSGE = uint32(len(t.sges)) - to.FirstSGE
@@ -373,8 +374,8 @@ func (r *receiver) post(wrs []fabric.RecvWR) error {
 	r.wrs, r.sges = r.wrs[:0], r.sges[:0]
 	for i := range wrs {
 		to := cgo.RecvWR{ID: r.tail | recvBit, FirstSGE: uint32(len(r.sges))}
-		if b := wrs[i].SGE.Buf; len(b) > 0 {
-			r.sges = append(r.sges, cgo.SGE{Addr: addressOf(b), Length: uint32(len(b)), LKey: wrs[i].SGE.LKey})
+		if at := spanOf(&wrs[i].SGE); at.n > 0 {
+			r.sges = append(r.sges, cgo.SGE{Addr: at.addr, Length: uint32(at.n), LKey: wrs[i].SGE.LKey})
 			to.NumSGE = 1
 		}
 		r.push(slot{id: wrs[i].ID, op: fabric.WCRecv, report: true})

@@ -174,6 +174,9 @@ func (p peerConn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	p.mrs++
 	return w, nil
 }
+func (p peerConn) RegForeign(fabric.Foreign, fabric.Access) (fabric.MR, error) {
+	return nil, &fabric.CapabilityError{Provider: "script", Capability: "foreign memory"}
+}
 func (p peerConn) AllocMW() (fabric.MW, error) {
 	if !p.caps.MemoryWindows {
 		return nil, &fabric.CapabilityError{Provider: "script", Capability: "memory windows"}

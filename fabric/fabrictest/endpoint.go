@@ -147,6 +147,7 @@ type request struct {
 	deferred bool
 	asked    bool   // Post has not returned yet
 	buf      []byte // of a receive
+	foreign  bool   // it has no buf
 }
 
 // A received message, and the buffer it is in.
@@ -293,17 +294,17 @@ func (e *Endpoint) countRecv(wc fabric.WC) {
 		e.faultLocked("receive %d completed (%v) in the turn of receive %d", wc.ID, wc.Status, r.id)
 	}
 	m := received{wc: wc}
-	if wc.Status == fabric.WCSuccess {
-		if e.rqError {
-			e.faultLocked("receive %d succeeded after one had failed", wc.ID)
-		}
+	switch {
+	case wc.Status != fabric.WCSuccess:
+		e.rqError = true
+	case e.rqError:
+		e.faultLocked("receive %d succeeded after one had failed", wc.ID)
+	case !r.foreign:
 		if int64(wc.Len) > int64(len(r.buf)) {
 			e.faultLocked("receive %d of %d bytes holds %d", wc.ID, len(r.buf), wc.Len)
 			wc.Len = uint32(len(r.buf))
 		}
 		m.data = r.buf[:wc.Len]
-	} else {
-		e.rqError = true
 	}
 	e.rcvd = append(e.rcvd, m)
 }
@@ -414,7 +415,7 @@ func (e *Endpoint) TryPostRecv(wrs ...fabric.RecvWR) error {
 	defer e.posting.Unlock()
 	e.mu.Lock()
 	for i := range wrs {
-		e.rq = append(e.rq, request{id: wrs[i].ID, op: fabric.WCRecv, signaled: true, buf: wrs[i].SGE.Buf, asked: true})
+		e.rq = append(e.rq, request{id: wrs[i].ID, op: fabric.WCRecv, signaled: true, buf: wrs[i].SGE.Buf, foreign: wrs[i].SGE.Foreign != nil, asked: true})
 	}
 	e.mu.Unlock()
 	err := e.Conn.PostRecv(wrs)

@@ -23,7 +23,7 @@ const (
 	AtTake                    // Listener.Accept
 	AtConnect                 // Conn.Connect
 	AtAccept                  // Conn.Accept
-	AtRegMR                   // Conn.RegMR
+	AtRegMR                   // Conn.RegMR, Conn.RegForeign
 	AtAllocMW                 // Conn.AllocMW
 	AtPost                    // Conn.Post, counted in calls
 	AtPostRecv                // Conn.PostRecv
@@ -338,6 +338,14 @@ func (c *faultyConn) RegMR(buf []byte, access fabric.Access) (mr fabric.MR, err 
 	return mr, err
 }
 
+func (c *faultyConn) RegForeign(mem fabric.Foreign, access fabric.Access) (mr fabric.MR, err error) {
+	err = c.call(AtRegMR, func() (err error) {
+		mr, err = c.Conn.RegForeign(mem, access)
+		return err
+	})
+	return mr, err
+}
+
 func (c *faultyConn) AllocMW() (mw fabric.MW, err error) {
 	err = c.call(AtAllocMW, func() (err error) {
 		mw, err = c.Conn.AllocMW()
@@ -442,7 +450,7 @@ func (c *faultyConn) Poll(wc []fabric.WC) (int, error) {
 func (c *faultyConn) look(wc []fabric.WC) int {
 	for i := range wc {
 		p := Passage{Conn: c.no, WC: &wc[i]}
-		if wc[i].Op == fabric.WCRecv && wc[i].Status == fabric.WCSuccess && len(c.rq) > 0 {
+		if wc[i].Op == fabric.WCRecv && wc[i].Status == fabric.WCSuccess && len(c.rq) > 0 && c.rq[0].SGE.Foreign == nil {
 			p.Message = c.rq[0].SGE.Buf[:wc[i].Len]
 		}
 		fault, hit := c.p.pass(AtCompletion, c.side, p)

@@ -34,6 +34,7 @@ func memoryChecks() []check {
 		{"UnknownHandle", unknownHandle},
 		{"HandleOfAnotherConn", handleOfAnotherConn},
 		{"HandleAfterClose", handleAfterClose},
+		{"Foreign", foreign},
 	}
 }
 

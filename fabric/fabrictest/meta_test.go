@@ -68,6 +68,8 @@ func spoiled() []struct {
 		{"reads when it likes", []string{"Memory/Fence", "Fence/RegionCloseStopsOwnRead"}, true},
 		{"tells of reads", []string{"Memory/ReadSilentAtSource"}, false},
 		{"names local regions", []string{"Memory/Segment"}, false},
+		{"copies foreign memory", []string{"Memory/Foreign"}, false},
+		{"shows foreign memory", []string{"Memory/Foreign"}, false},
 		{"ignores rights", []string{"Memory/WriteWithoutRight", "Memory/ReadWithoutRight", "Memory/LocalRegionIsPrivate", "Window/WithoutRight"}, false},
 		{"adds up bounds", []string{"Memory/WriteOutOfBounds", "Memory/ReadOutOfBounds", "Window/OutOfBounds"}, false},
 		{"narrow offsets", []string{"Memory/WriteOutOfBounds", "Memory/ReadOutOfBounds", "Window/OutOfBounds"}, false},

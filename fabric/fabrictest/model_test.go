@@ -1,6 +1,7 @@
 package fabrictest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -477,6 +478,8 @@ type modelMR struct {
 	key    uint32
 	access fabric.Access
 	closed bool
+
+	foreign bool
 }
 
 const remoteRights = fabric.AccessRemoteRead | fabric.AccessRemoteWrite
@@ -493,8 +496,33 @@ func (c *modelConn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	return r, nil
 }
 
-func (r *modelMR) Bytes() []byte { return r.buf }
-func (r *modelMR) LKey() uint32  { return r.key }
+func (c *modelConn) RegForeign(mem fabric.Foreign, access fabric.Access) (fabric.MR, error) {
+	buf := known(fabric.SGE{Foreign: &mem}).Buf
+	if c.m.defect == "copies foreign memory" {
+		buf = bytes.Clone(buf)
+	}
+	mr, err := c.RegMR(buf, access)
+	if err == nil {
+		mr.(*modelMR).foreign = true
+	}
+	return mr, err
+}
+
+// known is an element with the memory that its Foreign names.
+func known(e fabric.SGE) fabric.SGE {
+	if f := e.Foreign; f != nil {
+		e.Buf, e.Foreign = unsafe.Slice(*(**byte)(unsafe.Pointer(&f.Addr)), f.Len), nil
+	}
+	return e
+}
+
+func (r *modelMR) Bytes() []byte {
+	if r.foreign && r.c.m.defect != "shows foreign memory" {
+		return nil
+	}
+	return r.buf
+}
+func (r *modelMR) LKey() uint32 { return r.key }
 
 func (r *modelMR) Segment() fabric.Segment {
 	if r.access&remoteRights == 0 && r.c.m.defect != "names local regions" {
@@ -560,6 +588,7 @@ func (w *modelMW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment,
 	if w.c.m.defect != "keeps the key" {
 		w.tag++
 	}
+	mem = known(mem)
 	w.prepared, w.mem, w.access = true, mem, access
 	return fabric.Segment{Handle: w.handle(), Length: uint32(len(mem.Buf)), Offset: base}, nil
 }
@@ -696,6 +725,9 @@ func (c *modelConn) Post(wrs []fabric.SendWR) error {
 		}
 		wr := &c.sq[len(c.sq)-1]
 		wr.SendWR, wr.sgl = wrs[i], append(wr.sgl[:0], wrs[i].SGL...)
+		for j := range wr.sgl {
+			wr.sgl[j] = known(wr.sgl[j])
+		}
 		wr.SGL = wr.sgl
 		wr.report = c.reports.Reports(wr.Flags)
 		if c.m.defect == "forgets what is deferred" && wr.Flags&fabric.Signaled == 0 {
@@ -731,7 +763,7 @@ func (c *modelConn) PostRecv(wrs []fabric.RecvWR) error {
 			}
 		}
 		c.received++
-		c.rq = append(c.rq, wrs[i])
+		c.rq = append(c.rq, fabric.RecvWR{ID: wrs[i].ID, SGE: known(wrs[i].SGE)})
 	}
 	if c.peer != nil {
 		c.peer.run() // a Send may have waited

@@ -65,6 +65,11 @@ func (e *end) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	return r, nil
 }
 
+// RegForeign implements fabric.Conn. A simulation has no memory but its own.
+func (e *end) RegForeign(fabric.Foreign, fabric.Access) (fabric.MR, error) {
+	return nil, &fabric.CapabilityError{Provider: e.f.Name(), Capability: "foreign memory"}
+}
+
 func (r *region) Bytes() []byte { return r.buf }
 func (r *region) LKey() uint32  { return r.key }
 
