@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -77,11 +78,14 @@ func (call *Call) Receive(buf []byte) {
 // AppendArgs appends the arguments in one piece: Args, with the data of ReadItems and its padding
 // where they belong. A wrapper that signs or encrypts arguments does that to them, and makes a
 // call without items (RFC 8166 section 8.2.2). It panics if the offsets of ReadItems do not ascend
-// within Args.
+// within Args, or an item is foreign memory.
 func (call *Call) AppendArgs(b []byte) []byte {
 	from := 0
 	for i := range call.ReadItems {
 		it := &call.ReadItems[i]
+		if it.Foreign != nil {
+			panic(&ForeignError{Index: i, Len: it.Len(), Reason: "the arguments are wanted in one piece"})
+		}
 		b = append(append(b, call.Args[from:it.Offset]...), it.Data...)
 		b = append(b, make([]byte, xdr.Pad(len(it.Data)))...)
 		from = it.Offset
@@ -96,14 +100,40 @@ type ReadItem struct {
 	// item's length word.
 	Offset int
 	Data   []byte
+
+	// Foreign, if not nil, is the data, and Data is not. It goes in a read chunk, however short, or
+	// the call fails with a *ForeignError.
+	Foreign *fabric.Foreign
 }
+
+// Len returns the length of the data in bytes.
+func (it *ReadItem) Len() int {
+	data := it.SGE()
+	return data.Len()
+}
+
+// SGE returns the data as an element of a gather list, without a key.
+func (it *ReadItem) SGE() fabric.SGE { return fabric.SGE{Buf: it.Data, Foreign: it.Foreign} }
 
 // A WriteItem is the memory for the data of one opaque result.
 type WriteItem struct {
 	Buf []byte // its length bounds the result
+
+	// Foreign, if not nil, is the memory, and Buf is not. The result goes there through a write chunk;
+	// a server that sends it inline makes decoding fail with a *ForeignError.
+	Foreign *fabric.Foreign
 
 	// Chunked is set when the peer placed the data in Buf: N bytes of it.
 	// Otherwise the data, if any, is inline in Results.
 	Chunked bool
 	N       int
 }
+
+// Len returns the length of the memory in bytes.
+func (w *WriteItem) Len() int {
+	mem := w.SGE()
+	return mem.Len()
+}
+
+// SGE returns the memory as an element of a scatter list, without a key.
+func (w *WriteItem) SGE() fabric.SGE { return fabric.SGE{Buf: w.Buf, Foreign: w.Foreign} }

@@ -184,6 +184,23 @@ func (e *ItemError) Error() string {
 		e.Index, e.Len, e.Offset)
 }
 
+// A ForeignError says that foreign memory ([fabric.Foreign]) cannot be used for an item of a call, since
+// the data would have to pass through the memory of the program.
+type ForeignError struct {
+	Result bool   // the item is of WriteItems, and otherwise of ReadItems, of which nothing has been sent
+	Index  int    // of the item
+	Len    int    // bytes of its data
+	Reason string // what keeps the data from the adapter alone
+}
+
+func (e *ForeignError) Error() string {
+	items := "ReadItems"
+	if e.Result {
+		items = "WriteItems"
+	}
+	return fmt.Sprintf("transport: %s[%d] has %d bytes in foreign memory, and %s", items, e.Index, e.Len, e.Reason)
+}
+
 // A SizeError says that a call cannot be made because something is too long.
 // Nothing has been sent.
 type SizeError struct {

@@ -28,6 +28,9 @@ func (call *Call) Decoder() ResultDecoder {
 // start of the item's Buf: placed there by the server's adapter, or copied from the message
 // if it came inline. It is the caller's to call Item for the results in the order of
 // WriteItems. Data that is longer than Buf is an error of the decoder.
+//
+// Of foreign memory it returns nil: there are N bytes of data. Data that came inline is an error of the
+// decoder, which unwraps to a [*ForeignError].
 func (d *ResultDecoder) Item() []byte {
 	if d.next == len(d.call.WriteItems) {
 		d.Fail("a result without a WriteItem")
@@ -35,22 +38,29 @@ func (d *ResultDecoder) Item() []byte {
 	}
 	w := &d.call.WriteItems[d.next]
 	d.next++
-	room := len(w.Buf)
-	if room > 0 && &w.Buf[0] == &d.call.nothing[0] {
+	room := w.Len()
+	if len(w.Buf) > 0 && &w.Buf[0] == &d.call.nothing[0] {
 		room = 0
 	}
 	n := int(min(d.Uint32(), math.MaxInt32))
 	if d.Err() == nil && n > room {
 		d.Fail(fmt.Sprintf("opaque of %d bytes, its buffer has %d", n, room))
 	}
-	if !w.Chunked {
+	switch {
+	case w.Chunked:
+	case w.Foreign == nil:
 		return w.Buf[:copy(w.Buf[:room], d.FixedOpaque(n))] // which is nil after an error
+	case d.Err() == nil && n > 0:
+		d.FailWith(&ForeignError{Result: true, Index: d.next - 1, Len: n, Reason: "the server has sent them inline, not through the write chunk"})
+		fallthrough
+	default:
+		return nil
 	}
 	// A server may write the XDR padding, too (RFC 8166 section 3.4.6.2).
-	if d.Err() == nil && (n > w.N || w.N != n && w.N != min(xdr.Padded(n), len(w.Buf))) {
+	if d.Err() == nil && (n > w.N || w.N != n && w.N != min(xdr.Padded(n), w.Len())) {
 		d.Fail("a length that is not that of the write chunk")
 	}
-	if d.Err() != nil {
+	if d.Err() != nil || w.Foreign != nil {
 		return nil
 	}
 	return w.Buf[:n]

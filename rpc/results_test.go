@@ -2,8 +2,10 @@ package rpc
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -48,5 +50,26 @@ func TestResultDecoder(t *testing.T) {
 	d := (&Call{Results: inline("x")}).Decoder()
 	if d.Item(); d.Err() == nil {
 		t.Error("a result without a WriteItem was decoded")
+	}
+
+	// Foreign memory is not written to: data is in the chunk, or an error.
+	for _, tt := range []struct {
+		name    string
+		item    WriteItem
+		results []byte
+		ok      bool
+	}{
+		{"in the chunk", WriteItem{Chunked: true, N: 5}, length(5), true},
+		{"in the chunk, longer than it", WriteItem{Chunked: true, N: 8}, length(9), false},
+		{"none", WriteItem{}, inline(""), true},
+		{"inline", WriteItem{}, inline("hello"), false},
+	} {
+		tt.item.Foreign = &fabric.Foreign{Addr: 1, Len: 8}
+		d := (&Call{Results: tt.results, WriteItems: []WriteItem{tt.item}}).Decoder()
+		data, err := d.Item(), d.Err()
+		var foreign *ForeignError
+		if data != nil || (err == nil) != tt.ok || errors.As(err, &foreign) != (tt.name == "inline") {
+			t.Errorf("foreign, %s: %q, %v", tt.name, data, err)
+		}
 	}
 }

@@ -47,7 +47,8 @@ func (sc *scratch) outline(call *pendingCall) (pc plan.Call, err error) {
 	}
 	sc.items = sc.items[:0]
 	for i := range call.ReadItems {
-		sc.items = append(sc.items, plan.Item{Offset: call.ReadItems[i].Offset, Len: len(call.ReadItems[i].Data)})
+		it := &call.ReadItems[i]
+		sc.items = append(sc.items, plan.Item{Offset: it.Offset, Len: it.Len(), Foreign: it.Foreign != nil})
 	}
 	pc.Items = sc.items
 	if !pc.Ordered() {
@@ -59,15 +60,50 @@ func (sc *scratch) outline(call *pendingCall) (pc plan.Call, err error) {
 // results returns the possible parts of the reply to a call.
 func (sc *scratch) results(call *pendingCall) (plan.Results, error) {
 	sc.sizes = sc.sizes[:0]
+	foreign := false
 	for i := range call.WriteItems {
 		w := &call.WriteItems[i]
 		w.Chunked, w.N = false, 0
-		if len(w.Buf) == 0 {
+		n := w.Len()
+		if n == 0 {
 			return plan.Results{}, errEmptyItem
 		}
-		sc.sizes = append(sc.sizes, len(w.Buf))
+		sc.sizes = append(sc.sizes, n)
+		foreign = foreign || w.Foreign != nil
 	}
-	return plan.Results{Header: replyHead(&call.Cred), Max: call.MaxResults, Items: sc.sizes}, nil
+	return plan.Results{Header: replyHead(&call.Cred), Max: call.MaxResults, Items: sc.sizes, Foreign: foreign}, nil
+}
+
+// takesForeign refuses foreign memory where the data of items may have to pass through the program.
+func (call *pendingCall) takesForeign(t *plan.Terms) error {
+	reads, writes := "", ""
+	switch {
+	case t.Protected:
+		reads, writes = protects, protects
+	case t.Chunks == plan.NoChunks:
+		reads, writes = "calls in this direction have no chunks", "calls in this direction have no chunks"
+	case t.Chunks == plan.NoReads:
+		reads = "calls of this connection have no read chunks"
+	}
+	return call.refusesForeign(reads, writes)
+}
+
+const protects = "the credential protects the message as a whole"
+
+// refusesForeign returns the error of a call with foreign memory that cannot be, for the reasons given:
+// "" is none.
+func (call *pendingCall) refusesForeign(reads, writes string) error {
+	for i := range call.ReadItems {
+		if it := &call.ReadItems[i]; it.Foreign != nil && reads != "" {
+			return &rpc.ForeignError{Index: i, Len: it.Len(), Reason: reads}
+		}
+	}
+	for i := range call.WriteItems {
+		if w := &call.WriteItems[i]; w.Foreign != nil && writes != "" {
+			return &rpc.ForeignError{Result: true, Index: i, Len: w.Len(), Reason: writes}
+		}
+	}
+	return nil
 }
 
 // chunks returns which chunks calls of this end may have.
@@ -121,7 +157,10 @@ func (s *slot) build(call *pendingCall) error {
 			Send: c.sendMax(), Recv: c.recvMax(), Message: c.cfg.MaxMessage, Segment: c.cfg.MaxSegment,
 			Chunks: c.chunks(), Protected: call.Cred.Protected(),
 		}
-		if err = s.offerChunks(&t); err == nil {
+		if err = call.takesForeign(&t); err == nil {
+			err = s.offerChunks(&t)
+		}
+		if err == nil {
 			msg, err = s.message(&t)
 		}
 	}
@@ -166,7 +205,7 @@ func (s *slot) offerChunks(t *plan.Terms) error {
 	}
 	if o.Writes {
 		for i := range call.WriteItems {
-			seg, err := s.lend(fabric.SGE{Buf: call.WriteItems[i].Buf, LKey: fabric.LocalDMAKey}, fabric.AccessRemoteWrite)
+			seg, err := s.lend(call.WriteItems[i].SGE(), fabric.AccessRemoteWrite)
 			if err != nil {
 				return err
 			}
@@ -232,8 +271,8 @@ func (call *pendingCall) checkLengths() error {
 	}
 	for i := range call.ReadItems {
 		it := &call.ReadItems[i]
-		if it.Offset < 4 || binary.BigEndian.Uint32(args[it.Offset-4:]) != uint32(len(it.Data)) {
-			return &rpc.ItemError{Index: i, Offset: it.Offset, Len: len(it.Data)}
+		if it.Offset < 4 || binary.BigEndian.Uint32(args[it.Offset-4:]) != uint32(it.Len()) {
+			return &rpc.ItemError{Index: i, Offset: it.Offset, Len: it.Len()}
 		}
 	}
 	return nil
@@ -269,7 +308,7 @@ func (s *slot) exposePieces(pc *plan.Call, place plan.Placement, own fabric.Segm
 		seg := fabric.Segment{Handle: own.Handle, Offset: own.Offset + uint64(piece.From), Length: uint32(piece.To - piece.From)}
 		if piece.Item >= 0 {
 			var err error
-			seg, err = s.lend(fabric.SGE{Buf: s.call.ReadItems[piece.Item].Data, LKey: fabric.LocalDMAKey}, fabric.AccessRemoteRead)
+			seg, err = s.lend(s.call.ReadItems[piece.Item].SGE(), fabric.AccessRemoteRead)
 			if err != nil {
 				return err
 			}
@@ -311,7 +350,7 @@ func (s *slot) appendStream(b []byte, chunks plan.ItemSet, pads bool) []byte {
 		from = it.Offset
 		if chunks.Has(i) {
 			if pads {
-				b = append(b, zeros[:xdr.Pad(len(it.Data))]...)
+				b = append(b, zeros[:xdr.Pad(it.Len())]...)
 			}
 			continue
 		}

@@ -182,10 +182,10 @@ func (g *Group) Call(ctx context.Context, call *rpc.Call) error {
 	}
 	var bulk int64
 	for i := range call.ReadItems {
-		bulk += int64(len(call.ReadItems[i].Data))
+		bulk += int64(call.ReadItems[i].Len())
 	}
 	for i := range call.WriteItems {
-		bulk += int64(len(call.WriteItems[i].Buf))
+		bulk += int64(call.WriteItems[i].Len())
 	}
 	sent := false // on a connection that was lost
 	for {
@@ -344,11 +344,20 @@ func (g *Group) Null(ctx context.Context, prog, vers uint32) error {
 // RegisterMemory is [Client.RegisterMemory] for all connections: mem is registered with those that
 // there are, and with others when calls first need it there.
 func (g *Group) RegisterMemory(mem []byte) (*Memory, error) {
+	return g.register(fabric.SGE{Buf: mem})
+}
+
+func (g *Group) register(mem fabric.SGE) (*Memory, error) {
 	var conns []connection
 	for _, m := range g.list() {
 		conns = append(conns, m.cl.latest())
 	}
 	return registerWith(g.regions, mem, conns...)
+}
+
+// RegisterForeign is [Client.RegisterForeign], as RegisterMemory is Client.RegisterMemory.
+func (g *Group) RegisterForeign(mem fabric.Foreign) (*Memory, error) {
+	return g.register(fabric.SGE{Foreign: &mem})
 }
 
 // Info returns the agreement of a connection: of the first one that takes calls, or else of the

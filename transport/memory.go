@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
@@ -27,18 +28,24 @@ type Memory struct{ region *expose.Region }
 // It fails as registering does: with an *ibv.MemlockError on devices when the limit of
 // locked memory is too low.
 func (cl *Client) RegisterMemory(mem []byte) (*Memory, error) {
-	return registerWith(cl.regions, mem, cl.latest())
+	return registerWith(cl.regions, fabric.SGE{Buf: mem}, cl.latest())
+}
+
+// RegisterForeign is RegisterMemory for foreign memory, which LocalDMA is not for: it is registered with
+// every adapter. Items in it name the same File, which stays open: connections to come register it anew.
+func (cl *Client) RegisterForeign(mem fabric.Foreign) (*Memory, error) {
+	return registerWith(cl.regions, fabric.SGE{Foreign: &mem}, cl.latest())
 }
 
 // registerWith adds mem to a set, and registers it with the connections that there are.
-func registerWith(set *expose.Regions, mem []byte, conns ...connection) (*Memory, error) {
+func registerWith(set *expose.Regions, mem fabric.SGE, conns ...connection) (*Memory, error) {
 	r, err := set.Add(mem)
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range conns {
 		c, ok := c.(*conn)
-		if !ok || c.caps.LocalDMA {
+		if !ok || c.caps.LocalDMA && mem.Foreign == nil {
 			continue
 		}
 		// A connection that has ended is no reason to fail: calls register with the next one.
@@ -50,7 +57,7 @@ func registerWith(set *expose.Regions, mem []byte, conns ...connection) (*Memory
 	return &Memory{r}, nil
 }
 
-// Bytes returns the registered memory.
+// Bytes returns the registered memory, nil if it is foreign.
 func (m *Memory) Bytes() []byte { return m.region.Bytes() }
 
 // Close ends the registration. On return no peer can reach the memory, as far as the

@@ -412,7 +412,7 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 			return bad("it returns a write chunk that the call did not offer")
 		}
 		w := &call.WriteItems[i]
-		w.N = min(n, len(w.Buf))
+		w.N = min(n, w.Len())
 		w.Chunked = n > 0
 		placed = placed || w.Chunked
 	}
@@ -463,7 +463,7 @@ func (l *leader) errorReceived(h *rpcrdma.Header) {
 		if h.Err != rpcrdma.ErrVers {
 			e.MaxResults = s.call.MaxResults
 			for i := range s.call.WriteItems {
-				e.WriteItems = append(e.WriteItems, len(s.call.WriteItems[i].Buf))
+				e.WriteItems = append(e.WriteItems, s.call.WriteItems[i].Len())
 			}
 		}
 		s.err = e

@@ -227,6 +227,9 @@ func (t *tcpCall) build(cfg *config) error {
 	if err := t.bound(call, cfg); err != nil {
 		return err
 	}
+	if err := call.refusesForeign(overTCP, overTCP); err != nil {
+		return err
+	}
 	b := oncrpc.AppendRecordMark(t.head[:0], size, true)
 	args, from := call.Args, 0
 	if call.raw == nil {
@@ -248,6 +251,8 @@ func (t *tcpCall) build(cfg *config) error {
 	t.rec.Parts = t.parts
 	return nil
 }
+
+const overTCP = "TCP has no chunks"
 
 // bound sets the length of the longest reply.
 func (t *tcpCall) bound(call *pendingCall, cfg *config) error {

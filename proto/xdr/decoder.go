@@ -10,7 +10,7 @@ import (
 type DecodeError struct {
 	Offset int    // bytes from the start of the input
 	What   string // the item and what is wrong with it
-	Err    error  // ErrMemory, or nil if the input is wrong
+	Err    error  // ErrMemory, that of FailWith, or nil if the input is wrong
 }
 
 func (e *DecodeError) Error() string {
@@ -110,6 +110,13 @@ func (d *Decoder) Rest() []byte {
 func (d *Decoder) Fail(what string) {
 	if d.err == nil {
 		d.err = &DecodeError{Offset: d.off, What: what}
+	}
+}
+
+// FailWith is Fail with an error that says more: the [*DecodeError] unwraps to it.
+func (d *Decoder) FailWith(err error) {
+	if d.err == nil {
+		d.err = &DecodeError{Offset: d.off, What: err.Error(), Err: err}
 	}
 }
 

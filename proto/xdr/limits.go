@@ -107,10 +107,7 @@ func (d *Decoder) reserve(n uint64) bool {
 	return true
 }
 
-func (d *Decoder) failMemory() {
-	d.Fail(ErrMemory.Error())
-	d.err.Err = ErrMemory
-}
+func (d *Decoder) failMemory() { d.FailWith(ErrMemory) }
 
 // Keep reports whether a value that d has decoded may be kept, so that the next one is decoded over it
 // and reuses its memory. total is of the value, and zero for a new one: it counts the bytes that have

@@ -47,6 +47,12 @@ func (c *card) RegMR(b []byte, access fabric.Access) (fabric.MR, error) {
 	return &cardMR{card: c, mem: b, key: c.keys}, nil
 }
 
+func (c *card) RegForeign(mem fabric.Foreign, access fabric.Access) (fabric.MR, error) {
+	c.keys++
+	c.say("reg %d: %d foreign bytes at %#x, rights %d", c.keys, mem.Len, mem.Addr, access)
+	return &cardMR{card: c, mem: make([]byte, mem.Len), key: c.keys}, nil
+}
+
 func (c *card) AllocMW() (fabric.MW, error) {
 	if c.fails == "AllocMW" {
 		return nil, errScripted
@@ -81,8 +87,8 @@ func (w *cardMW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, 
 		return fabric.Segment{}, errScripted
 	}
 	w.key++
-	w.card.say("prepare %#x: %d bytes of key %d, rights %d", w.key, len(mem.Buf), mem.LKey, access)
-	return fabric.Segment{Handle: w.key, Length: uint32(len(mem.Buf))}, nil
+	w.card.say("prepare %#x: %d bytes of key %d, rights %d", w.key, mem.Len(), mem.LKey, access)
+	return fabric.Segment{Handle: w.key, Length: uint32(mem.Len())}, nil
 }
 
 // lend exposes mem with l, under the ID 5.
@@ -247,6 +253,38 @@ func TestExposeFails(t *testing.T) {
 			if l.Len() != 1 {
 				t.Error("the next time it is exposed")
 			}
+		})
+	}
+}
+
+// TestForeign: foreign memory is registered, however short it is and whatever the adapter takes.
+func TestForeign(t *testing.T) {
+	mem := fabric.SGE{Foreign: &fabric.Foreign{Addr: 0x7000, Len: 8}}
+	bouncing := &Adapter{BounceMax: 1000}
+	for _, tt := range []struct {
+		name string
+		a    *Adapter
+		want []string
+	}{
+		{"for the message", &Adapter{}, []string{"reg 1: 8 foreign bytes at 0x7000, rights 3", "close 1"}},
+		{"beside bounce buffers", bouncing, []string{"reg 1: 8 foreign bytes at 0x7000, rights 3", "close 1"}},
+		{"under a window", &Adapter{Windows: true}, []string{"alloc 1", "reg 2: 8 foreign bytes at 0x7000, rights 1", "prepare 0x101: 8 bytes of key 2, rights 2", "close 2"}},
+		{"under a window, with local DMA", &Adapter{Windows: true, LocalDMA: true}, []string{"alloc 1", "reg 2: 8 foreign bytes at 0x7000, rights 1", "prepare 0x101: 8 bytes of key 2, rights 2", "close 2"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := &card{}
+			tt.a.Conn = c
+			if tt.a == bouncing {
+				tt.a.Bounce = arena.New(&card{}, arena.Options{Small: 1024, Remote: true})
+			}
+			l := NewBouncingLoan(tt.a)
+			var wrs []fabric.SendWR
+			if seg := lend(t, &l, &wrs, mem, fabric.AccessRemoteWrite); seg.Length != 8 || !l.Direct() {
+				t.Errorf("named %+v", seg)
+			}
+			l.Revoke(nil, 1)
+			l.End()
+			c.said(t, tt.want...)
 		})
 	}
 }

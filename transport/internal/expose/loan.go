@@ -17,7 +17,7 @@
 // A window lies over memory that the adapter knows: any memory where it has LocalDMA;
 // elsewhere a registered arena, and other memory is registered for the message, without
 // rights for the peer. Memory of a [Region] stays registered from message to message, in
-// either case.
+// either case. Foreign memory is registered everywhere, and never bounces.
 //
 // # Bounce buffers
 //
@@ -49,6 +49,14 @@ type Adapter struct {
 	// OnRegister, if not nil, is called when so many bytes of the program's memory have been
 	// registered. No lock is held.
 	OnRegister func(bytes int)
+}
+
+// regMR registers memory that has no key.
+func (a *Adapter) regMR(mem *fabric.SGE, access fabric.Access) (fabric.MR, error) {
+	if mem.Foreign != nil {
+		return a.Conn.RegForeign(*mem.Foreign, access)
+	}
+	return a.Conn.RegMR(mem.Buf, access)
 }
 
 // registered reports that n bytes have been registered.
@@ -116,7 +124,7 @@ func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fa
 		case e.bounce != nil:
 			e.seg = e.bounce.Segment(len(mem.Buf))
 		case e.region != nil:
-			e.seg = e.region.segment(mem.Buf)
+			e.seg = e.region.segment(&mem)
 		default:
 			e.seg = e.mr.Segment()
 		}
@@ -131,7 +139,7 @@ func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fa
 		}
 		e.mw = mw
 	}
-	if mem.LKey == fabric.LocalDMAKey && !l.a.LocalDMA {
+	if mem.LKey == fabric.LocalDMAKey && (!l.a.LocalDMA || mem.Foreign != nil) {
 		if err := e.register(l.a, mem, local&fabric.AccessLocalWrite); err != nil {
 			return fabric.Segment{}, err
 		}
@@ -274,9 +282,9 @@ func (e *exposure) bounceOff(a *Adapter, mem fabric.SGE, access fabric.Access) f
 	switch {
 	case a.Bounce == nil, mem.LKey != fabric.LocalDMAKey: // it is registered already
 		return mem
-	case len(mem.Buf) > a.BounceMax:
+	case mem.Foreign != nil, len(mem.Buf) > a.BounceMax:
 		return mem
-	case a.Regions != nil && a.Regions.find(mem.Buf) != nil:
+	case a.Regions != nil && a.Regions.find(&mem) != nil:
 		return mem
 	}
 	b, err := a.Bounce.Get(len(mem.Buf))
@@ -299,14 +307,14 @@ func (e *exposure) register(a *Adapter, mem fabric.SGE, access fabric.Access) (e
 		return nil
 	}
 	if a.Regions != nil && mem.LKey == fabric.LocalDMAKey {
-		if m := a.Regions.find(mem.Buf); m != nil {
+		if m := a.Regions.find(&mem); m != nil {
 			if e.region, err = m.borrow(a); err != nil || e.region != nil {
 				return err
 			}
 		}
 	}
-	if e.mr, err = a.Conn.RegMR(mem.Buf, access); err == nil {
-		a.registered(len(mem.Buf))
+	if e.mr, err = a.regMR(&mem, access); err == nil {
+		a.registered(mem.Len())
 	}
 	return err
 }

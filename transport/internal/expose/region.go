@@ -3,6 +3,7 @@ package expose
 import (
 	"cmp"
 	"errors"
+	"os"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -19,7 +20,8 @@ import (
 // Region is closed, with the last loan that uses it.
 type Region struct {
 	set *Regions
-	buf []byte
+	mem fabric.SGE // without a key
+	at  span
 
 	mu            lockorder.Mutex
 	registrations map[*Adapter]*registration
@@ -34,8 +36,8 @@ type registration struct {
 	users int // exposures
 }
 
-// Bytes is the memory of the Region.
-func (m *Region) Bytes() []byte { return m.buf }
+// Bytes is the memory of the Region, nil if it is foreign.
+func (m *Region) Bytes() []byte { return m.mem.Buf }
 
 // Registrations is how many adapters know the Region.
 func (m *Region) Registrations() int {
@@ -72,7 +74,7 @@ func (m *Region) Close() {
 func (m *Region) borrow(a *Adapter) (*registration, error) {
 	r, fresh, err := m.lend(a)
 	if fresh {
-		a.registered(len(m.buf))
+		a.registered(m.mem.Len())
 	}
 	return r, err
 }
@@ -90,7 +92,7 @@ func (m *Region) lend(a *Adapter) (r *registration, fresh bool, err error) {
 		if !a.Windows {
 			access |= fabric.AccessRemoteRead | fabric.AccessRemoteWrite
 		}
-		mr, err := a.Conn.RegMR(m.buf, access)
+		mr, err := a.regMR(&m.mem, access)
 		if err != nil {
 			return nil, false, err
 		}
@@ -125,10 +127,10 @@ func (r *registration) end() {
 }
 
 // segment names a part of the Region for the peer.
-func (r *registration) segment(part []byte) fabric.Segment {
+func (r *registration) segment(part *fabric.SGE) fabric.Segment {
 	seg := r.mr.Segment()
-	seg.Offset += uint64(startOf(part) - startOf(r.m.buf))
-	seg.Length = uint32(len(part))
+	seg.Offset += spanOf(part).start - r.m.at.start
+	seg.Length = uint32(part.Len())
 	return seg
 }
 
@@ -154,18 +156,18 @@ func (s *Regions) list() []*Region {
 }
 
 // Add makes mem a Region of the set. It fails when mem is empty or overlaps another.
-func (s *Regions) Add(mem []byte) (*Region, error) {
-	if len(mem) == 0 {
+func (s *Regions) Add(mem fabric.SGE) (*Region, error) {
+	if mem.Len() == 0 {
 		return nil, errors.New("transport: no memory to register")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.list()
-	i := firstAfter(l, startOf(mem))
-	if i > 0 && Overlap(l[i-1].buf, mem) || i < len(l) && Overlap(l[i].buf, mem) {
+	l, at := s.list(), spanOf(&mem)
+	i := firstAfter(l, at)
+	if i > 0 && l[i-1].at.overlaps(at) || i < len(l) && l[i].at.overlaps(at) {
 		return nil, errors.New("transport: memory to register overlaps memory that is registered")
 	}
-	m := &Region{set: s, buf: mem, registrations: make(map[*Adapter]*registration)}
+	m := &Region{set: s, mem: mem, at: at, registrations: make(map[*Adapter]*registration)}
 	m.mu.Init(lockorder.Region)
 	l = slices.Insert(slices.Clone(l), i, m)
 	s.sorted.Store(&l)
@@ -179,13 +181,14 @@ func (s *Regions) remove(m *Region) {
 	s.sorted.Store(&l)
 }
 
-// find returns the Region in which b lies, or nil.
-func (s *Regions) find(b []byte) *Region {
+// find returns the Region in which mem lies, or nil.
+func (s *Regions) find(mem *fabric.SGE) *Region {
 	l := s.list()
-	if len(l) == 0 || len(b) == 0 {
+	if len(l) == 0 || mem.Len() == 0 {
 		return nil
 	}
-	if i := firstAfter(l, startOf(b)); i > 0 && endOf(b) <= endOf(l[i-1].buf) {
+	at := spanOf(mem)
+	if i := firstAfter(l, at); i > 0 && l[i-1].at.file == at.file && at.end <= l[i-1].at.end {
 		return l[i-1]
 	}
 	return nil
@@ -201,19 +204,38 @@ func (s *Regions) Forget(a *Adapter) {
 	}
 }
 
-// firstAfter returns the index of the first Region that begins after an address.
-func firstAfter(l []*Region, at uintptr) int {
-	i, found := slices.BinarySearchFunc(l, at, func(m *Region, at uintptr) int { return cmp.Compare(startOf(m.buf), at) })
+// firstAfter returns the index of the first Region that begins after at does.
+func firstAfter(l []*Region, at span) int {
+	i, found := slices.BinarySearchFunc(l, at, func(m *Region, at span) int {
+		return cmp.Or(cmp.Compare(m.at.space(), at.space()), cmp.Compare(m.at.start, at.start))
+	})
 	if found {
 		i++
 	}
 	return i
 }
 
-// Overlap reports whether two slices share memory.
-func Overlap(a, b []byte) bool { return startOf(a) < endOf(b) && startOf(b) < endOf(a) }
+// A span is where memory is: addresses of this process, or offsets in a file. It is to be compared;
+// the holder of the memory keeps it alive.
+type span struct {
+	file       *os.File
+	start, end uint64
+}
 
-// startOf and endOf are addresses, to be compared and subtracted; the holder of b keeps the
-// memory alive.
-func startOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
-func endOf(b []byte) uintptr   { return startOf(b) + uintptr(len(b)) }
+func spanOf(mem *fabric.SGE) span {
+	if f := mem.Foreign; f != nil {
+		return span{f.File, f.Addr, f.Addr + f.Len}
+	}
+	start := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem.Buf))))
+	return span{nil, start, start + uint64(len(mem.Buf))}
+}
+
+// space is what the addresses of s belong to, as a number to sort by. Objects do not move.
+func (s span) space() uintptr { return uintptr(unsafe.Pointer(s.file)) }
+
+func (s span) overlaps(o span) bool { return s.file == o.file && s.start < o.end && o.start < s.end }
+
+// Overlap reports whether two slices share memory.
+func Overlap(a, b []byte) bool {
+	return spanOf(&fabric.SGE{Buf: a}).overlaps(spanOf(&fabric.SGE{Buf: b}))
+}

@@ -1,6 +1,7 @@
 package expose
 
 import (
+	"os"
 	"slices"
 	"testing"
 
@@ -12,7 +13,7 @@ func region(t *testing.T, windows bool) (c *card, a *Adapter, m *Region) {
 	t.Helper()
 	c = &card{}
 	a = &Adapter{Conn: c, Windows: windows, Regions: NewRegions()}
-	m, err := a.Regions.Add(make([]byte, 100))
+	m, err := a.Regions.Add(fabric.SGE{Buf: make([]byte, 100)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +205,7 @@ func TestClose(t *testing.T) {
 		lend(t, &l, nil, part(m, 20), remoteRead)
 		l.End()
 		c.said(t, "reg 1: 20 bytes, rights 4", "close 1")
-		if _, err := a.Regions.Add(m.Bytes()); err != nil {
+		if _, err := a.Regions.Add(fabric.SGE{Buf: m.Bytes()}); err != nil {
 			t.Error("it cannot be registered again:", err)
 		}
 	})
@@ -241,7 +242,7 @@ func TestRegions(t *testing.T) {
 	mem := make([]byte, 400)
 	s := NewRegions()
 	add := func(from, to int) *Region {
-		m, err := s.Add(mem[from:to])
+		m, err := s.Add(fabric.SGE{Buf: mem[from:to]})
 		if err != nil {
 			t.Fatalf("%d to %d: %v", from, to, err)
 		}
@@ -271,7 +272,7 @@ func TestRegions(t *testing.T) {
 		{"nothing", 120, 120, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := s.find(mem[tt.from:tt.to]); got != tt.want {
+			if got := s.find(&fabric.SGE{Buf: mem[tt.from:tt.to]}); got != tt.want {
 				t.Errorf("%s, want %s", names[got], names[tt.want])
 			}
 		})
@@ -289,21 +290,51 @@ func TestRegions(t *testing.T) {
 		{"two neighbors", 140, 160},
 	} {
 		t.Run("refused: "+tt.name, func(t *testing.T) {
-			if _, err := s.Add(mem[tt.from:tt.to]); err == nil {
+			if _, err := s.Add(fabric.SGE{Buf: mem[tt.from:tt.to]}); err == nil {
 				t.Error("it was added")
 			}
 		})
 	}
 	t.Run("one that is closed is found no more, and its place is free", func(t *testing.T) {
 		a.Close()
-		if s.find(mem[100:110]) != nil || s.find(mem[150:160]) != b {
+		if s.find(&fabric.SGE{Buf: mem[100:110]}) != nil || s.find(&fabric.SGE{Buf: mem[150:160]}) != b {
 			t.Error("the wrong one is gone")
 		}
 		add(90, 150)
 	})
 	t.Run("an empty set", func(t *testing.T) {
-		if NewRegions().find(mem) != nil {
+		if NewRegions().find(&fabric.SGE{Buf: mem}) != nil {
 			t.Error("something was found")
+		}
+	})
+	t.Run("foreign memory: addresses of this process, and offsets in each file", func(t *testing.T) {
+		s := NewRegions()
+		one, other := new(os.File), new(os.File)
+		at := func(f *os.File, addr, n uint64) fabric.SGE {
+			return fabric.SGE{Foreign: &fabric.Foreign{File: f, Addr: addr, Len: n}}
+		}
+		var all []*Region
+		for _, mem := range []fabric.SGE{at(one, 0, 100), at(other, 50, 100), at(nil, 0x1000, 100), at(one, 100, 50)} {
+			m, err := s.Add(mem)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, m)
+		}
+		for _, tt := range []struct {
+			mem  fabric.SGE
+			want *Region
+		}{
+			{at(one, 0, 100), all[0]}, {at(one, 99, 1), all[0]}, {at(one, 99, 2), nil}, {at(one, 100, 50), all[3]},
+			{at(other, 50, 1), all[1]}, {at(other, 49, 1), nil}, {at(other, 0, 10), nil},
+			{at(nil, 0x1000, 100), all[2]}, {at(nil, 50, 10), nil}, {at(new(os.File), 50, 10), nil},
+		} {
+			if got := s.find(&tt.mem); got != tt.want {
+				t.Errorf("%+v: %v", *tt.mem.Foreign, got)
+			}
+		}
+		if _, err := s.Add(at(one, 149, 10)); err == nil {
+			t.Error("an overlap was added")
 		}
 	})
 }

@@ -18,6 +18,8 @@ import (
 // chunk and the others stay inline, or all of it is in a position-zero chunk. The segments of that
 // chunk point at the caller's memory, too: only the bytes between the items are copied. A server that
 // takes all gets a chunk for each item, beside a position-zero chunk, too.
+//
+// Data in foreign memory is never copied: the item goes to a chunk, or is a piece of the position-zero chunk.
 
 // Chunks are those that the messages of a connection may have.
 type Chunks uint8
@@ -48,6 +50,9 @@ type Terms struct {
 type Item struct {
 	Offset int // after its length word, from the start of the arguments without items
 	Len    int // bytes of data, without padding
+	// Foreign: the data is where only the adapter reaches it. It is in a read chunk, whatever its
+	// length.
+	Foreign bool
 }
 
 // An ItemSet selects the items that go to chunks of their own: the one of that number, or none, or
@@ -122,12 +127,12 @@ func (p Padding) Most(c *Call) (n int) {
 
 // PlaceCall decides where the parts of a call go.
 func PlaceCall(c *Call, t *Terms, pad Padding) (Placement, *SizeProblem) {
-	size := c.Size()
+	size, foreign := c.Size(), c.foreign()
 	if size > t.Message {
 		return Placement{}, &SizeProblem{"the call message, which Config.MaxMessage bounds,", size, t.Message}
 	}
 	room := t.Send - c.Transport
-	if size <= room {
+	if size <= room && foreign == 0 {
 		if n := pad.Most(c); n > 0 && size+n+8 <= room {
 			return Placement{rpcrdma.ProcMsgp, NoItems}, nil
 		}
@@ -140,6 +145,9 @@ func PlaceCall(c *Call, t *Terms, pad Padding) (Placement, *SizeProblem) {
 		return Placement{}, &SizeProblem{"the call message, which may have no read chunks,", c.Transport + size, t.Send}
 	}
 	own := c.reducible(t)
+	if own != AllItems && foreign > 1 {
+		own = NoItems // they are pieces of one position-zero chunk
+	}
 	rest, list := size, 0
 	for i := range c.Items {
 		if own.Has(i) {
@@ -167,11 +175,22 @@ func (c *Call) reducible(t *Terms) ItemSet {
 	}
 	most := NoItems
 	for i := range c.Items {
-		if most == NoItems || c.Items[i].Len > c.Items[most].Len {
+		it := &c.Items[i]
+		if most == NoItems || it.Foreign && it.Len > 0 || !c.Items[most].Foreign && it.Len > c.Items[most].Len {
 			most = ItemSet(i)
 		}
 	}
 	return most
+}
+
+// foreign is how many items are in memory that only the adapter reaches.
+func (c *Call) foreign() (n int) {
+	for i := range c.Items {
+		if c.Items[i].Foreign && c.Items[i].Len > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // A Piece is a part of a call that lies in a read chunk: an item, or a part of the stream
@@ -245,6 +264,8 @@ type Results struct {
 	Header int   // bytes of the RPC header, at most
 	Max    int   // bytes of the results without items, at most
 	Items  []int // bytes of those that may be write chunks, at most
+	// Foreign: only the adapter reaches the memory of one of them, so they are write chunks.
+	Foreign bool
 }
 
 // An Offer is which chunks a call offers for its reply.
@@ -263,7 +284,7 @@ func OfferChunks(r *Results, t *Terms) (Offer, *SizeProblem) {
 	if all > t.Message {
 		return Offer{}, &SizeProblem{"the largest reply, which Config.MaxMessage bounds,", all, t.Message}
 	}
-	if rpcrdma.MinHeaderSize+all <= t.Recv {
+	if rpcrdma.MinHeaderSize+all <= t.Recv && !r.Foreign {
 		return Offer{}, nil
 	}
 	if t.Chunks == NoChunks {

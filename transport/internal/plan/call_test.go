@@ -26,6 +26,14 @@ func terms(chunks Chunks) Terms {
 	return Terms{Send: rpcrdma.DefaultInline, Recv: rpcrdma.DefaultInline, Message: 1 << 20, Segment: longest, Chunks: chunks}
 }
 
+// foreign are items in foreign memory, those with these numbers.
+func foreign(l []Item, numbers ...int) []Item {
+	for _, i := range numbers {
+		l[i].Foreign = true
+	}
+	return l
+}
+
 // items are of the given lengths, each after a length word of its own.
 func items(lens ...int) (l []Item) {
 	for i, n := range lens {
@@ -74,6 +82,11 @@ func TestPlaceCall(t *testing.T) {
 		{"V1-11-1 a protected call is not taken apart for a peer that takes all", 100, items(5000, 600), protected(full), Padding{}, rpcrdma.ProcNomsg, none},
 		{"V1-11-1 a protected call that fits goes inline", 100, items(500), protected(full), Padding{}, rpcrdma.ProcMsg, none},
 
+		{"a foreign item goes to a chunk, however short", 100, foreign(items(8), 0), linux, Padding{}, rpcrdma.ProcMsg, 0},
+		{"at one position a foreign item goes before one that is larger", 100, foreign(items(500, 8), 1), linux, Padding{}, rpcrdma.ProcMsg, 1},
+		{"two foreign items at one position make the call long", 100, foreign(items(8, 8), 0, 1), linux, Padding{}, rpcrdma.ProcNomsg, none},
+		{"two foreign items have a chunk each where that may be", 100, foreign(items(8, 8), 0, 1), full, Padding{}, rpcrdma.ProcMsg, all},
+		{"a foreign item is not padded", 100, foreign(items(512), 0), linux, pad, rpcrdma.ProcMsg, 0},
 		{"V1-3.9-2 an item of rdma_thresh bytes is padded", 100, items(512), linux, pad, rpcrdma.ProcMsgp, none},
 		{"V1-3.9-1 a shorter item is not padded", 100, items(511), linux, pad, rpcrdma.ProcMsg, none},
 		{"V1-4.1-9 the padding and its two words fit just so", room - 512 - 63 - 8 - 1, items(512), linux, pad, rpcrdma.ProcMsgp, none},
@@ -167,11 +180,11 @@ func TestOrdered(t *testing.T) {
 		want  bool
 	}{
 		{"no items", nil, true},
-		{"one at the end", []Item{{20, 1}}, true},
-		{"one behind the end", []Item{{21, 1}}, false},
-		{"one in front of the start", []Item{{-4, 1}}, false},
-		{"two at one place", []Item{{8, 1}, {8, 1}}, true},
-		{"two in the wrong order", []Item{{8, 1}, {4, 1}}, false},
+		{"one at the end", []Item{{Offset: 20, Len: 1}}, true},
+		{"one behind the end", []Item{{Offset: 21, Len: 1}}, false},
+		{"one in front of the start", []Item{{Offset: -4, Len: 1}}, false},
+		{"two at one place", []Item{{Offset: 8, Len: 1}, {Offset: 8, Len: 1}}, true},
+		{"two in the wrong order", []Item{{Offset: 8, Len: 1}, {Offset: 4, Len: 1}}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if c := (Call{Header: head, Args: 20, Items: tt.items}); c.Ordered() != tt.want {
@@ -213,7 +226,7 @@ func TestPieces(t *testing.T) {
 		{"V1-3.4-11 V1-3.7-2 an item inline counts for the position, with its padding", Call{0, head, 20, items(5, 9)}, Placement{msg, 1}, []Piece{{48 + 8, 1, 0, 0}}},
 		{"V1-3.4-11 V1-3.7-2 an item in a chunk counts for the position, with its padding", Call{0, head, 20, items(5, 9)}, Placement{msg, AllItems}, []Piece{{44, 0, 0, 0}, {56, 1, 0, 0}}},
 		{"an empty item has no chunk", Call{0, head, 20, items(0, 9)}, Placement{msg, AllItems}, []Piece{{48, 1, 0, 0}}},
-		{"the header is part of the arguments", Call{0, 0, 60, []Item{{44, 5}}}, Placement{msg, 0}, []Piece{{44, 0, 0, 0}}},
+		{"the header is part of the arguments", Call{0, 0, 60, []Item{{Offset: 44, Len: 5}}}, Placement{msg, 0}, []Piece{{44, 0, 0, 0}}},
 		{"V1-5.1-1 a long call without items", Call{0, head, 20, nil}, Placement{nomsg, NoItems}, []Piece{{0, -1, 0, 60}}},
 		{"V1-3.4-12 a long call at one position: items and what lies between them, with their padding", Call{0, head, 20, items(5, 8)}, Placement{nomsg, NoItems},
 			[]Piece{{0, -1, 0, 44}, {0, 0, 0, 0}, {0, -1, 44, 51}, {0, 1, 0, 0}, {0, -1, 51, 63}}},
@@ -254,7 +267,7 @@ func FuzzCall(f *testing.F) {
 			if at > c.Args {
 				break
 			}
-			c.Items = append(c.Items, Item{at, 9 * int(data[1])})
+			c.Items = append(c.Items, Item{Offset: at, Len: 9 * int(data[1])})
 		}
 		p, problem := PlaceCall(&c, &tm, Padding{})
 		if problem != nil {
@@ -370,10 +383,16 @@ func TestOfferChunks(t *testing.T) {
 		{"BIDI-5.3-2 without chunks a reply 4 bytes longer", room, []int{1}, terms(NoChunks), Offer{}, &SizeProblem{"the largest reply, which may have no chunks,", 1028, 1024}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, problem := OfferChunks(&Results{header, tt.max, tt.items}, &tt.terms)
+			got, problem := OfferChunks(&Results{Header: header, Max: tt.max, Items: tt.items}, &tt.terms)
 			if got != tt.want || (problem == nil) != (tt.problem == nil) || problem != nil && *problem != *tt.problem {
 				t.Errorf("%v, %+v, want %v, %+v", got, problem, tt.want, tt.problem)
 			}
 		})
 	}
+	t.Run("for foreign memory a write chunk, however short the item", func(t *testing.T) {
+		got, problem := OfferChunks(&Results{Header: header, Items: []int{8}, Foreign: true}, &tm)
+		if got != (Offer{true, 0}) || problem != nil {
+			t.Errorf("%v, %v", got, problem)
+		}
+	})
 }
