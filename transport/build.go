@@ -90,8 +90,8 @@ func (call *pendingCall) takesForeign(t *plan.Terms) error {
 
 const protects = "the credential protects the message as a whole"
 
-// refusesForeign returns the error of a call with foreign memory that cannot be, for the reasons given:
-// "" is none.
+// refusesForeign returns the error of a call with foreign memory that cannot be, for the reasons given;
+// "" is no reason.
 func (call *pendingCall) refusesForeign(reads, writes string) error {
 	for i := range call.ReadItems {
 		if it := &call.ReadItems[i]; it.Foreign != nil && reads != "" {
