@@ -55,6 +55,10 @@ type ID struct {
 	param       *cgo.ConnParam
 	ece         cgo.ECE
 
+	other *ID  // of the peer, on a device that works
+	up    bool // the connection is established
+	told  bool // that the peer has disconnected
+
 	onDisconnect func()
 }
 
@@ -285,6 +289,7 @@ func (f *Library) DestroyID(h *cgo.CMID) syscall.Errno {
 	if id.qp != nil {
 		f.wrong("an ID is destroyed before its queue pair")
 	}
+	id.vanish()
 	id.dropEvents()
 	return f.end(&id.object)
 }
@@ -305,7 +310,12 @@ func (f *Library) BindAddr(h *cgo.CMID, addr *cgo.Sockaddr) syscall.Errno {
 		if i < 0 {
 			return syscall.EADDRNOTAVAIL
 		}
-		id.d = f.devices[i]
+		if !f.devices[i].NoConnections {
+			id.d = f.devices[i]
+		}
+	}
+	if ap.Port() != 0 && f.listener(&ID{peer: ap}) != nil {
+		return syscall.EADDRINUSE
 	}
 	id.local = ap
 	if ap.Port() == 0 {
@@ -317,8 +327,11 @@ func (f *Library) BindAddr(h *cgo.CMID, addr *cgo.Sockaddr) syscall.Errno {
 
 // Listen implements cgo.CM.
 func (f *Library) Listen(h *cgo.CMID, backlog int) syscall.Errno {
-	_, errno := f.use("rdma_listen", h)
-	f.mu.Unlock()
+	id, errno := f.use("rdma_listen", h)
+	defer f.mu.Unlock()
+	if errno == 0 {
+		f.listeners = append(f.listeners, id)
+	}
 	return errno
 }
 
@@ -334,6 +347,11 @@ func (f *Library) ResolveAddr(h *cgo.CMID, src, dst *cgo.Sockaddr, timeout int) 
 	}
 	f.port++
 	id.d, id.peer = f.devices[0], addrPort(dst)
+	if id.d.NoConnections {
+		id.d = nil
+		id.auto(cgo.CMEvent{Type: AddrError, Status: -int32(syscall.ENODEV)})
+		return 0
+	}
 	id.local = netip.AddrPortFrom(id.d.addr, f.port)
 	id.auto(cgo.CMEvent{Type: AddrResolved})
 	return 0
@@ -406,17 +424,38 @@ func (f *Library) CMDestroyQP(h *cgo.CMID) {
 
 // Connect implements cgo.CM. The peer agrees to as many Reads as were requested.
 func (f *Library) Connect(h *cgo.CMID, p *cgo.ConnParam) syscall.Errno {
+	if id := f.ID(h); id.works() {
+		id, errno := f.use("rdma_connect", h)
+		defer f.mu.Unlock()
+		if errno == 0 {
+			errno = id.request(p)
+		}
+		return errno
+	}
 	return f.step("rdma_connect", h, p, cgo.CMEvent{Type: Established, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth})
 }
 
 // Accept implements cgo.CM.
 func (f *Library) Accept(h *cgo.CMID, p *cgo.ConnParam) syscall.Errno {
+	if id := f.ID(h); id.works() {
+		id, errno := f.use("rdma_accept", h)
+		defer f.mu.Unlock()
+		if errno == 0 {
+			errno = id.agree(p)
+		}
+		return errno
+	}
 	return f.step("rdma_accept", h, p, cgo.CMEvent{Type: Established})
 }
 
 // Reject implements cgo.CM.
 func (f *Library) Reject(h *cgo.CMID, privateData []byte) syscall.Errno {
-	return f.used("rdma_reject", h)
+	id, errno := f.use("rdma_reject", h)
+	defer f.mu.Unlock()
+	if errno == 0 && id.works() {
+		errno = id.refuse(privateData)
+	}
+	return errno
 }
 
 // RejectECE implements cgo.CM.
@@ -456,6 +495,14 @@ func (f *Library) Establish(h *cgo.CMID) syscall.Errno {
 // Disconnect implements cgo.CM.
 func (f *Library) Disconnect(h *cgo.CMID) syscall.Errno {
 	call(f, &f.ID(h).onDisconnect)
+	if id := f.ID(h); id.works() {
+		id, errno := f.use("rdma_disconnect", h)
+		defer f.mu.Unlock()
+		if errno == 0 {
+			errno = id.part()
+		}
+		return errno
+	}
 	return f.step("rdma_disconnect", h, nil, cgo.CMEvent{Type: Disconnected})
 }
 

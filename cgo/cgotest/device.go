@@ -25,6 +25,15 @@ type Device struct {
 	// CleansCQ: completions of a queue pair go with it, even those not polled yet.
 	CleansCQ bool
 
+	// NoWindows: no memory window can be made, whatever Attr says.
+	NoWindows bool
+
+	// NoConnections: the device has datagrams only, and the connection manager does not know it.
+	NoConnections bool
+
+	// Nature, if not nil, makes the device work by itself.
+	Nature *Nature
+
 	f    *Library
 	addr netip.Addr
 	cm   *context // librdmacm's, which stays open
@@ -40,10 +49,6 @@ const (
 // AddDevice adds a device that has an IPv4 address: InfiniBand, able to do all that
 // ibv and rdmacm use. Changing its transport and vendor makes it another.
 func (f *Library) AddDevice(name string, addr netip.Addr) *Device {
-	const (
-		memMgtExtensions = 1 << 21
-		windowType2B     = 1 << 24
-	)
 	d := &Device{
 		Info: cgo.DeviceInfo{Name: name, NodeType: 1},
 		Attr: cgo.DeviceAttr{

@@ -17,21 +17,24 @@ type Library struct {
 	// Manual leaves the events of set-up and of Disconnect to the test.
 	Manual bool
 
-	t       testing.TB
-	mu      sync.Mutex
-	acked   *sync.Cond // events of a completion queue
-	devices []*Device
-	fail    map[string][]syscall.Errno
-	calls   []string
-	live    []*object
-	qps     map[uint32]*QP // by number
-	mws     map[uint64]*window
-	mrs     map[uint64]*region
-	ahs     map[uint64]*AH
-	key     uint32 // last given
-	qpNum   uint32 // last given
-	port    uint16 // last given
-	clock   uint64
+	t         testing.TB
+	mu        sync.Mutex
+	acked     *sync.Cond // events of a completion queue
+	devices   []*Device
+	fail      map[string][]syscall.Errno
+	calls     []string
+	live      []*object
+	qps       map[uint32]*QP // by number
+	mws       map[uint64]*window
+	mrs       map[uint64]*region
+	ahs       map[uint64]*AH
+	lkeys     map[uint32]*region
+	rkeys     map[uint32]*region
+	listeners []*ID  // on devices that work
+	key       uint32 // last given
+	qpNum     uint32 // last given
+	port      uint16 // last given
+	clock     uint64
 }
 
 var _ cgo.Library = (*Library)(nil)
@@ -41,7 +44,7 @@ var _ cgo.Library = (*Library)(nil)
 func New(t testing.TB) *Library {
 	f := &Library{
 		t: t, fail: make(map[string][]syscall.Errno), qps: make(map[uint32]*QP),
-		mws: make(map[uint64]*window), mrs: make(map[uint64]*region), ahs: make(map[uint64]*AH), qpNum: 16, port: 40000,
+		mws: make(map[uint64]*window), mrs: make(map[uint64]*region), ahs: make(map[uint64]*AH), lkeys: make(map[uint32]*region), rkeys: make(map[uint32]*region), qpNum: 16, port: 40000,
 	}
 	f.acked = sync.NewCond(&f.mu)
 	t.Cleanup(func() {

@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
@@ -21,6 +23,8 @@ type region struct {
 	object
 	lkey, rkey uint32
 	mem        Memory
+
+	pages, mapped []byte // of a descriptor, on a device that works
 }
 
 // Memory is what a region is of.
@@ -50,6 +54,9 @@ type window struct {
 	boundKey uint32
 	mr       *region
 	qp       *QP
+
+	addr, length uint64 // of the last bind on a device that works
+	access       int
 }
 
 func (w *window) handle() *cgo.MW { return (*cgo.MW)(unsafe.Pointer(w)) }
@@ -114,7 +121,13 @@ func (f *Library) regMR(call string, pd *cgo.PD, mem Memory) (mr *cgo.MR, lkey, 
 		parents = append(parents, &deviceMemoryOf(mem.Device).object)
 	}
 	f.begin(&r.object, "mr", parents...)
-	f.mrs[r.handle().Word()] = r
+	if mem.FD >= 0 && domainOf(pd).c.d.Nature != nil {
+		if err := r.mapFD(); err != nil {
+			f.end(&r.object)
+			return nil, 0, 0, err.(syscall.Errno)
+		}
+	}
+	f.mrs[r.handle().Word()], f.lkeys[r.lkey], f.rkeys[r.rkey] = r, r, r
 	return r.handle(), r.lkey, r.rkey, 0
 }
 
@@ -164,7 +177,10 @@ func (f *Library) ReregMR(mr *cgo.MR, flags int, pd *cgo.PD, addr, length uint64
 	if flags&rights != 0 {
 		r.mem.Access = access
 	}
+	delete(f.lkeys, r.lkey)
+	delete(f.rkeys, r.rkey)
 	r.lkey, r.rkey = f.nextKey(), f.nextKey()
+	f.lkeys[r.lkey], f.rkeys[r.rkey] = r, r
 	return r.lkey, r.rkey, 0, 0
 }
 
@@ -227,13 +243,30 @@ func (f *Library) memcpyDM(call string, h *cgo.DM, offset uint64, n int, move fu
 
 // DeregMR implements cgo.Verbs.
 func (f *Library) DeregMR(mr *cgo.MR) syscall.Errno {
-	return f.destroy("ibv_dereg_mr", &(*region)(unsafe.Pointer(mr)).object)
+	r := (*region)(unsafe.Pointer(mr))
+	errno := f.enter("ibv_dereg_mr")
+	defer f.mu.Unlock()
+	if errno == 0 {
+		errno = f.end(&r.object)
+	}
+	if errno == 0 {
+		delete(f.mrs, mr.Word())
+		delete(f.lkeys, r.lkey)
+		delete(f.rkeys, r.rkey)
+		if r.pages != nil {
+			unix.Munmap(r.pages)
+		}
+	}
+	return errno
 }
 
 // AllocMW implements cgo.Verbs.
 func (f *Library) AllocMW(pd *cgo.PD, typ int) (mw *cgo.MW, rkey uint32, errno syscall.Errno) {
 	errno = f.enter("ibv_alloc_mw")
 	defer f.mu.Unlock()
+	if errno == 0 && domainOf(pd).c.d.NoWindows {
+		errno = syscall.EOPNOTSUPP
+	}
 	if errno != 0 {
 		return nil, 0, errno
 	}
@@ -252,6 +285,7 @@ func (f *Library) DeallocMW(mw *cgo.MW) syscall.Errno {
 		return errno
 	}
 	w.unbind()
+	delete(f.mws, mw.Word())
 	return f.end(&w.object)
 }
 

@@ -3,6 +3,7 @@
 package cgotest
 
 import (
+	"math/bits"
 	"slices"
 	"syscall"
 	"unsafe"
@@ -19,6 +20,8 @@ const (
 	opLocalInv    = 7
 	opBindMW      = 8
 	opAtomicWrite = 15
+
+	typeRC = 2 // of enum ibv_qp_type
 
 	withAtomicWrite = 1 << 12 // of enum ibv_qp_create_send_ops_flags, where the others are 1 << the opcode
 )
@@ -48,6 +51,7 @@ type QP struct {
 	recvCQ *CQ
 	srq    *sharedRecvs
 
+	link   link
 	groups map[[16]byte]bool // multicast groups that it is attached to
 
 	sends  []*Send
@@ -226,8 +230,17 @@ func (qp *QP) Flush() {
 func (f *Library) newQP(ctx *context, pd *cgo.PD, init cgo.QPInit) (*QP, syscall.Errno) {
 	d := ctx.d
 	c := init.Cap
+	if d.NoConnections && init.Type == typeRC {
+		return nil, syscall.EOPNOTSUPP
+	}
 	if c.MaxInlineData > d.MaxInline || c.MaxSendWR > uint32(d.Attr.MaxQPWR) || c.MaxRecvWR > uint32(d.Attr.MaxQPWR) || c.MaxSendSGE > uint32(d.Attr.MaxSGE) {
 		return nil, syscall.EINVAL
+	}
+	if n := d.Nature; n != nil && (n.MaxSGE != 0 && c.MaxSendSGE > n.MaxSGE || n.MaxWR != 0 && max(c.MaxSendWR, c.MaxRecvWR) > n.MaxWR) {
+		return nil, syscall.EINVAL
+	}
+	if d.Nature != nil && d.Nature.PowerOfTwo {
+		c.MaxSendWR, c.MaxRecvWR = roundUp(c.MaxSendWR), roundUp(c.MaxRecvWR)
 	}
 	f.qpNum++
 	qp := &QP{f: f, d: d, num: f.qpNum, cap: c, sigAll: init.SigAll, sendCQ: f.CQ(init.SendCQ), recvCQ: f.CQ(init.RecvCQ), srq: srqOf(init.SRQ), groups: make(map[[16]byte]bool)}
@@ -268,6 +281,8 @@ func (f *Library) dropQP(qp *QP) syscall.Errno {
 	}
 	delete(f.qps, qp.num)
 	qp.sends, qp.recvs = nil, nil
+	qp.die()
+	qp.link.dead = true
 	if qp.d.CleansCQ {
 		for _, cq := range []*CQ{qp.sendCQ, qp.recvCQ} {
 			if cq == nil {
@@ -418,9 +433,22 @@ func (f *Library) addRecvs(call string, o *object, queue *[]*Recv, depth uint32,
 			out.RecvErr = int32(errno)
 			return
 		}
-		*queue = append(*queue, &Recv{RecvWR: wr, SGL: sges[wr.FirstSGE:][:wr.NumSGE], qp: qp})
+		*queue = append(*queue, &Recv{RecvWR: wr, SGL: slices.Clone(sges[wr.FirstSGE:][:wr.NumSGE]), qp: qp})
 		out.Recvs++
 	}
+	if qp != nil && qp.link.peer != nil {
+		qp.link.peer.run() // a message may have waited
+	}
+	if qp != nil {
+		qp.run() // which flushes it in the error state
+	}
+}
+
+func roundUp(n uint32) uint32 {
+	if n == 0 {
+		return 0
+	}
+	return 1 << bits.Len32(n-1)
 }
 
 func (f *Library) postSends(qp *QP, sends []cgo.SendWR, sges []cgo.SGE, flags uint32, out *cgo.Outcome) {
@@ -436,6 +464,9 @@ func (f *Library) addSends(qp *QP, sends []cgo.SendWR, sges []cgo.SGE, out *cgo.
 	f.usable(&qp.object)
 	for _, wr := range sends {
 		errno := f.failing("ibv_post_send")
+		if errno == 0 && qp.d.Nature != nil && qp.d.Nature.Refuses>>wr.Opcode&1 != 0 {
+			errno = syscall.EINVAL
+		}
 		if errno == 0 && len(qp.places) >= int(qp.cap.MaxSendWR) {
 			errno = syscall.ENOMEM
 		}
@@ -443,8 +474,9 @@ func (f *Library) addSends(qp *QP, sends []cgo.SendWR, sges []cgo.SGE, out *cgo.
 			out.SendErr = int32(errno)
 			return
 		}
-		s := &Send{SendWR: wr, SGL: sges[wr.FirstSGE:][:wr.NumSGE], qp: qp}
+		s := &Send{SendWR: wr, SGL: slices.Clone(sges[wr.FirstSGE:][:wr.NumSGE]), qp: qp}
 		qp.sends, qp.places = append(qp.sends, s), append(qp.places, s)
 		out.Sends++
 	}
+	qp.run()
 }

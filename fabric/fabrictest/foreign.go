@@ -71,7 +71,7 @@ func foreign(s *scene) {
 		s.Fatalf("a receive into foreign memory: %+v, %v", wc, err)
 	}
 	want("received into foreign memory", mem[2000:2064], Pattern(64, 52))
-	foreignWindow(s, client, server, part, mem)
+	foreignWindow(s, client, server, whole, mem)
 
 	outside := fabric.Foreign{Addr: whole.Addr + n - 8, Len: 16}
 	wr := fabric.SendWR{ID: 7, Flags: fabric.Signaled, SGL: []fabric.SGE{{LKey: mr.LKey(), Foreign: &outside}}}
@@ -84,11 +84,20 @@ func foreign(s *scene) {
 }
 
 // foreignWindow: a window opens a part of a region of foreign memory.
-func foreignWindow(s *scene, client, server *Endpoint, part func(at, length uint64) fabric.SGE, mem []byte) {
+func foreignWindow(s *scene, client, server *Endpoint, whole fabric.Foreign, mem []byte) {
 	if !client.Conn.Capabilities().MemoryWindows {
 		return
 	}
 	s.Helper()
+	// Windows are for regions without rights for the peer.
+	mr, err := client.Conn.RegForeign(whole, fabric.AccessLocalWrite)
+	if err != nil {
+		s.Fatalf("register foreign memory for a window: %v", err)
+	}
+	part := func(at, length uint64) fabric.SGE {
+		f := whole.Slice(at, length)
+		return fabric.SGE{LKey: mr.LKey(), Foreign: &f}
+	}
 	mw := client.Window()
 	seg, err := mw.Prepare(part(4096, 100), openWrite)
 	if err != nil {

@@ -108,7 +108,7 @@ var Layers = []Layer{
 	{
 		Path: "transport", Library: true, Pure: true,
 		May:      []string{"internal/lockorder", "internal/baton", "internal/rate", "internal/origin", "rpc", "rpc/stream", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
-		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm"},
+		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm", "cgo/cgotest"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
 	{
