@@ -193,7 +193,8 @@ func (c *Conn) setUp() (err error) {
 	return err
 }
 
-// createQP creates the queue pair with as much inline data as the device allows.
+// createQP creates the queue pair with as much inline data as the device allows, and as many elements:
+// what a device says it has may be for queue pairs of another kind.
 //
 // Implements: int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 func (c *Conn) createQP() error {
@@ -220,6 +221,8 @@ func (c *Conn) createQP() error {
 		case errno == syscall.EINVAL && want.MaxInlineData > 0:
 			// No verb reports the maximum of a device.
 			want.MaxInlineData /= 2
+		case errno == syscall.EINVAL && want.MaxSendSGE > 1:
+			want.MaxSendSGE /= 2
 		case errno != 0:
 			return c.dev.ctx.MemoryError("rdma_create_qp", errno, uint64(c.attr.SendDepth+c.attr.RecvDepth)*queueEntry)
 		default:
@@ -739,6 +742,7 @@ func (c *Conn) Close() error {
 		for r := range mrs {
 			r.free()
 		}
+		c.memory.making.Wait()
 		c.answered()
 		rest := func() {
 			c.id.Close()

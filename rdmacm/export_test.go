@@ -28,9 +28,6 @@ func Channel(p *Provider) (*EventChannel, <-chan struct{}) {
 // Left is closed when the connection manager has reported the peer's end of c.
 func Left(c fabric.Conn) <-chan struct{} { return c.(*Conn).left.opened }
 
-// NewOn is New with another library than rdma-core.
-func NewOn(lib cgo.Library, cfg Config) (*Provider, error) { return newProvider(lib, cfg) }
-
 // NewEventChannelOn is NewEventChannel with another library than rdma-core.
 func NewEventChannelOn(lib cgo.Library) (*EventChannel, error) { return newEventChannel(lib) }
 

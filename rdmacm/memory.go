@@ -37,6 +37,7 @@ func accessBits(a fabric.Access) (bits ibv.Access) {
 // A memory is the registered memory of a connection. Any goroutine may use it.
 type memory struct {
 	recent atomic.Pointer[region] // the region last used by a request
+	making sync.WaitGroup         // regions and windows that are being made; see make
 	keys   lockorder.Value[keys]
 }
 
@@ -92,11 +93,10 @@ func (c *Conn) register(access fabric.Access, reg func(bits ibv.Access) (*ibv.MR
 	if c.dev.windows && !remote {
 		bits |= accessMWBind
 	}
-	// Close takes the set of regions before it frees them. A region that is registered
-	// after that is freed below.
-	if c.shut.Load() {
+	if !c.memory.make() {
 		return nil, c.connErr()
 	}
+	defer c.memory.making.Done()
 	mr, err := reg(bits)
 	if err != nil {
 		if c.shut.Load() {
@@ -118,6 +118,18 @@ func (c *Conn) register(access fabric.Access, reg func(bits ibv.Access) (*ibv.MR
 		return nil, c.connErr()
 	}
 	return r, nil
+}
+
+// make begins the making of a region or window, unless Close has taken the sets of them. Close frees what is
+// in the sets, and then waits: what is made meanwhile finds no set, and is freed by its maker. Until then
+// the protection domain cannot be deallocated.
+func (m *memory) make() (open bool) {
+	defer m.keys.Unlock()
+	if m.keys.Lock().mrs == nil {
+		return false
+	}
+	m.making.Add(1)
+	return true
 }
 
 // Bytes implements fabric.MR.
@@ -197,9 +209,10 @@ func (c *Conn) AllocMW() (fabric.MW, error) {
 	if !c.dev.windows {
 		return nil, &fabric.CapabilityError{Provider: name, Capability: "memory windows on " + c.dev.name}
 	}
-	if c.shut.Load() {
+	if !c.memory.make() {
 		return nil, c.connErr()
 	}
+	defer c.memory.making.Done()
 	mw, err := c.pd.AllocMW(2)
 	if err != nil {
 		if c.shut.Load() {

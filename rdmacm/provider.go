@@ -54,9 +54,11 @@ type holdings struct {
 
 // New makes a provider. It fails if the machine has no RDMA device or the process has no
 // permission to use it.
-func New(cfg Config) (*Provider, error) { return newProvider(cgo.RDMACore{}, cfg) }
+func New(cfg Config) (*Provider, error) { return NewOn(cgo.RDMACore{}, cfg) }
 
-func newProvider(lib cgo.Library, cfg Config) (*Provider, error) {
+// NewOn is New with another implementation of the libraries than rdma-core: tests of programs that have
+// no device can use package cgotest's, which has adapters that exist only in memory.
+func NewOn(lib cgo.Library, cfg Config) (*Provider, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -264,7 +266,7 @@ const (
 )
 
 // device returns the device that id is bound to.
-func (p *Provider) device(id *ID) (*device, error) {
+func (p *Provider) device(id *ID) (d *device, err error) {
 	ctx := id.Verbs()
 	if ctx == nil {
 		return nil, &CallError{Op: "rdma_resolve_addr", Addr: id.PeerAddr().String(), Errno: syscall.ENODEV}
@@ -283,7 +285,7 @@ func (p *Provider) device(id *ID) (*device, error) {
 		return nil, callError("ibv_query_port", "", errno)
 	}
 	info := p.lib.DeviceInfo(p.lib.ContextDevice(ctx.Raw()))
-	d := &device{lib: p.lib, ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
+	d = &device{lib: p.lib, ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
 	d.queues.Init(lockorder.RdmacmDevice)
 	d.inline.Store(int32(p.cfg.MaxInline))
 	d.windows = attr.MaxMW > 0 && attr.CapFlags&(capWindowType2A|capWindowType2B) != 0
@@ -294,6 +296,11 @@ func (p *Provider) device(id *ID) (*device, error) {
 		d.withInv = rxeWithInv | wcWithInv
 	}
 	d.siw = d.iwarp && attr.VendorID == vendorSIW
+	if d.windows {
+		if d.windows, err = d.makesWindows(); err != nil {
+			return nil, err
+		}
+	}
 	d.weak = d.siw || d.windows && attr.VendorID == vendorRXE
 	if d.iwarp && !d.siw {
 		// A Read response is a tagged message: adapters check it against the rights
@@ -305,6 +312,21 @@ func (p *Provider) device(id *ID) (*device, error) {
 	}
 	h.devices[ctx.Raw()] = d
 	return d, nil
+}
+
+// makesWindows reports whether the library can make memory windows. The driver in the kernel may announce
+// them without one in the library that knows how: bnxt_re does.
+func (d *device) makesWindows() (bool, error) {
+	pd, err := d.ctx.AllocPD()
+	if err != nil {
+		return false, err
+	}
+	defer pd.Close()
+	mw, err := pd.AllocMW(2)
+	if err == nil {
+		mw.Close()
+	}
+	return !errors.Is(err, errors.ErrUnsupported), nil
 }
 
 // Resolve implements fabric.Provider.

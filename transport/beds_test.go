@@ -40,6 +40,9 @@ type bed struct {
 	// loses: a listener may be lost without a word (docs/tuning.md).
 	loses bool
 
+	// allocates: the adapter itself does, for each request.
+	allocates bool
+
 	// refused is in the error of Dial where no server listens.
 	refused string
 }
@@ -73,6 +76,17 @@ func (b *bed) count(n int) int {
 		n /= 2
 	}
 	return max(n/b.slow, 1)
+}
+
+// counts skips a test that counts allocations where they are not those of a call.
+func (b *bed) counts(t *testing.T) {
+	t.Helper()
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	if b.allocates {
+		t.Skip("the adapter is a fake, which allocates for each request")
+	}
 }
 
 // allocs is how often f allocates in steady state, runs times on a fast machine: the least of three

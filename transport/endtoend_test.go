@@ -566,9 +566,7 @@ func testEnds(t *testing.T, b *bed) {
 // that runs its procedure inline. A context that can end is watched once its call has lasted a tick,
 // and the watch allocates: on slow devices that may be every call.
 func testAllocsPerCall(t *testing.T, b *bed) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	b.counts(t)
 	w := b.start(t, nil)
 	cl := w.dial(t, nil)
 	null := rpc.Call{Prog: prog, Vers: 1}

@@ -101,9 +101,7 @@ func testPipelineSizes(t *testing.T, b *bed) {
 }
 
 func testPipelineAllocs(t *testing.T, b *bed) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	b.counts(t)
 	w := b.start(t, nil)
 	cl := w.dial(t, nil)
 	p := transport.NewPipeline(cl)
