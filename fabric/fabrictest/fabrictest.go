@@ -284,3 +284,24 @@ type Lack struct {
 func (l Lack) String() string {
 	return fmt.Sprintf("the provider has no %s: %v", l.Capability, l.Proof)
 }
+
+// A Check is one rule of package fabric, of [Checks].
+type Check struct {
+	Name string // "Group/Check"
+	Run  func(testing.TB)
+}
+
+// Checks returns the checks of Run, for a program that is no test and has a [testing.TB] of its own. It has
+// called testing.Init and parsed flags.
+func Checks(cfg Config) (list []Check) {
+	cfg = cfg.withDefaults()
+	for _, g := range suite() {
+		if cfg.Groups != nil && !slices.Contains(cfg.Groups, g.name) {
+			continue
+		}
+		for _, c := range g.checks {
+			list = append(list, Check{Name: g.name + "/" + c.name, Run: func(t testing.TB) { runCheck(t, cfg, c) }})
+		}
+	}
+	return list
+}

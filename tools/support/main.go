@@ -3,6 +3,7 @@
 //	support                                 write the page from the records
 //	support -record NAME                    run a known command, keep a record of it, write the page
 //	support -record NAME -- COMMAND ARG...  the same with a command of your own
+//	support -add FILE                       keep a report of rpcrdma selftest, write the page
 //
 // It is run in the root of the repository. A record is docs/reports/support/NAME.json: which tests passed,
 // failed and were skipped, and when, where and with what. The known names are those of the list
@@ -69,6 +70,7 @@ func main() {
 func support(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("support", flag.ContinueOnError)
 	name := flags.String("record", "", "keep a record under this `NAME` of a run of the command")
+	add := flags.String("add", "", "keep the report in `FILE`, of rpcrdma selftest")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -76,6 +78,11 @@ func support(args []string, out io.Writer) error {
 		return errors.New("run it in the root of the repository: go run ./tools/support")
 	}
 	var failed error
+	if *add != "" {
+		if err := addAdapter(*add); err != nil {
+			return err
+		}
+	}
 	if *name != "" {
 		r, err := find(*name, flags.Args())
 		if err != nil {

@@ -34,12 +34,17 @@ func page(root fs.FS) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	adapters, err := loadAdapters(root)
+	if err != nil {
+		return "", err
+	}
 	m := merge(recs)
 	var b strings.Builder
 	b.WriteString(introduction)
 	writeRuns(&b, recs)
 	writeTable(&b, "What programs use", m, features)
 	b.WriteString("\nrxe and siw are the RDMA devices of Linux in software: RoCE v2 and iWARP. No adapter in hardware has been tested.\n")
+	writeAdapters(&b, adapters)
 	writeTable(&b, "With programs of others", m, peers)
 	writeSpecifications(&b, m, catalogue, sources)
 	writePlatforms(&b, recs)

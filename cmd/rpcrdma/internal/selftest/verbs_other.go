@@ -1,0 +1,8 @@
+//go:build !linux || !cgo
+
+package selftest
+
+func (s *session) identify() error { return nil }
+
+// verbsChecks are none without package ibv.
+func (s *session) verbsChecks() []check { return nil }
