@@ -203,6 +203,7 @@ func (c *Conn) createQP() error {
 		MaxSendSGE: uint32(min(int(c.dev.attr.MaxSGE), maxSGE)), MaxRecvSGE: 1,
 		MaxInlineData: uint32(c.dev.inline.Load()),
 	}
+	elements := want.MaxSendSGE
 	for {
 		var qp *cgo.QP
 		var errno syscall.Errno
@@ -214,7 +215,9 @@ func (c *Conn) createQP() error {
 		case err == nil:
 			// Inline data beyond what was asked for does not pay.
 			c.cap.MaxInlineData = min(c.cap.MaxInlineData, want.MaxInlineData)
-			c.dev.inline.Store(int32(want.MaxInlineData)) // for the next connections
+			if want.MaxSendSGE == elements {
+				c.dev.inline.Store(int32(want.MaxInlineData)) // for the next connections
+			}
 			c.equip(qp)
 			c.q.join(c, qp)
 			return nil
@@ -222,6 +225,7 @@ func (c *Conn) createQP() error {
 			// No verb reports the maximum of a device.
 			want.MaxInlineData /= 2
 		case errno == syscall.EINVAL && want.MaxSendSGE > 1:
+			// mlx5 has the longest queue that it reports only if each request is short.
 			want.MaxSendSGE /= 2
 		case errno != 0:
 			return c.dev.ctx.MemoryError("rdma_create_qp", errno, uint64(c.attr.SendDepth+c.attr.RecvDepth)*queueEntry)
@@ -502,8 +506,13 @@ func (c *Conn) refused(op string, ev Event) error {
 	if c.dev.iwarp {
 		// A rejection by the peer's program has private data or resets the TCP
 		// connection. A port without a listener makes rdma_connect fail, or refuses
-		// without private data.
-		byProgram = len(ev.PrivateData) > 0 || ev.errno() == syscall.ECONNRESET
+		// without private data. So siw reports it; irdma, cxgb4 and qedr report a rejection
+		// without private data as refused, and a port without a listener as reset.
+		rejected := syscall.ECONNREFUSED
+		if c.dev.siw {
+			rejected = syscall.ECONNRESET
+		}
+		byProgram = len(ev.PrivateData) > 0 || ev.errno() == rejected
 	}
 	if byProgram {
 		return &fabric.RejectError{Addr: c.raddr.String(), PrivateData: ev.PrivateData}

@@ -89,6 +89,8 @@ func (e *EventError) Error() string {
 		what = ": the peer does not answer"
 	case errno == syscall.ECONNREFUSED:
 		what = ": nobody listens there"
+	case errno == syscall.ECONNRESET:
+		what = ": connection reset by peer (adapters for iWARP say so of a port without a listener, too)"
 	case errno != nil:
 		what = ": " + errno.Error()
 	case e.Event.Status != 0:

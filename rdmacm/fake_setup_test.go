@@ -62,6 +62,8 @@ func TestFakeRefused(t *testing.T) {
 		{"the program, iWARP", []option{asSIW}, refusal(econnrefused, "no"), true, "no", 0},
 		{"the program without a word, iWARP", []option{asSIW}, refusal(econnreset, ""), true, "", 0},
 		{"nobody listens, iWARP", []option{asSIW}, refusal(econnrefused, ""), false, "", syscall.ECONNREFUSED},
+		{"the program without a word, iWARP in hardware", []option{asIWARP}, refusal(econnrefused, ""), true, "", 0},
+		{"nobody listens, iWARP in hardware", []option{asIWARP}, refusal(econnreset, ""), false, "", syscall.ECONNRESET},
 		{"unreachable", nil, cgo.CMEvent{Type: cgotest.Unreachable, Status: -int32(syscall.ETIMEDOUT)}, false, "", syscall.ETIMEDOUT},
 		{"error", nil, cgo.CMEvent{Type: cgotest.ConnectError, Status: -int32(syscall.ECONNABORTED)}, false, "", syscall.ECONNABORTED},
 	} {

@@ -36,6 +36,10 @@ func asSIW(_ *cgotest.Library, d *cgotest.Device) {
 	d.Info.Transport, d.Attr.VendorID, d.Attr.MaxMW = cgotest.TransportIWARP, cgotest.VendorSIW, 0
 }
 
+func asIWARP(_ *cgotest.Library, d *cgotest.Device) {
+	d.Info.Transport = cgotest.TransportIWARP
+}
+
 func asRXE(_ *cgotest.Library, d *cgotest.Device) { d.Attr.VendorID = cgotest.VendorRXE }
 
 // cleaning is a device that takes the completions of a queue pair away with it.

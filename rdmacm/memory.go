@@ -37,7 +37,7 @@ func accessBits(a fabric.Access) (bits ibv.Access) {
 // A memory is the registered memory of a connection. Any goroutine may use it.
 type memory struct {
 	recent atomic.Pointer[region] // the region last used by a request
-	making sync.WaitGroup         // regions and windows that are being made; see make
+	making sync.WaitGroup         // regions and windows that are being made or freed; see make
 	keys   lockorder.Value[keys]
 }
 
@@ -154,11 +154,13 @@ func (r *region) Close() error {
 	if mine {
 		delete(k.mrs, r)
 		delete(k.byKey, r.mr.LKey())
+		r.c.memory.making.Add(1) // Close waits for its end, too
 	}
 	r.c.memory.keys.Unlock()
 	if !mine {
 		return nil // closed, or the Conn is doing it
 	}
+	defer r.c.memory.making.Done()
 	return r.free()
 }
 

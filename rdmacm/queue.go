@@ -3,6 +3,7 @@
 package rdmacm
 
 import (
+	"fmt"
 	"slices"
 	"syscall"
 
@@ -58,6 +59,9 @@ const ackBatch = 512
 // queue returns a completion queue with enough free entries for a new connection.
 func (d *device) queue(c *Conn, entries int) (*queue, error) {
 	need := c.attr.SendDepth + c.attr.RecvDepth + 1 // and Disconnect's marker
+	if most := d.attr.MaxCQE; need > int(most) {
+		return nil, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("queues of %d and %d requests on %s, which takes %d completions", c.attr.SendDepth, c.attr.RecvDepth, d.name, most)}
+	}
 	if entries == 0 {
 		q, err := d.newQueue(need)
 		if err != nil {

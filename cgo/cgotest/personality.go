@@ -177,6 +177,8 @@ var Personalities = []Personality{
 		flushesAll("providers/irdma/uk.c irdma_uk_cq_poll_cmpl: software makes the completions up to E810"),
 		cleansCQ(true, "providers/irdma/uverbs.c irdma_clean_cqes"),
 		iwarp("drivers/infiniband/hw/irdma/cm.h IETF_MAX_PRIV_DATA_LEN"),
+		fact("status of a rejection; of a port without a listener", "ECONNREFUSED; ECONNRESET",
+			"drivers/infiniband/hw/irdma/cm.c irdma_send_cm_event: IRDMA_CM_EVENT_MPA_REJECT, IRDMA_CM_EVENT_ABORTED", func(*Device) {}),
 	}},
 	{Name: "irdma over RoCE", Carries: true, Facts: []Fact{
 		vendor(0x8086, "drivers/infiniband/hw/irdma/verbs.c irdma_query_device"),

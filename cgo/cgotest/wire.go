@@ -447,7 +447,7 @@ func (id *ID) request(p *cgo.ConnParam) unix.Errno {
 	}
 	l := f.listener(id)
 	if l == nil {
-		id.raise(cgo.CMEvent{Type: Rejected, Status: id.d.refusal(8)})
+		id.raise(cgo.CMEvent{Type: Rejected, Status: id.d.refusal(noListener)})
 		return 0
 	}
 	child := &ID{f: f, ch: l.ch, d: id.d, local: id.peer, peer: id.local, other: id}
@@ -460,12 +460,18 @@ func (id *ID) request(p *cgo.ConnParam) unix.Errno {
 	return 0
 }
 
+// Reasons of a rejection over InfiniBand (volume 1, 12.6.7.2).
+const noListener, byProgram = 8, 28
+
 // refusal is the status of a rejection: a code of InfiniBand's, or an errno.
 func (d *Device) refusal(code int32) int32 {
-	if d.Info.Transport == TransportIWARP {
-		return -int32(unix.ECONNREFUSED)
+	switch {
+	case d.Info.Transport != TransportIWARP:
+		return code
+	case code == noListener:
+		return -int32(unix.ECONNRESET)
 	}
-	return code
+	return -int32(unix.ECONNREFUSED)
 }
 
 // agree is an accept on a working device. mu is held.
@@ -497,10 +503,7 @@ func (id *ID) refuse(data []byte) unix.Errno {
 		return unix.EINVAL
 	}
 	id.other, peer.other = nil, nil
-	e := cgo.CMEvent{Type: Rejected, Status: id.d.refusal(28)}
-	if id.d.Info.Transport == TransportIWARP && len(data) == 0 {
-		e.Status = -int32(unix.ECONNRESET)
-	}
+	e := cgo.CMEvent{Type: Rejected, Status: id.d.refusal(byProgram)}
 	n.data(&e, data, n.PrivateData.Reject)
 	peer.raise(e)
 	return 0
