@@ -82,6 +82,16 @@ func (p *PathAttr) source(c *Context) (port PortAttr, num uint8, row int, gid GI
 	return port, num, -1, gid, nil
 }
 
+// to returns how packets get to a peer.
+func (p *PathAttr) to(c *Context, peer QPAddr) (AHAttr, error) {
+	_, num, row, _, err := p.source(c)
+	ah := AHAttr{DLID: peer.LID, SL: p.SL, PortNum: num}
+	if row >= 0 && peer.GID != (GID{}) {
+		ah.IsGlobal, ah.GRH = true, GlobalRoute{DGID: peer.GID, SGIDIndex: uint8(row), HopLimit: cmp.Or(p.HopLimit, 64)}
+	}
+	return ah, err
+}
+
 // Addr returns the address of the queue pair for its peer. psn is where it begins to count packets,
 // which is best a random number.
 func (qp *QP) Addr(p PathAttr, psn uint32) (QPAddr, error) {
@@ -92,15 +102,15 @@ func (qp *QP) Addr(p PathAttr, psn uint32) (QPAddr, error) {
 // ConnectTo moves a connection, which is in QPSReset, to QPSRTS, with local and peer as both ends have
 // them of [QP.Addr]. Receives may be posted before; the peer has to be connected before it is sent to.
 func (qp *QP) ConnectTo(local, peer QPAddr, p PathAttr) error {
-	port, num, row, _, err := p.source(qp.ctx)
+	port, num, _, _, err := p.source(qp.ctx)
+	if err != nil {
+		return err
+	}
+	ah, err := p.to(qp.ctx, peer)
 	if err != nil {
 		return err
 	}
 	depth := cmp.Or(p.Depth, 1)
-	ah := AHAttr{DLID: peer.LID, SL: p.SL, PortNum: num}
-	if row >= 0 && peer.GID != (GID{}) {
-		ah.IsGlobal, ah.GRH = true, GlobalRoute{DGID: peer.GID, SGIDIndex: uint8(row), HopLimit: cmp.Or(p.HopLimit, 64)}
-	}
 	steps := []step{
 		{QPAttr{State: QPSInit, PortNum: num, Access: p.Access}, AttrState | AttrPkeyIndex | AttrPort | AttrAccessFlags},
 		{
@@ -143,4 +153,14 @@ func (qp *QP) take(steps []step) error {
 		}
 	}
 	return nil
+}
+
+// CreateAHTo makes an address handle for datagrams to the port that has the peer's address, of which the
+// number and the first packet do not matter.
+func (pd *PD) CreateAHTo(peer QPAddr, p PathAttr) (*AH, error) {
+	attr, err := p.to(pd.ctx, peer)
+	if err != nil {
+		return nil, err
+	}
+	return pd.CreateAH(attr)
 }

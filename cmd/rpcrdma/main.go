@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/selftest"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/serving"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/tree"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/verbs"
 )
 
 func main() {
@@ -39,7 +40,7 @@ func newRoot() *cobra.Command {
 			tree.NewExports(), tree.NewLs(), tree.NewStat(), copying.NewCat(), copying.NewGet(), copying.NewPut(), copying.NewCp(), tree.NewMv(), tree.NewMkdir(), tree.NewRm(), look.NewWatch(),
 		}},
 		{ID: "look", Title: "Look and measure:", Commands: []*cobra.Command{
-			look.NewPing(), look.NewProbe(), calling.NewCall(), look.NewBench(), look.NewStats(), look.NewDevices(), selftest.New(), look.NewDecode(),
+			look.NewPing(), look.NewProbe(), calling.NewCall(), look.NewBench(), look.NewStats(), look.NewDevices(), selftest.New(), verbs.New(), look.NewDecode(),
 		}},
 		{Commands: []*cobra.Command{
 			cli.NewVersion(),

@@ -1,0 +1,219 @@
+//go:build linux && cgo
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
+	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// maxTests bounds the tests of a server at once.
+const maxTests = 16
+
+// Serve answers clients of l until ctx ends, with the device name, or else the one that a client's connection
+// leads to. log says why tests have ended.
+func Serve(ctx context.Context, l net.Listener, name string, log func(format string, args ...any)) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	var tests sync.WaitGroup
+	defer tests.Wait()
+	room := make(chan struct{}, maxTests)
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		room <- struct{}{}
+		tests.Go(func() {
+			defer func() { <-room }()
+			t := newTalk(c)
+			err := serveOne(ctx, t, name)
+			t.Close()
+			if err != nil && !errors.Is(err, errHungUp) {
+				log("test of %s ended: %v", c.RemoteAddr(), err)
+			}
+		})
+	}
+}
+
+// serveOne is one test.
+func serveOne(ctx context.Context, t *talk, name string) (err error) {
+	var h hello
+	if err := t.hear(&h); err != nil {
+		return err
+	}
+	refuse := func(err error) error { return errors.Join(err, t.say(answer{Error: err.Error()})) }
+	if err := h.check(); err != nil {
+		return refuse(err)
+	}
+	d, err := device(ctx, name, t.LocalAddr())
+	if err != nil {
+		return refuse(err)
+	}
+	if d.Transport == "iwarp" {
+		return serveCM(ctx, t, h, d, refuse)
+	}
+	dev, err := ibv.Open(d.Name)
+	if err != nil {
+		return refuse(err)
+	}
+	defer dev.Close()
+	e, err := newEnd(dev, h)
+	if err != nil {
+		return refuse(err)
+	}
+	defer e.close()
+	if err := e.createQP(); err != nil {
+		return refuse(err)
+	}
+	if err := e.connectTo(h.Addr); err != nil {
+		return refuse(err)
+	}
+	if err := e.expect(); err != nil {
+		return refuse(err)
+	}
+	text, err := e.addr.MarshalText()
+	if err != nil {
+		return refuse(err)
+	}
+	if err := t.say(answer{Addr: string(text), Remote: e.mr.Addr(), RKey: e.mr.RKey()}); err != nil {
+		return err
+	}
+	ctx, stop := t.watch(ctx)
+	defer stop()
+	return why(ctx, e.respond(ctx))
+}
+
+// why is the reason of an end: that of the context, if that has ended, or is about to, since a client that
+// hangs up ends its queue pair first.
+func why(ctx context.Context, err error) error {
+	if wc := (*ibv.WCError)(nil); errors.As(err, &wc) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// serveCM is serveOne through the connection manager, which alone connects queue pairs of iWARP.
+func serveCM(ctx context.Context, t *talk, h hello, d *provider.Device, refuse func(error) error) error {
+	if err := h.overIWARP(d.Name); err != nil {
+		return refuse(err)
+	}
+	ch, err := rdmacm.NewEventChannel()
+	if err != nil {
+		return refuse(err)
+	}
+	defer ch.Close()
+	l, err := ch.NewID()
+	if err != nil {
+		return refuse(err)
+	}
+	defer l.Close()
+	at, err := netip.ParseAddr(d.Addresses[0].Address)
+	if err == nil {
+		err = errors.Join(l.BindAddr(netip.AddrPortFrom(at, 0)), l.Listen(1))
+	}
+	if err != nil {
+		return refuse(err)
+	}
+	e, err := newEnd(l.Verbs(), h)
+	if err != nil {
+		return refuse(err)
+	}
+	defer e.close()
+	if err := t.say(answer{CM: l.LocalAddr().String(), Remote: e.mr.Addr(), RKey: e.mr.RKey()}); err != nil {
+		return err
+	}
+	ctx, stop := t.watch(ctx)
+	defer stop()
+	id, err := l.GetRequest(ctx)
+	if err == nil {
+		err = e.own(id)
+	}
+	if err == nil {
+		err = e.expect()
+	}
+	if err == nil {
+		_, err = id.Accept(ctx, e.param())
+	}
+	if err == nil {
+		err = e.respond(ctx)
+	}
+	return why(ctx, err)
+}
+
+// expect posts the receives of a server.
+func (e *end) expect() error {
+	for i := range e.mem {
+		e.mem[i] = pattern(i)
+	}
+	if atomic(e.h.Op) {
+		clear(e.out())
+	}
+	if !messages(e.h.Op) {
+		return nil
+	}
+	return e.receive(e.h.Depth + batch)
+}
+
+// pattern is what the server's memory has, for the client to read.
+func pattern(i int) byte { return byte(i*7 + i>>8) }
+
+// respond serves until the client hangs up: it posts receives again, and sends back what is to be.
+func (e *end) respond(ctx context.Context) error {
+	if !messages(e.h.Op) {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	again, outstanding, since := 0, 0, 0
+	for {
+		wcs, err := e.await(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range wcs {
+			if wcs[i].ID == sendID {
+				outstanding--
+				continue
+			}
+			if again++; again == min(batch, e.h.Depth) {
+				if err := e.receive(again); err != nil {
+					return err
+				}
+				again = 0
+			}
+			since++
+			if !e.h.Echo && (e.h.Ack == 0 || since < e.h.Ack) {
+				continue
+			}
+			if outstanding++; outstanding > e.h.Depth+batch {
+				return fmt.Errorf("the client sends more than %d messages at once", e.h.Depth)
+			}
+			length := 1
+			if since = 0; e.h.Echo {
+				copy(e.out(), e.in())
+				length = e.h.Size
+			}
+			if err := e.send(length); err != nil {
+				return err
+			}
+		}
+	}
+}
