@@ -105,6 +105,8 @@ type DeviceAttr struct {
 	MaxQP, MaxQPWR, MaxSGE, MaxSGERd, MaxCQ, MaxCQE       int32
 	MaxMR, MaxPD, MaxMW, MaxSRQ, MaxSRQWR, MaxSRQSGE      int32
 	MaxQPRdAtom, MaxResRdAtom, MaxQPInitRdAtom, AtomicCap int32
+	MaxAH, MaxMcastGrp, MaxMcastQPAttach                  int32
+	MaxTotalMcastQPAttach                                 int32
 	MaxPkeys                                              uint16
 	LocalCAAckDelay, PhysPortCount                        uint8
 }
@@ -127,7 +129,9 @@ func (RDMACore) QueryDevice(ctx *Context) (DeviceAttr, syscall.Errno) {
 		MaxMW: int32(a.max_mw), MaxSRQ: int32(a.max_srq), MaxSRQWR: int32(a.max_srq_wr), MaxSRQSGE: int32(a.max_srq_sge),
 		MaxQPRdAtom: int32(a.max_qp_rd_atom), MaxResRdAtom: int32(a.max_res_rd_atom),
 		MaxQPInitRdAtom: int32(a.max_qp_init_rd_atom), AtomicCap: int32(a.atomic_cap),
-		MaxPkeys: uint16(a.max_pkeys), LocalCAAckDelay: uint8(a.local_ca_ack_delay), PhysPortCount: uint8(a.phys_port_cnt),
+		MaxAH: int32(a.max_ah), MaxMcastGrp: int32(a.max_mcast_grp), MaxMcastQPAttach: int32(a.max_mcast_qp_attach),
+		MaxTotalMcastQPAttach: int32(a.max_total_mcast_qp_attach),
+		MaxPkeys:              uint16(a.max_pkeys), LocalCAAckDelay: uint8(a.local_ca_ack_delay), PhysPortCount: uint8(a.phys_port_cnt),
 	}, 0
 }
 

@@ -28,6 +28,7 @@ const (
 	DeviceRCRNRNAKGen      DeviceCap = 1 << 12 // tells the peer when no receive is posted
 	DeviceSRQResize        DeviceCap = 1 << 13
 	DeviceMemWindow        DeviceCap = 1 << 17 // windows of type 1
+	DeviceXRC              DeviceCap = 1 << 20 // QPTypeXRCSend, QPTypeXRCRecv
 	DeviceMemMgtExtensions DeviceCap = 1 << 21 // OpSendWithInv, OpLocalInv
 	DeviceMemWindowType2A  DeviceCap = 1 << 23 // windows of type 2, for one queue pair by number
 	DeviceMemWindowType2B  DeviceCap = 1 << 24 // windows of type 2, for one queue pair by number and domain
@@ -88,8 +89,13 @@ type DeviceAttr struct {
 	MaxResRdAtom    int // the same, for all queue pairs together
 	MaxQPInitRdAtom int // RDMA Reads and atomics to the peer, per queue pair
 	AtomicCap       AtomicCap
+	MaxAH           int
 	MaxPkeys        int
 	LocalCAAckDelay uint8
+
+	MaxMcastGrp           int // multicast groups with members here
+	MaxMcastQPAttach      int // queue pairs in one group
+	MaxTotalMcastQPAttach int // memberships of queue pairs, in all groups together
 }
 
 // MemoryWindowType1 reports whether windows can be bound with [QP.BindMW1].
@@ -127,7 +133,8 @@ func (c *Context) Query() (DeviceAttr, error) {
 		MaxCQ: int(a.MaxCQ), MaxCQE: int(a.MaxCQE),
 		MaxSRQ: int(a.MaxSRQ), MaxSRQWR: int(a.MaxSRQWR), MaxSRQSGE: int(a.MaxSRQSGE),
 		MaxQPRdAtom: int(a.MaxQPRdAtom), MaxResRdAtom: int(a.MaxResRdAtom), MaxQPInitRdAtom: int(a.MaxQPInitRdAtom),
-		AtomicCap: AtomicCap(a.AtomicCap), MaxPkeys: int(a.MaxPkeys), LocalCAAckDelay: a.LocalCAAckDelay,
+		AtomicCap: AtomicCap(a.AtomicCap), MaxAH: int(a.MaxAH), MaxPkeys: int(a.MaxPkeys), LocalCAAckDelay: a.LocalCAAckDelay,
+		MaxMcastGrp: int(a.MaxMcastGrp), MaxMcastQPAttach: int(a.MaxMcastQPAttach), MaxTotalMcastQPAttach: int(a.MaxTotalMcastQPAttach),
 	}, nil
 }
 
