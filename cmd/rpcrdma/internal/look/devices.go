@@ -18,7 +18,7 @@ import (
 
 // NewDevices returns the command devices.
 func NewDevices() *cobra.Command {
-	var asJSON bool
+	var asJSON, verbose bool
 	cmd := &cobra.Command{
 		Use:        "devices",
 		SuggestFor: []string{"device", "hca", "adapters", "ibv_devices", "ibv_devinfo"},
@@ -28,18 +28,38 @@ lead to them, since connections are made by address. This process can use a devi
 may open it, a port is active, an address leads there, and enough memory may be locked for
 one message.
 
+With --verbose it prints what ibv_devinfo -v, 'rdma link', 'rdma resource' and show_gids
+do, for which no privilege is needed.
+
 With --json the output is one object:
 
   providers        the values of --provider: name, usable, and reason if it is not
   devices          name, driver (rxe, siw, or the kernel module of an adapter), transport
-                   (infiniband, roce, iwarp), node_guid, firmware, usable and reason
+                   (infiniband, roce, iwarp), node_guid, sys_image_guid, vendor_id,
+                   vendor_part_id, hardware_version, firmware, usable and reason
     addresses      address, port, network_device
-    ports          port, state (active ...), link_layer, mtu, max_mtu, max_message (bytes),
-                   and gids: index, gid, type (ib, roce_v1, roce_v2, iwarp), network_device
+    ports          port, state (active ...), physical_state (link_up ...), link_layer, mtu,
+                   max_mtu, max_message (bytes), width (lanes), lane_gbps, gbps,
+                   network_device, lid, sm_lid, sm_sl, lmc, max_vl, subnet_timeout,
+                   init_type_reply, port_capabilities (words), pkeys (not zero), bad_pkeys,
+                   bad_qkeys, the rows of gid_table and pkey_table, and gids: index, gid,
+                   type (ib, roce_v1, roce_v2, iwarp), network_device
     capabilities   max_qp, max_qp_requests, max_sge, max_read_sge, max_cq, max_cq_entries,
                    max_srq, max_srq_requests, max_mr, max_mr_bytes, max_mw, memory_windows
                    (type_1, type_2a, type_2b), safe_windows, send_with_invalidate, atomics
-                   (none, device, global), inbound_reads, outbound_reads, shared_inbound_reads
+                   (none, device, global), inbound_reads, outbound_reads, shared_inbound_reads,
+                   flags (words), page_sizes (a bit for each), max_pd, max_ah, max_srq_sge,
+                   max_pkeys, max_wq, multicast_groups, multicast_in_group,
+                   multicast_memberships, ack_delay (n of 4.096 us * 2^n), completion_vectors,
+                   device_memory (bytes), timestamp_mask, clock_khz, moderation_count,
+                   moderation_us, raw_packet (words)
+      on_demand    supported, whole_memory, and for rc, uc, ud, xrc: send, recv, write ...
+      tso          max (bytes), types of queue pairs
+      rate_limit   min_kbps, max_kbps, types
+      rss          max_tables, max_table_size, hash_functions, hash_fields (bits), types
+      tag_matching max_tags, max_ops, max_sge, max_header (bytes), flags
+    in_use         objects of all processes and the kernel: pd, cq, qp, cm_id, mr, contexts,
+                   srq; or in_use_reason
 
 A device that may not be opened has neither ports nor capabilities. How much a message may
 carry inline is not listed: devices do not report it.
@@ -54,9 +74,10 @@ On a machine without devices the list is empty, and the exit status is 0.`,
 			if asJSON {
 				return cli.PrintJSON(cmd.OutOrStdout(), r)
 			}
-			return r.print(cmd.OutOrStdout())
+			return r.print(cmd.OutOrStdout(), verbose)
 		},
 	}
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print all that the devices and the kernel report")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
@@ -97,7 +118,7 @@ func newReport(devices []provider.Device, err error, contained bool) *ReportJSON
 }
 
 // print writes the report for people, no line wider than width.
-func (r *ReportJSON) print(out io.Writer) error {
+func (r *ReportJSON) print(out io.Writer, verbose bool) error {
 	b := &block{column: 16}
 	for _, p := range r.Providers {
 		text := "usable"
@@ -114,6 +135,9 @@ func (r *ReportJSON) print(out io.Writer) error {
 	b.column = 24
 	for i := range r.Devices {
 		printDevice(b, &r.Devices[i])
+		if verbose {
+			printMore(b, &r.Devices[i])
+		}
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
@@ -140,6 +164,9 @@ func printDevice(b *block, d *provider.Device) {
 		layer := map[string]string{"ethernet": "Ethernet", "infiniband": "InfiniBand"}[p.LinkLayer]
 		if layer != "" {
 			layer = ", " + layer
+		}
+		if p.Speed > 0 {
+			layer += fmt.Sprintf(", %g Gb/s", p.Speed)
 		}
 		row(fmt.Sprintf("port %d", p.Port), "%s%s, MTU %d of %d, messages up to %d bytes",
 			strings.ReplaceAll(p.State, "_", " "), layer, p.MTU, p.MaxMTU, p.MaxMessage)

@@ -24,6 +24,8 @@ func testDevices() []provider.Device {
 			Addresses: []provider.Address{{Address: "192.0.2.1", Port: 1, NetworkDevice: "eth0"}, {Address: "2001:db8::1", Port: 1, NetworkDevice: "eth0"}},
 			Ports: []provider.Port{{
 				Port: 1, State: "active", LinkLayer: "ethernet", MTU: 1024, MaxMTU: 4096, MaxMessage: 8388608,
+				PhysicalState: "link_up", NetworkDevice: "eth0", Width: 4, LaneSpeed: 25, Speed: 100, MaxVL: 1,
+				Capabilities: []string{"cm"}, GIDTable: 1024, PkeyTable: 1, Pkeys: []string{"0xffff"},
 				GIDs: []provider.GID{{Index: 0, GID: "fe80::ff:fe00:1", Type: "roce_v1", NetworkDevice: "eth0"}, {Index: 1, GID: "192.0.2.1", Type: "roce_v2", NetworkDevice: "eth0"}},
 			}},
 			Capabilities: &provider.Capabilities{
@@ -31,7 +33,11 @@ func testDevices() []provider.Device {
 				MaxSRQ: 917503, MaxSRQRequests: 1048576, MaxMR: 524287, MaxMRBytes: 1<<64 - 1, MaxMW: 524287,
 				MemoryWindows: []string{"type_1", "type_2b"}, SendWithInvalidate: true, Atomics: "device",
 				InboundReads: 128, OutboundReads: 128, SharedInboundReads: 258048,
+				Flags: []string{"srq_resize", "mem_window"}, PageSizes: 0x1000, MaxPD: 9, CompletionVectors: 2, AckDelay: 15,
+				OnDemand:  provider.OnDemand{Supported: true, WholeMemory: true, RC: []string{"send", "recv"}},
+				RawPacket: []string{"ip_csum"}, TSO: provider.Offload{Max: 65536, Types: []string{"ud"}},
 			},
+			SysImageGUID: "0200:00ff:fe00:0000", VendorID: 0xffffff, InUse: &provider.InUse{PD: 1, QP: 2},
 		},
 		{
 			Name: "mlx5_0", Driver: "mlx5_core", Transport: "infiniband", NodeGUID: "0c42:a103:0065:bafe", Firmware: "20.31.1014",
@@ -49,8 +55,9 @@ func testDevices() []provider.Device {
 		},
 		{
 			Name: "siw0", Driver: "unknown", Transport: "iwarp", NodeGUID: "0200:00ff:fe00:0002",
-			Reason:    "no permission to use siw0: this needs read and write access to /dev/infiniband/uverbs1",
-			Addresses: []provider.Address{}, Ports: []provider.Port{},
+			InUseReason: "rdma resource: operation not supported",
+			Reason:      "no permission to use siw0: this needs read and write access to /dev/infiniband/uverbs1",
+			Addresses:   []provider.Address{}, Ports: []provider.Port{},
 		},
 	}
 }
@@ -62,16 +69,18 @@ func TestDevicesGolden(t *testing.T) {
 		devices   []provider.Device
 		err       error
 		contained bool
+		verbose   bool
 	}{
-		{"devices", testDevices(), nil, false},
-		{"unusable", testDevices()[2:], nil, true},
-		{"none", nil, errors.New("this machine has no RDMA device"), false},
-		{"container", nil, errors.New("this machine has no RDMA device"), true},
-		{"pure", nil, rdmacm.ErrNotBuilt, true},
+		{"devices", testDevices(), nil, false, false},
+		{"verbose", testDevices(), nil, false, true},
+		{"unusable", testDevices()[2:], nil, true, true},
+		{"none", nil, errors.New("this machine has no RDMA device"), false, false},
+		{"container", nil, errors.New("this machine has no RDMA device"), true, true},
+		{"pure", nil, rdmacm.ErrNotBuilt, true, false},
 	} {
 		r := newReport(tt.devices, tt.err, tt.contained)
 		var text, object bytes.Buffer
-		if err := errors.Join(r.print(&text), cli.PrintJSON(&object, r)); err != nil {
+		if err := errors.Join(r.print(&text, tt.verbose), cli.PrintJSON(&object, r)); err != nil {
 			t.Fatal(err)
 		}
 		testutil.Golden(t, filepath.Join("testdata", "devices", tt.name+".txt"), text.Bytes())

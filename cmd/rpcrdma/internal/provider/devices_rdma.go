@@ -3,6 +3,7 @@
 package provider
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/ibv"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
@@ -28,17 +30,23 @@ func Devices() ([]Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	addresses, addressErr := listAddresses()
-	devices := make([]Device, 0, len(infos))
-	for _, info := range infos {
-		d := Device{
-			Name: info.Name, Driver: driverOf(info.Name), Transport: transportOf(&info), NodeGUID: info.GUID.String(),
-			Addresses: addresses[info.Name], Ports: []Port{},
+	devices := make([]Device, len(infos))
+	for i, info := range infos { // before this process has objects of its own
+		use, err := inUse(info.Index)
+		if err != nil {
+			devices[i].InUseReason = err.Error()
 		}
+		devices[i].InUse = use
+	}
+	addresses, addressErr := listAddresses()
+	for i, info := range infos {
+		d := &devices[i]
+		d.Name, d.Driver, d.Transport, d.NodeGUID = info.Name, driverOf(info.Name), transportOf(&info), info.GUID.String()
+		d.Addresses, d.Ports = addresses[info.Name], []Port{}
 		if d.Addresses == nil {
 			d.Addresses = []Address{}
 		}
-		err := describeDevice(&d)
+		err := describeDevice(d)
 		if err == nil {
 			err = addressErr
 		}
@@ -49,7 +57,6 @@ func Devices() ([]Device, error) {
 			d.Err, d.Reason = err, err.Error()
 		}
 		d.Usable = err == nil
-		devices = append(devices, d)
 	}
 	slices.SortFunc(devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	return devices, nil
@@ -75,21 +82,24 @@ func describeDevice(d *Device) error {
 	case attr.VendorID == vendorSIW && iwarp:
 		d.Driver = "siw"
 	}
-	d.Firmware = attr.FirmwareVersion
+	d.Firmware, d.SysImageGUID = attr.FirmwareVersion, attr.SysImageGUID.String()
+	d.VendorID, d.VendorPart, d.Hardware = attr.VendorID, attr.VendorPartID, attr.HWVersion
+	further, err := dev.QueryEx()
+	if err != nil && !errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.ENOSYS) {
+		return err
+	}
 	d.Capabilities = newCapabilities(&attr)
+	d.Capabilities.add(&attr, &further)
+	d.Capabilities.CompletionVectors = dev.NumCompVectors()
 	d.Capabilities.SafeWindows = len(d.Capabilities.MemoryWindows) > 0 && !rxe
 	gids, err := dev.GIDTable()
 	if err != nil {
 		return err
 	}
 	for n := range attr.PhysPortCount {
-		port, err := dev.QueryPort(uint8(n + 1))
+		p, err := describePort(dev, n+1)
 		if err != nil {
 			return err
-		}
-		p := Port{
-			Port: n + 1, State: stateName(port.State), LinkLayer: linkLayerName(port.LinkLayer),
-			MTU: port.ActiveMTU.Bytes(), MaxMTU: port.MaxMTU.Bytes(), MaxMessage: port.MaxMsgSize, GIDs: []GID{},
 		}
 		for _, g := range gids {
 			if int(g.Port) == p.Port {
@@ -99,6 +109,36 @@ func describeDevice(d *Device) error {
 		d.Ports = append(d.Ports, p)
 	}
 	return tryMemoryOn(dev)
+}
+
+// describePort asks about a port, all but its GIDs.
+func describePort(dev *ibv.Context, number int) (p Port, err error) {
+	a, err := dev.QueryPort(uint8(number))
+	if err != nil {
+		return p, err
+	}
+	p = Port{
+		Port: number, State: stateName(a.State), LinkLayer: linkLayerName(a.LinkLayer),
+		MTU: a.ActiveMTU.Bytes(), MaxMTU: a.MaxMTU.Bytes(), MaxMessage: a.MaxMsgSize, GIDs: []GID{},
+		PhysicalState: physicalState(a.PhysState), LID: a.LID, SMLID: a.SMLID, SMSL: a.SMSL, LMC: a.LMC,
+		MaxVL: map[uint8]int{1: 1, 2: 2, 3: 4, 4: 8, 5: 15}[a.MaxVLNum], SubnetTimeout: a.SubnetTimeout, InitTypeReply: a.InitTypeReply,
+		Capabilities: portFlags(a.CapFlags, a.CapFlags2), GIDTable: a.GIDTableLen, PkeyTable: a.PkeyTableLen, Pkeys: []string{},
+		BadPkeys: a.BadPkeyCounter, BadQkeys: a.QkeyViolCounter,
+	}
+	p.Width, p.LaneSpeed = lanes(a.ActiveWidth, a.ActiveSpeed)
+	p.Speed = float64(p.Width) * p.LaneSpeed
+	// Without the kernel's answer, the network devices of the addresses remain.
+	p.NetworkDevice, _ = netdevOf(dev.Info().Index, number)
+	for i := range a.PkeyTableLen {
+		pkey, err := dev.QueryPkey(uint8(number), i)
+		if err != nil {
+			return p, err
+		}
+		if pkey != 0 {
+			p.Pkeys = append(p.Pkeys, fmt.Sprintf("%#04x", pkey))
+		}
+	}
+	return p, nil
 }
 
 // lacks returns why a device that can be opened cannot be used, or nil.
@@ -198,6 +238,27 @@ func newCapabilities(a *ibv.DeviceAttr) *Capabilities {
 		SendWithInvalidate: a.SendWithInvalidate(), Atomics: atomics,
 		InboundReads: a.MaxQPRdAtom, OutboundReads: a.MaxQPInitRdAtom, SharedInboundReads: a.MaxResRdAtom,
 	}
+}
+
+// add fills in what is not of the kind that every program has to know.
+func (c *Capabilities) add(a *ibv.DeviceAttr, ex *ibv.DeviceAttrEx) {
+	c.Flags, c.PageSizes = deviceFlags(a.CapFlags, ex.CapFlags), a.PageSizeCap
+	c.MaxPD, c.MaxAH, c.MaxSRQSGE, c.MaxPkeys = a.MaxPD, a.MaxAH, a.MaxSRQSGE, a.MaxPkeys
+	c.MulticastGroups, c.MulticastInGroup, c.MulticastMembers = a.MaxMcastGrp, a.MaxMcastQPAttach, a.MaxTotalMcastQPAttach
+	c.AckDelay, c.MaxWQ, c.DeviceMemory = a.LocalCAAckDelay, ex.MaxWQ, ex.MaxDMSize
+	c.TimestampMask, c.Clock, c.RawPacket = ex.TimestampMask, ex.CoreClock, rawPacketWords(ex.RawPacketCaps)
+	c.OnDemand = OnDemand{
+		Supported: ex.OnDemand, WholeMemory: ex.OnDemandWhole,
+		RC: odpWords(ex.ODPRC), UC: odpWords(ex.ODPUC), UD: odpWords(ex.ODPUD), XRC: odpWords(ex.ODPXRC),
+	}
+	c.TSO = Offload{Max: ex.MaxTSO, Types: typeWords(ex.TSOTypes)}
+	c.PacketPacing = Pacing{Min: ex.MinRate, Max: ex.MaxRate, Types: typeWords(ex.RateTypes)}
+	c.RSS = RSS{
+		MaxTables: ex.MaxTables, MaxTableSize: ex.MaxTableSize, HashFunctions: ex.RSSHashFunctions, HashFields: ex.RSSHashFields,
+		Types: typeWords(ex.RSSTypes),
+	}
+	c.TagMatching = Tags{MaxTags: ex.MaxTags, MaxOps: ex.MaxTagOps, MaxSGE: ex.MaxTagSGE, MaxHeader: ex.MaxTagHeader, Flags: ex.TagFlags}
+	c.ModerationCount, c.ModerationPeriodUS = ex.MaxModerateCount, ex.MaxModeratePeriod.Microseconds()
 }
 
 func stateName(s ibv.PortState) string {
