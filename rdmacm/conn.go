@@ -670,6 +670,9 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	switch {
 	case st.phase == phaseOver:
 		c.state.Unlock()
+		if c.up.Load() {
+			c.hangUp() // the peer, which has disconnected, waits for that
+		}
 		return nil
 	case st.phase != phaseUp:
 		c.state.Unlock()

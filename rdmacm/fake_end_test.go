@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -367,5 +368,38 @@ func TestFakeInlineIsFound(t *testing.T) {
 		if got := l.qp.Sends()[i].Flags&inline != 0; got != want {
 			t.Errorf("request %d is inline: %v", i+1, got)
 		}
+	}
+}
+
+// TestFakeFreedMeanwhile: memory that is registered or freed while Close runs does not keep the
+// protection domain, of which the fake reports what is left.
+func TestFakeFreedMeanwhile(t *testing.T) {
+	r := newRig(t, rdmacm.Config{})
+	for range 300 {
+		l := r.connect(fabric.ConnAttr{})
+		var wg sync.WaitGroup
+		for _, f := range []func(){
+			func() { l.mr.Close() },
+			func() { l.RegMR(make([]byte, 64), fabric.AccessLocalWrite) },
+			func() { l.AllocMW() },
+			func() { l.Close() },
+		} {
+			wg.Go(f)
+		}
+		wg.Wait()
+	}
+}
+
+// TestFakeDisconnectAnswers: Disconnect answers a peer that has disconnected first, which waits for it.
+func TestFakeDisconnectAnswers(t *testing.T) {
+	l := newRig(t, rdmacm.Config{}).connect(fabric.ConnAttr{})
+	l.disconnected()
+	l.ending()
+	l.r.lib.Calls()
+	if err := l.Disconnect(soon(t)); err != nil {
+		t.Error(err)
+	}
+	if n := count(l.r.lib.Calls(), "rdma_disconnect"); n != 1 {
+		t.Errorf("%d calls of rdma_disconnect", n)
 	}
 }
