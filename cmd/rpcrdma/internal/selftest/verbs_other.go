@@ -4,5 +4,5 @@ package selftest
 
 func (s *session) identify() error { return nil }
 
-// verbsChecks are none without package ibv.
+// verbsChecks need package ibv.
 func (s *session) verbsChecks() []check { return nil }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/ibv"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
@@ -27,7 +28,7 @@ type client struct {
 
 // connectTo asks the server at addr for a test, and connects to it. The returned context ends if the server
 // hangs up; stop ends the test.
-func connectTo(ctx context.Context, addr, name string, h hello) (c *client, _ context.Context, stop func() error, err error) {
+func connectTo(ctx context.Context, addr string, devices []provider.Device, name string, h hello) (c *client, _ context.Context, stop func() error, err error) {
 	dialer := net.Dialer{Timeout: patience}
 	tcp, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -44,7 +45,7 @@ func connectTo(ctx context.Context, addr, name string, h hello) (c *client, _ co
 			}
 		}
 	}()
-	d, err := device(ctx, name, tcp.LocalAddr())
+	d, err := device(ctx, devices, name, tcp.LocalAddr())
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -287,7 +288,7 @@ func lists(depth int) (list, lists int) {
 
 // step makes one test.
 func (o *options) step(ctx context.Context, mode, addr string, h hello, each func(int, time.Duration)) (row *Row, err error) {
-	c, ctx, stop, err := connectTo(ctx, addr, o.device, h)
+	c, ctx, stop, err := connectTo(ctx, addr, o.devices, o.device, h)
 	if err != nil {
 		return nil, err
 	}

@@ -61,12 +61,8 @@ func (e *end) close() (err error) {
 	return err
 }
 
-// device opens the device for one end: by its name, or by the address of that end.
-func device(ctx context.Context, name string, local net.Addr) (*provider.Device, error) {
-	devices, err := provider.Devices()
-	if err != nil {
-		return nil, err
-	}
+// device returns the device for one end: by its name, or by the address of that end.
+func device(ctx context.Context, devices []provider.Device, name string, local net.Addr) (_ *provider.Device, err error) {
 	host, _, _ := net.SplitHostPort(local.String())
 	if name == "" {
 		if name, err = provider.DeviceAt(ctx, net.JoinHostPort(host, "0")); err != nil {
@@ -160,7 +156,7 @@ func (e *end) param() rdmacm.ConnParam {
 	return rdmacm.ConnParam{ResponderResources: int(e.path.Depth), InitiatorDepth: int(e.path.Depth), RetryCount: 7, RNRRetryCount: 7}
 }
 
-// own takes an ID of the connection manager, which the end closes after its queue pair.
+// own makes the queue pair of an ID, which the end closes after it.
 func (e *end) own(id *rdmacm.ID) (err error) {
 	e.closers = append(e.closers, id.Close)
 	qp, err := id.CreateQP(e.pd, e.qpAttr())

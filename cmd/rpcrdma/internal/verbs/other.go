@@ -10,8 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// Serve needs package ibv.
-func Serve(context.Context, net.Listener, string, func(string, ...any)) error {
+func serve(context.Context, net.Listener, string, func(string, ...any)) error {
 	return rdmacm.ErrNotBuilt
 }
 

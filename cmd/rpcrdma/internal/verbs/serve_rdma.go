@@ -19,9 +19,13 @@ import (
 // maxTests bounds the tests of a server at once.
 const maxTests = 16
 
-// Serve answers clients of l until ctx ends, with the device name, or else the one that a client's connection
+// serve answers clients of l until ctx ends, with the device name, or else the one that a client's connection
 // leads to. log says why tests have ended.
-func Serve(ctx context.Context, l net.Listener, name string, log func(format string, args ...any)) error {
+func serve(ctx context.Context, l net.Listener, name string, log func(format string, args ...any)) error {
+	devices, err := provider.Devices()
+	if err != nil {
+		return err
+	}
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	var tests sync.WaitGroup
@@ -39,9 +43,9 @@ func Serve(ctx context.Context, l net.Listener, name string, log func(format str
 		tests.Go(func() {
 			defer func() { <-room }()
 			t := newTalk(c)
-			err := serveOne(ctx, t, name)
+			err := serveOne(ctx, t, devices, name)
 			t.Close()
-			if err != nil && !errors.Is(err, errHungUp) {
+			if err != nil {
 				log("test of %s ended: %v", c.RemoteAddr(), err)
 			}
 		})
@@ -49,7 +53,7 @@ func Serve(ctx context.Context, l net.Listener, name string, log func(format str
 }
 
 // serveOne is one test.
-func serveOne(ctx context.Context, t *talk, name string) (err error) {
+func serveOne(ctx context.Context, t *talk, devices []provider.Device, name string) (err error) {
 	var h hello
 	if err := t.hear(&h); err != nil {
 		return err
@@ -58,7 +62,7 @@ func serveOne(ctx context.Context, t *talk, name string) (err error) {
 	if err := h.check(); err != nil {
 		return refuse(err)
 	}
-	d, err := device(ctx, name, t.LocalAddr())
+	d, err := device(ctx, devices, name, t.LocalAddr())
 	if err != nil {
 		return refuse(err)
 	}
@@ -69,12 +73,12 @@ func serveOne(ctx context.Context, t *talk, name string) (err error) {
 	if err != nil {
 		return refuse(err)
 	}
-	defer dev.Close()
+	defer func() { err = errors.Join(err, dev.Close()) }()
 	e, err := newEnd(dev, h)
 	if err != nil {
 		return refuse(err)
 	}
-	defer e.close()
+	defer func() { err = errors.Join(err, e.close()) }()
 	if err := e.createQP(); err != nil {
 		return refuse(err)
 	}
@@ -97,7 +101,7 @@ func serveOne(ctx context.Context, t *talk, name string) (err error) {
 }
 
 // why is the reason of an end: that of the context, if that has ended, or is about to, since a client that
-// hangs up ends its queue pair first.
+// hangs up ends its queue pair first. To hang up is the regular end.
 func why(ctx context.Context, err error) error {
 	if wc := (*ibv.WCError)(nil); errors.As(err, &wc) {
 		select {
@@ -106,13 +110,16 @@ func why(ctx context.Context, err error) error {
 		}
 	}
 	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
+		err = context.Cause(ctx)
+	}
+	if errors.Is(err, errHungUp) {
+		return nil
 	}
 	return err
 }
 
 // serveCM is serveOne through the connection manager, which alone connects queue pairs of iWARP.
-func serveCM(ctx context.Context, t *talk, h hello, d *provider.Device, refuse func(error) error) error {
+func serveCM(ctx context.Context, t *talk, h hello, d *provider.Device, refuse func(error) error) (err error) {
 	if err := h.overIWARP(d.Name); err != nil {
 		return refuse(err)
 	}
@@ -120,12 +127,12 @@ func serveCM(ctx context.Context, t *talk, h hello, d *provider.Device, refuse f
 	if err != nil {
 		return refuse(err)
 	}
-	defer ch.Close()
+	defer func() { err = errors.Join(err, ch.Close()) }()
 	l, err := ch.NewID()
 	if err != nil {
 		return refuse(err)
 	}
-	defer l.Close()
+	defer func() { err = errors.Join(err, l.Close()) }()
 	at, err := netip.ParseAddr(d.Addresses[0].Address)
 	if err == nil {
 		err = errors.Join(l.BindAddr(netip.AddrPortFrom(at, 0)), l.Listen(1))
@@ -137,7 +144,7 @@ func serveCM(ctx context.Context, t *talk, h hello, d *provider.Device, refuse f
 	if err != nil {
 		return refuse(err)
 	}
-	defer e.close()
+	defer func() { err = errors.Join(err, e.close()) }()
 	if err := t.say(answer{CM: l.LocalAddr().String(), Remote: e.mr.Addr(), RKey: e.mr.RKey()}); err != nil {
 		return err
 	}

@@ -75,8 +75,8 @@ authentication: serve on a network that is trusted.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "serving verbs on %s\n", l.Addr())
-			err = Serve(ctx, l, device, func(format string, args ...any) {
+			fmt.Fprintf(cmd.OutOrStdout(), "listening on %s\n", l.Addr())
+			err = serve(ctx, l, device, func(format string, args ...any) {
 				fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
 			})
 			l.Close()
@@ -104,6 +104,7 @@ func find(name string) (*provider.Device, error) {
 // options are the flags of a test.
 type options struct {
 	device    string
+	devices   []provider.Device
 	transport string
 	op        string
 	sizes     []string
@@ -238,8 +239,20 @@ func (r *Row) over(d time.Duration) {
 	r.Bytes = r.PerSecond * float64(r.Size)
 }
 
+// A Report is the output with --json.
+type Report struct {
+	Address string `json:"address"`
+	Mode    string `json:"mode"`
+	Events  bool   `json:"events"`
+	Rows    []Row  `json:"rows"`
+}
+
 // run makes the tests and prints them.
 func (o *options) run(ctx context.Context, out io.Writer, mode, addr string, steps []hello) error {
+	var err error
+	if o.devices, err = provider.Devices(); err != nil {
+		return err
+	}
 	var rows []Row
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	heads := map[string]string{"lat": "op\tbytes\tcount\tmin µs\tp50\tp99\tp99.9\tmax\t\n", "bw": "op\tbytes\tdepth\tcount\top/s\tMiB/s\t\n"}
@@ -268,12 +281,7 @@ func (o *options) run(ctx context.Context, out io.Writer, mode, addr string, ste
 		}
 	}
 	if o.json {
-		return cli.PrintJSON(out, struct {
-			Address string `json:"address"`
-			Mode    string `json:"mode"`
-			Events  bool   `json:"events"`
-			Rows    []Row  `json:"rows"`
-		}{addr, mode, o.events, rows})
+		return cli.PrintJSON(out, Report{addr, mode, o.events, rows})
 	}
 	if err := table.Flush(); err != nil {
 		return err
