@@ -34,7 +34,7 @@
 // A [MR] keeps the memory it was made of: Go memory stays pinned until Close,
 // memory from mmap must stay mapped until then. A region of Go memory covers whole
 // pages, which other Go objects share; memory from mmap is better for regions that live
-// longer than a call.
+// longer than a call. A [Pool] registers such memory once and hands out buffers of it.
 //
 // A region may be of memory that is no Go slice: of an address of C ([PD.RegMRAt]), of another device
 // ([PD.RegDmabufMR]), of this one ([PD.RegDMMR]). Work requests name its parts by [MR.SGE].

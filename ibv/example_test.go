@@ -73,3 +73,21 @@ func ExampleMW() {
 	}
 	_ = lend
 }
+
+// Sends a message from a buffer of a pool, which is free for another one when the Send is complete.
+func ExamplePool() {
+	send := func(ctx context.Context, pool *ibv.Pool, qp *ibv.QP, message []byte, completed func() error) error {
+		buf, err := pool.Wait(ctx, len(message))
+		if err != nil {
+			return err
+		}
+		defer pool.Put(buf)
+		copy(buf.Bytes(), message)
+		wr := ibv.SendWR{Opcode: ibv.OpSend, Flags: ibv.SendSignaled, SGL: []ibv.SGE{buf.SGE(0, uint32(len(message)))}}
+		if err := qp.PostSend([]ibv.SendWR{wr}); err != nil {
+			return err
+		}
+		return completed()
+	}
+	_ = send
+}

@@ -29,13 +29,15 @@ const (
 	aTable
 	aFlow
 	someCounters
+	aPool
+	aBuffer
 	kinds
 )
 
 var kindNames = [kinds]string{
 	aContext: "device context", aPD: "protection domain", aMR: "memory region", aDM: "block of device memory", aMW: "memory window",
 	anAH: "address handle", aChannel: "completion channel", aCQ: "completion queue", anSRQ: "shared receive queue", aQP: "queue pair",
-	aTD: "thread domain", anXRCD: "XRC domain", aWQ: "work queue", aTable: "indirection table", aFlow: "flow", someCounters: "set of counters",
+	aTD: "thread domain", anXRCD: "XRC domain", aWQ: "work queue", aTable: "indirection table", aFlow: "flow", someCounters: "set of counters", aPool: "memory pool", aBuffer: "buffer",
 }
 
 // A life tracks the use of an object. Closing an object frees its C memory, so every call

@@ -53,13 +53,15 @@ const (
 	slots    = 16
 )
 
-// A member of the group sends from the first slot of its memory and receives into the others.
+// A member of the group has a buffer for each receive, by the ID of the request, and gets one for each line
+// that it sends.
 type member struct {
 	qp      *ibv.QP
 	sends   *ibv.CQ
 	recvs   *ibv.CQ
 	arrival *ibv.CompChannel
-	mr      *ibv.MR
+	pool    *ibv.Pool
+	bufs    [slots]ibv.Buffer
 	all     ibv.Destination
 	closers []func() error
 }
@@ -115,9 +117,15 @@ func join(ctx context.Context, addr, group netip.Addr) (m *member, err error) {
 	if m.sends, err = opened(m, m.sends, err); err != nil {
 		return m, err
 	}
-	m.mr, err = pd.RegMR(make([]byte, (1+slots)*slotSize), ibv.AccessLocalWrite)
-	if m.mr, err = opened(m, m.mr, err); err != nil {
+	m.pool, err = pd.NewPool(ibv.PoolAttr{Access: ibv.AccessLocalWrite, Limit: 1 << 20})
+	if m.pool, err = opened(m, m.pool, err); err != nil {
 		return m, err
+	}
+	for i := range m.bufs {
+		if m.bufs[i], err = m.pool.Get(slotSize); err != nil {
+			return m, err
+		}
+		m.closers = append(m.closers, func() error { return m.pool.Put(m.bufs[i]) })
 	}
 	m.qp, err = id.CreateQP(pd, ibv.QPInitAttr{
 		Type: ibv.QPTypeUD, SendCQ: m.sends, RecvCQ: m.recvs, Cap: ibv.QPCap{MaxSendWR: 1, MaxRecvWR: slots, MaxSendSGE: 1, MaxRecvSGE: 1},
@@ -125,8 +133,8 @@ func join(ctx context.Context, addr, group netip.Addr) (m *member, err error) {
 	if m.qp, err = opened(m, m.qp, err); err != nil {
 		return m, err
 	}
-	for i := uint64(1); i <= slots; i++ {
-		if err := m.receive(i); err != nil {
+	for i := range m.bufs {
+		if err := m.receive(uint64(i)); err != nil {
 			return m, err
 		}
 	}
@@ -143,13 +151,18 @@ func join(ctx context.Context, addr, group netip.Addr) (m *member, err error) {
 }
 
 func (m *member) receive(slot uint64) error {
-	return m.qp.PostRecv([]ibv.RecvWR{{ID: slot, SGL: []ibv.SGE{m.mr.SGE(slot*slotSize, slotSize)}}})
+	return m.qp.PostRecv([]ibv.RecvWR{{ID: slot, SGL: []ibv.SGE{m.bufs[slot].SGE(0, slotSize)}}})
 }
 
 // say sends a line to all members, and waits until it is sent: a datagram has no receipt.
 func (m *member) say(line []byte) error {
-	n := copy(m.mr.Bytes()[:lineSize], line)
-	err := m.qp.PostSend([]ibv.SendWR{{Opcode: ibv.OpSend, Flags: ibv.SendSignaled, SGL: []ibv.SGE{m.mr.SGE(0, uint32(n))}, To: &m.all}})
+	buf, err := m.pool.Get(lineSize)
+	if err != nil {
+		return err
+	}
+	defer m.pool.Put(buf) // the request is complete, or has not been posted
+	n := copy(buf.Bytes(), line)
+	err = m.qp.PostSend([]ibv.SendWR{{Opcode: ibv.OpSend, Flags: ibv.SendSignaled, SGL: []ibv.SGE{buf.SGE(0, uint32(n))}, To: &m.all}})
 	for err == nil {
 		var wcs [1]ibv.WC
 		var done int
@@ -179,7 +192,7 @@ func (m *member) listen(ctx context.Context, out io.Writer) error {
 			if err := wc.Err(); err != nil {
 				return err
 			}
-			line := m.mr.Bytes()[wc.ID*slotSize:][ibv.GRHSize:wc.ByteLen]
+			line := m.bufs[wc.ID].Bytes()[ibv.GRHSize:wc.ByteLen]
 			fmt.Fprintf(out, "%d: %s\n", wc.SrcQP, line)
 			if err := m.receive(wc.ID); err != nil {
 				return err

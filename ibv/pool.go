@@ -1,0 +1,518 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// PoolAttr are the parameters of a [Pool].
+type PoolAttr struct {
+	// Access are the rights of the regions. AccessZeroBased is refused.
+	Access Access
+
+	// Limit is how many bytes the pool may register, at least one region.
+	Limit int
+
+	// Region is the size of a region in bytes, which is that of the largest buffer: a power of two,
+	// from a page to 1 GiB. 0: as large as 16 of them fit into the limit, but at most 2 MiB.
+	Region int
+
+	// HugePages maps regions of 2 MiB and more to huge pages of 2 MiB, while the kernel has free ones
+	// (vm.nr_hugepages), and to ordinary pages otherwise.
+	HugePages bool
+}
+
+const (
+	hugePage      = 2 << 20
+	defaultRegion = hugePage
+	maxRegion     = 1 << 30
+
+	// The smallest class of buffers has the size of a cache line: two buffers do not share one.
+	minClass   = 6
+	numClasses = 30 - minClass + 1
+)
+
+// region returns how many bytes each region has.
+func (a *PoolAttr) region() (int, error) {
+	n := a.Region
+	if n == 0 && a.Limit > 0 {
+		n = min(defaultRegion, max(os.Getpagesize(), 1<<bits.Len(uint(a.Limit)/16)>>1))
+	}
+	if n < os.Getpagesize() || n > maxRegion || n&(n-1) != 0 || n > a.Limit || a.Access&AccessZeroBased != 0 {
+		return 0, syscall.EINVAL
+	}
+	return n, nil
+}
+
+// A Pool has registered memory for many small buffers. It registers few large regions, outside the Go
+// heap, and a region is cut into buffers of one size: the power of two that a [Pool.Get] is rounded up
+// to. A region with no buffer in use serves any size, so there have to be as many regions as sizes that
+// are in use at once. Get and Put allocate nothing and make no system
+// call, unless the pool needs a further region. Memory never moves.
+//
+// The keys of a buffer are those of its region. A peer that has a remote key reaches all buffers of that
+// region, and those that come later: give peers that do not trust each other a pool each, or bind
+// windows ([AccessMWBind]).
+type Pool struct {
+	life
+	pd     *PD
+	access Access
+	size   int // of a region, in bytes
+	limit  int // in regions
+	huge   bool
+
+	// grow is held while regions are registered or deregistered, so that the pool is
+	// exhausted only if it is when nothing is under way. It is taken before mu.
+	grow sync.Mutex
+
+	mu       sync.Mutex
+	closed   bool
+	regions  int // registered
+	hugeOnes int
+	inUse    int               // bytes of buffers, in sizes of their classes
+	partial  [numClasses]shelf // regions with buffers in use and room for more
+	empty    shelf             // regions without a buffer in use
+	waiting  []chan struct{}   // of Wait, in their order; a token is for trying again
+}
+
+// A poolRegion is memory of a pool. It is on the shelf of its class, on that of empty regions, or, while
+// all its buffers are in use, on none.
+type poolRegion struct {
+	pool *Pool
+	mr   *MR
+	huge bool
+	at   int // on its shelf
+
+	class int      // its buffers have 1 << class bytes
+	slots []uint64 // of all buffers that have been in use since the region was cut, see slotInUse
+	free  int      // the first free slot, -1: none
+	out   int      // buffers in use
+	uses  uint64   // since the region was registered
+}
+
+// A slot in use holds a number that no other use of its region has, and this bit; a free one holds the
+// next free slot plus 1, shifted.
+const slotInUse = 1
+
+// A shelf is a set of regions, of which any can be taken at once.
+type shelf []*poolRegion
+
+func (s *shelf) add(r *poolRegion) {
+	r.at = len(*s)
+	*s = append(*s, r)
+}
+
+func (s *shelf) remove(r *poolRegion) {
+	last := len(*s) - 1
+	(*s)[r.at] = (*s)[last]
+	(*s)[r.at].at = r.at
+	(*s)[last] = nil
+	*s = (*s)[:last]
+}
+
+// A Buffer is a part of a [Pool], from Get until Put. Copies are the same buffer. The zero Buffer is
+// none.
+type Buffer struct {
+	region *poolRegion
+	offset int32
+	length int32
+	use    uint64 // what its slot holds meanwhile
+}
+
+// NewPool returns an empty pool. It registers memory when buffers are needed. The domain cannot be
+// closed before the pool.
+func (pd *PD) NewPool(attr PoolAttr) (*Pool, error) {
+	const call = "NewPool"
+	size, err := attr.region()
+	if err != nil {
+		return nil, &Error{Call: call, Device: pd.device, Err: err}
+	}
+	if err := pd.enter(call); err != nil {
+		return nil, err
+	}
+	defer pd.leave()
+	p := &Pool{pd: pd, access: attr.Access, size: size, limit: attr.Limit / size, huge: attr.HugePages && size >= hugePage}
+	p.begin(aPool, pd.device, &pd.life)
+	return p, nil
+}
+
+// Get returns a buffer of size bytes, from 1 to the size of a region. It has the alignment and the
+// capacity of the next power of two, at least 64. Its content is undefined: a former user's, or zero.
+//
+// Errors are a [*ExhaustedError], those of [PD.RegMR] and of mmap(2), EINVAL for a size that no buffer
+// has, and ErrClosed.
+func (p *Pool) Get(size int) (Buffer, error) { return p.get("Pool.Get", size, nil) }
+
+// Wait is Get that waits for memory until ctx is done, and then returns its error. Memory goes to the calls
+// that wait in their order; until all are served, Get finds the pool exhausted.
+func (p *Pool) Wait(ctx context.Context, size int) (Buffer, error) {
+	const call = "Pool.Wait"
+	b, err := p.get(call, size, nil)
+	var exhausted *ExhaustedError
+	if !errors.As(err, &exhausted) {
+		return b, err
+	}
+	turn := make(chan struct{}, 1)
+	p.mu.Lock()
+	p.waiting = append(p.waiting, turn)
+	p.mu.Unlock()
+	defer p.waited(turn)
+	for {
+		if b, err = p.get(call, size, turn); !errors.As(err, &exhausted) {
+			return b, err
+		}
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			return Buffer{}, ctx.Err()
+		}
+	}
+}
+
+// waited ends a Wait.
+func (p *Pool) waited(turn chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.waiting, turn)
+	p.waiting = slices.Delete(p.waiting, i, i+1)
+	p.wake()
+}
+
+// wake lets the first Wait try again. mu is held.
+func (p *Pool) wake() {
+	if len(p.waiting) > 0 {
+		select {
+		case p.waiting[0] <- struct{}{}:
+		default: // it will anyway
+		}
+	}
+}
+
+// get returns a buffer, from a further region if need be. turn is nil, or that of a Wait.
+func (p *Pool) get(call string, size int, turn chan struct{}) (Buffer, error) {
+	if size <= 0 || size > p.size {
+		return Buffer{}, &Error{Call: call, Device: p.device, Err: syscall.EINVAL}
+	}
+	if b, err := p.take(call, size, turn, nil); err != nil || b.region != nil {
+		return b, err
+	}
+	p.grow.Lock()
+	defer p.grow.Unlock()
+	// Meanwhile another goroutine may have registered a region, or deregistered one.
+	b, err := p.take(call, size, turn, nil)
+	if err != nil || b.region != nil {
+		return b, err
+	}
+	if err := p.exhausted(size, turn); err != nil {
+		return Buffer{}, err
+	}
+	r, err := p.register()
+	if err != nil {
+		return Buffer{}, err
+	}
+	return p.take(call, size, turn, r)
+}
+
+// exhausted returns an error if a call may not register a region. grow is held.
+func (p *Pool) exhausted(size int, turn chan struct{}) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.regions < p.limit && !p.overtakes(turn) {
+		return nil
+	}
+	return &ExhaustedError{Device: p.device, Size: size, InUse: p.inUse, Limit: p.limit * p.size}
+}
+
+// overtakes reports whether a call would get memory before a Wait that came earlier. mu is held.
+func (p *Pool) overtakes(turn chan struct{}) bool {
+	return len(p.waiting) > 0 && p.waiting[0] != turn
+}
+
+// take returns a buffer of the regions there are, and of more, which is new or nil. It returns no
+// buffer and no error if there is no room.
+func (p *Pool) take(call string, size int, turn chan struct{}, more *poolRegion) (Buffer, error) {
+	class := max(bits.Len(uint(size-1)), minClass)
+	shelf := &p.partial[class-minClass]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if more != nil {
+		p.count(more, 1)
+		p.empty.add(more)
+	}
+	var r *poolRegion
+	switch {
+	case p.closed:
+		return Buffer{}, &Error{Call: call, Device: p.device, Err: ErrClosed}
+	case more == nil && p.overtakes(turn):
+		return Buffer{}, nil
+	case len(*shelf) > 0:
+		r = (*shelf)[len(*shelf)-1]
+	case len(p.empty) > 0:
+		r = p.empty[len(p.empty)-1]
+		p.empty.remove(r)
+		r.cut(class)
+		shelf.add(r)
+	default:
+		return Buffer{}, nil
+	}
+	slot, use := r.use()
+	if r.out == p.size>>class {
+		shelf.remove(r)
+	}
+	p.inUse += 1 << class
+	p.children[aBuffer].Add(1)
+	return Buffer{region: r, offset: int32(slot << class), length: int32(size), use: use}, nil
+}
+
+// count counts a region that comes or goes. mu is held.
+func (p *Pool) count(r *poolRegion, n int) {
+	p.regions += n
+	if r.huge {
+		p.hugeOnes += n
+	}
+}
+
+// cut makes a region without a buffer in use one of a class.
+func (r *poolRegion) cut(class int) {
+	if n := r.pool.size >> class; cap(r.slots) < n {
+		r.slots = make([]uint64, 0, n)
+	}
+	r.class, r.slots, r.free = class, r.slots[:0], -1
+}
+
+// use returns a free slot, and what it holds from now on.
+func (r *poolRegion) use() (slot int, use uint64) {
+	r.out++
+	r.uses++
+	use = r.uses<<1 | slotInUse
+	if slot = r.free; slot >= 0 {
+		r.free = int(r.slots[slot]>>1) - 1
+		r.slots[slot] = use
+	} else {
+		slot = len(r.slots)
+		r.slots = append(r.slots, use)
+	}
+	return slot, use
+}
+
+// Put returns a buffer to its pool. Neither the program nor a work request may use it any longer. If it
+// is not in use, or of another pool, it fails with a [*BufferError] and changes nothing.
+func (p *Pool) Put(b Buffer) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := b.region
+	if r == nil || r.pool != p {
+		return &BufferError{Device: p.device, Foreign: true}
+	}
+	slot := int(b.offset) >> r.class
+	if slot >= len(r.slots) || r.slots[slot] != b.use {
+		return &BufferError{Device: p.device}
+	}
+	shelf := &p.partial[r.class-minClass]
+	if r.out == p.size>>r.class {
+		shelf.add(r)
+	}
+	r.slots[slot] = uint64(r.free+1) << 1
+	r.free = slot
+	if r.out--; r.out == 0 {
+		shelf.remove(r)
+		p.empty.add(r)
+	}
+	p.inUse -= 1 << r.class
+	p.children[aBuffer].Add(-1)
+	p.wake()
+	return nil
+}
+
+// register registers a region. grow is held.
+func (p *Pool) register() (*poolRegion, error) {
+	mem, huge, err := mapRegion(p.size, p.huge)
+	if err != nil {
+		return nil, &Error{Call: "mmap", Device: p.device, Err: err}
+	}
+	mr, err := p.pd.RegMR(mem, p.access)
+	if err != nil {
+		syscall.Munmap(mem)
+		return nil, err
+	}
+	return &poolRegion{pool: p, mr: mr, huge: huge}, nil
+}
+
+// mapRegion returns size zeroed bytes, and whether they are of huge pages.
+func mapRegion(size int, huge bool) (mem []byte, isHuge bool, err error) {
+	const flags, huge2MB = syscall.MAP_ANON | syscall.MAP_PRIVATE, 21 << 26 // MAP_HUGE_2MB
+	if huge {
+		if mem, err = syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, flags|syscall.MAP_HUGETLB|huge2MB); err == nil {
+			return mem, true, nil
+		}
+	}
+	mem, err = syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, flags)
+	return mem, false, err
+}
+
+// Trim deregisters the regions without a buffer in use, and returns how many bytes they had.
+func (p *Pool) Trim() (freed int, err error) {
+	if err := p.enter("Pool.Trim"); err != nil {
+		return 0, err
+	}
+	defer p.leave()
+	p.grow.Lock()
+	defer p.grow.Unlock()
+	for {
+		n, err := p.trimOne()
+		if n == 0 || err != nil {
+			return freed, err
+		}
+		freed += n
+	}
+}
+
+// trimOne deregisters one region. It returns 0 if none is empty. grow is held.
+func (p *Pool) trimOne() (freed int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.empty) == 0 {
+		return 0, nil
+	}
+	r := p.empty[len(p.empty)-1]
+	p.empty.remove(r)
+	p.mu.Unlock() // other regions can be used meanwhile
+	if err = r.mr.Close(); err == nil {
+		_ = syscall.Munmap(r.mr.buf)
+	}
+	p.mu.Lock()
+	if err != nil {
+		p.empty.add(r)
+		p.wake()
+		return 0, err
+	}
+	p.count(r, -1)
+	return p.size, nil
+}
+
+// Close deregisters all memory. While buffers are in use it fails with a [*BusyError]. If a region
+// cannot be deregistered, for instance because a window is bound to it, the pool stays open. Calls of
+// Wait end with ErrClosed.
+func (p *Pool) Close() error {
+	const call = "Pool.Close"
+	var failed error
+	err := p.end(call, func() syscall.Errno {
+		if failed = p.shut(call); failed != nil {
+			return syscall.EBUSY
+		}
+		return 0
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+// shut gives up all memory, or fails and leaves the pool open.
+func (p *Pool) shut(call string) error {
+	p.grow.Lock()
+	defer p.grow.Unlock()
+	p.mu.Lock()
+	busy := p.busy(call)
+	p.closed = busy == nil
+	p.mu.Unlock()
+	if busy != nil {
+		return busy
+	}
+	for {
+		n, err := p.trimOne()
+		if n > 0 {
+			continue
+		}
+		p.mu.Lock()
+		p.closed = err == nil
+		p.wake()
+		p.mu.Unlock()
+		return err
+	}
+}
+
+// PoolStats counts the memory of a [Pool].
+type PoolStats struct {
+	Regions   int // registered
+	HugePages int // regions of huge pages
+	Empty     int // regions without a buffer in use, which Trim deregisters
+	Bytes     int // registered
+	Buffers   int // in use
+	InUse     int // bytes in use, of buffers rounded up to powers of two
+	Waiting   int // calls of Wait
+}
+
+// Stats returns the current counts.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return PoolStats{
+		Regions: p.regions, HugePages: p.hugeOnes, Empty: len(p.empty), Bytes: p.regions * p.size,
+		Buffers: int(p.children[aBuffer].Load()), InUse: p.inUse, Waiting: len(p.waiting),
+	}
+}
+
+// Bytes returns the memory of the buffer, as many bytes as were asked for. Slices of it must not be used
+// after Put.
+func (b Buffer) Bytes() []byte {
+	if b.region == nil {
+		return nil
+	}
+	class := max(bits.Len32(uint32(b.length-1)), minClass)
+	return b.region.mr.buf[b.offset:][: b.length : 1<<class]
+}
+
+// MR returns the region of the buffer, which has its keys. The pool closes it.
+func (b Buffer) MR() *MR { return b.region.mr }
+
+// Addr returns the address of the first byte, for the peer.
+func (b Buffer) Addr() uint64 { return b.region.mr.iova + uint64(b.offset) }
+
+// RKey returns the key for the peer, see [Pool].
+func (b Buffer) RKey() uint32 { return b.region.mr.rkey }
+
+// SGE returns a part of the buffer, length bytes from offset on, for a work request. It panics if the
+// buffer has no such part, as slicing does.
+func (b Buffer) SGE(offset, length uint32) SGE {
+	_ = b.Bytes()[offset:][:length]
+	return b.region.mr.SGE(uint64(b.offset)+uint64(offset), length)
+}
+
+// An ExhaustedError is the error of a [Pool] that has reached its limit, or has calls of Wait
+// to serve first. It unwraps to ENOBUFS.
+type ExhaustedError struct {
+	Device string
+	Size   int // bytes of the buffer asked for
+	InUse  int // bytes in use, of buffers rounded up to powers of two
+	Limit  int // bytes that the pool may register
+}
+
+func (e *ExhaustedError) Error() string {
+	return fmt.Sprintf("ibv: no room for a buffer of %d bytes on %s: %d of at most %d bytes of the memory pool are in use", e.Size, e.Device, e.InUse, e.Limit)
+}
+
+func (e *ExhaustedError) Unwrap() error { return syscall.ENOBUFS }
+
+// A BufferError is the error of [Pool.Put] for a buffer that is not in use. It unwraps to EINVAL.
+type BufferError struct {
+	Device  string
+	Foreign bool // the buffer is of another pool, or the zero Buffer; otherwise it has been put back before
+}
+
+func (e *BufferError) Error() string {
+	if e.Foreign {
+		return fmt.Sprintf("ibv: a buffer put back on %s is of another memory pool", e.Device)
+	}
+	return fmt.Sprintf("ibv: a buffer on %s has been put back twice", e.Device)
+}
+
+func (e *BufferError) Unwrap() error { return syscall.EINVAL }
