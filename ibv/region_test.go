@@ -205,8 +205,13 @@ func TestRegionsRDMA(t *testing.T) {
 	onDevices(t, []string{"rxe", "siw"}, func(t *testing.T, c *Context) {
 		pd := must[*PD](t)(c.AllocPD())
 		mr := must[*MR](t)(pd.RegMR(mmapped(t, 4096), AccessLocalWrite))
+		// Without an operation of the provider it is the library's answer, whatever the descriptor.
+		for _, fd := range []int{-1, 0} {
+			if _, err := pd.RegDmabufMR(fd, 0, 4096, 0, AccessLocalWrite); !errors.Is(err, syscall.EOPNOTSUPP) {
+				t.Errorf("ibv_reg_dmabuf_mr of descriptor %d: %v", fd, err)
+			}
+		}
 		for call, f := range map[string]func() error{
-			"ibv_reg_dmabuf_mr": func() error { _, err := pd.RegDmabufMR(0, 0, 4096, 0, AccessLocalWrite); return err },
 			"ibv_alloc_null_mr": func() error { _, err := pd.AllocNullMR(); return err },
 			"ibv_rereg_mr":      func() error { _, err := mr.Rereg(ReregAttr{Change: ReregAccess}); return err },
 			"ibv_advise_mr":     func() error { return pd.AdviseMR(AdvicePrefetch, true, mr.SGE(0, 4096)) },
