@@ -162,7 +162,7 @@ var Layers = []Layer{
 		Tests: []string{"internal/xdrgen", "transport", "iwarp"},
 	},
 
-	{Path: "cmd/rpcrdma/internal/provider", Library: true, May: []string{"fabric", "iwarp", "ibv", "rdmacm", "transport"}},
+	{Path: "cmd/rpcrdma/internal/provider", Library: true, May: []string{"fabric", "iwarp", "ibv", "rdmacm", "transport"}, External: []string{"golang.org/x/sys"}},
 	{
 		Path: "cmd/rpcrdma/internal/loadgen", Library: true, Pure: true,
 		May:   []string{"rpc", "transport", "proto/xdr", "proto/oncrpc"},
