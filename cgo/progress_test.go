@@ -26,7 +26,7 @@ func newQueues(t testing.TB) *queues {
 	if err := syscall.Pipe2(p[:], syscall.O_NONBLOCK|syscall.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	f := cfake.New(p[0])
+	f := cfake.New(p[0], 0)
 	t.Cleanup(func() { f.Free(); syscall.Close(p[0]); syscall.Close(p[1]) })
 	return &queues{f, (*QP)(f.QP()), (*SRQ)(f.SRQ()), (*CQ)(f.CQ()), (*CompChannel)(f.Channel())}
 }
@@ -115,7 +115,7 @@ func TestPollAndArm(t *testing.T) {
 			q := newQueues(t)
 			channel := q.channel
 			if tc.broken {
-				f := cfake.New(-1)
+				f := cfake.New(-1, 0)
 				defer f.Free()
 				channel = (*CompChannel)(f.Channel())
 			}

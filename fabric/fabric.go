@@ -53,6 +53,7 @@ package fabric
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"os"
 )
@@ -294,10 +295,11 @@ type SGE struct {
 	Foreign *Foreign // if not nil, the memory: part of a region of Conn.RegForeign; read until Post returns
 }
 
-// Len returns how many bytes the element has.
+// Len returns how many bytes the element has. What no int holds, no adapter moves: it is the largest
+// int then.
 func (s *SGE) Len() int {
 	if s.Foreign != nil {
-		return int(s.Foreign.Len)
+		return int(min(s.Foreign.Len, math.MaxInt))
 	}
 	return len(s.Buf)
 }

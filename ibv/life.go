@@ -4,6 +4,7 @@ package ibv
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -48,9 +49,12 @@ var kindNames = [kinds]string{
 //
 // Creating a child enters its parents; closing it only decrements their counts.
 type life struct {
+	// inside is how many calls have entered, plus shut once the object closes: an addition enters,
+	// another leaves. A call that finds it negative leaves again.
+	inside atomic.Int64
+
 	mu      sync.Mutex
-	change  *sync.Cond // signals changes of inside and closing
-	inside  int
+	change  *sync.Cond // signals that a call has left after shut, and changes of closing
 	closing bool
 	closed  bool
 
@@ -75,23 +79,23 @@ func (l *life) begin(k kind, device string, parents ...*life) {
 
 // enter keeps the object open until leave. It fails if the object is closed or closing.
 func (l *life) enter(call string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closing || l.closed {
+	if l.inside.Add(1) < 0 {
+		l.leave()
 		return &Error{Call: call, Device: l.device, Err: ErrClosed}
 	}
-	l.inside++
 	return nil
 }
 
 func (l *life) leave() {
-	l.mu.Lock()
-	l.inside--
-	if l.inside == 0 && l.closing {
+	if l.inside.Add(-1) == shut {
+		l.mu.Lock()
 		l.change.Broadcast()
+		l.mu.Unlock()
 	}
-	l.mu.Unlock()
 }
+
+// shut makes inside negative, whatever the number of calls. Added twice it is nothing.
+const shut = math.MinInt64
 
 // enterAll enters all lives, or none if one fails. nil is skipped.
 func enterAll(call string, lives ...*life) error {
@@ -153,11 +157,15 @@ func (l *life) end(call string, destroy func() syscall.Errno) error {
 		return busy
 	}
 	l.closing = true
+	l.inside.Add(shut)
 	defer func() {
+		if !l.closed {
+			l.inside.Add(shut)
+		}
 		l.closing = false
 		l.change.Broadcast()
 	}()
-	for l.inside > 0 {
+	for l.inside.Load() != shut {
 		l.change.Wait()
 	}
 	if busy := l.busy(call); busy != nil {

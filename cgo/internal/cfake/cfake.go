@@ -22,10 +22,10 @@ type Queues struct {
 	f *C.struct_cfake
 }
 
-// New makes queues that take every work request and have no completions. fd is the
-// completion channel's descriptor.
-func New(fd int) *Queues {
-	q := &Queues{C.cfake_new(C.int(fd))}
+// New makes queues that take every work request and have no completions. fd is the completion
+// channel's descriptor, qpType the type of the extended queue pair.
+func New(fd int, qpType uint32) *Queues {
+	q := &Queues{C.cfake_new(C.int(fd), C.int(qpType))}
 	q.Room(1<<31, 0, true)
 	return q
 }
@@ -35,6 +35,10 @@ func (q *Queues) Free() { C.free(unsafe.Pointer(q.f)) }
 
 // QP is the struct ibv_qp.
 func (q *Queues) QP() unsafe.Pointer { return unsafe.Pointer(&q.f.qp) }
+
+// QPEx and CQEx are the extended queue pair and completion queue.
+func (q *Queues) QPEx() unsafe.Pointer { return unsafe.Pointer(&q.f.qpx) }
+func (q *Queues) CQEx() unsafe.Pointer { return unsafe.Pointer(&q.f.cqx) }
 
 // SRQ is the struct ibv_srq.
 func (q *Queues) SRQ() unsafe.Pointer { return unsafe.Pointer(&q.f.srq) }
@@ -78,7 +82,7 @@ func (q *Queues) NotifyErr(err int) { q.f.notify_err = C.int(err) }
 // Calls returns the calls since the last Calls, at most 16: what was called, and how
 // many work requests were posted, completions asked for, or whether solicited only.
 func (q *Queues) Calls() (calls []string) {
-	names := [...]string{"post_recv", "post_srq_recv", "post_send", "poll_cq", "req_notify_cq"}
+	names := [...]string{"post_recv", "post_srq_recv", "post_send", "poll_cq", "req_notify_cq", "wr_start", "wr_complete", "wr_abort"}
 	for i := range q.f.ncalls {
 		calls = append(calls, fmt.Sprint(names[q.f.calls[i]], " ", q.f.sizes[i]))
 	}
@@ -102,6 +106,7 @@ type Send struct {
 	BindAccess           uint32
 	AH                   uint64
 	QPNum, Qkey          uint32
+	SRQNum, Sum          uint32 // extended: Sum is of the bytes of inline data or of a header
 }
 
 // Last is the last request of the send queue.
@@ -113,6 +118,6 @@ func (q *Queues) Last() Send {
 		RemoteAddr: uint64(s.remote_addr), RKey: uint32(s.rkey), CompareAdd: uint64(s.compare_add), Swap: uint64(s.swap),
 		MW: uint64(s.mw), MR: uint64(s.mr),
 		BindAddr: uint64(s.bind_addr), BindLength: uint64(s.bind_length), BindAccess: uint32(s.bind_access),
-		AH: uint64(s.ah), QPNum: uint32(s.qpn), Qkey: uint32(s.qkey),
+		AH: uint64(s.ah), QPNum: uint32(s.qpn), Qkey: uint32(s.qkey), SRQNum: uint32(s.srqn), Sum: uint32(s.sum),
 	}
 }

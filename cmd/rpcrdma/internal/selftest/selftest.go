@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -176,7 +177,7 @@ func (s *session) run(ctx context.Context, progress io.Writer, peer string, load
 			live = l
 			return p
 		},
-		Addr: s.addr + ":0", Timeout: time.Minute, Bulk: 4 << 20, Limits: s.limits, Groups: s.groups,
+		Addr: net.JoinHostPort(s.addr, "0"), Timeout: time.Minute, Bulk: 4 << 20, Limits: s.limits, Groups: s.groups,
 		Live: func() (int, int, int) { return live() },
 	})
 	for _, c := range rules {

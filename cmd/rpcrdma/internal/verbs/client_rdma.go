@@ -105,7 +105,11 @@ func connectTo(ctx context.Context, addr string, devices []provider.Device, name
 		}
 	}
 	watched, hangUp := t.watch(ctx)
-	return c, watched, func() (err error) {
+	heard, cancel := context.WithCancelCause(watched)
+	c.silence = time.AfterFunc(patience, func() { cancel(errSilent) })
+	return c, heard, func() (err error) {
+		c.silence.Stop()
+		cancel(nil)
 		hangUp()
 		for i := len(closers) - 1; i >= 0; i-- {
 			err = errors.Join(err, closers[i]())
@@ -171,6 +175,9 @@ func (c *client) once(ctx context.Context) error {
 	}
 	return nil
 }
+
+// errSilent is an operation that does not end, such as a datagram that has been lost.
+var errSilent = fmt.Errorf("nothing has arrived for %v", patience)
 
 // errWrongData is an operation that has moved other bytes than it should.
 var errWrongData = errors.New("the wrong bytes have arrived")

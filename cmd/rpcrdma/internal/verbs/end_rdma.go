@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/ibv"
@@ -35,6 +36,8 @@ type end struct {
 	wcs []ibv.WC         // polled
 	wrs []ibv.SendWR     // of a list, which is posted at once
 	sgl [1]ibv.SGE
+
+	silence *time.Timer // ends the wait for a message that an unreliable transport has lost; of a client
 
 	closers []func() error
 }
@@ -211,6 +214,9 @@ func (e *end) await(ctx context.Context) ([]ibv.WC, error) {
 			return nil, err
 		}
 		if n > 0 {
+			if e.silence != nil {
+				e.silence.Reset(patience)
+			}
 			for i := range e.wcs[:n] {
 				if err := e.wcs[i].Err(); err != nil {
 					return nil, err

@@ -43,8 +43,13 @@ func serve(ctx context.Context, l net.Listener, name string, log func(format str
 		tests.Go(func() {
 			defer func() { <-room }()
 			t := newTalk(c)
+			hangUp := context.AfterFunc(ctx, func() { t.Close() })
 			err := serveOne(ctx, t, devices, name)
+			hangUp()
 			t.Close()
+			if ctx.Err() != nil {
+				return
+			}
 			if err != nil {
 				log("test of %s ended: %v", c.RemoteAddr(), err)
 			}
