@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/internal/spin"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
@@ -50,6 +52,7 @@ type Conn struct {
 	attr    fabric.ConnAttr
 	passive bool // from a Listener
 	steps   steps
+	spinner *spin.Spinner // of the goroutine in Wait; nil if it always parks
 
 	lifetime
 	waiter
@@ -73,12 +76,15 @@ type link struct {
 	maxTagged   int  // longest payload of a tagged segment
 	maxUntagged int  // longest payload of an untagged segment
 	ird, ord    int
+	eitherFirst bool // the end that accepts may send before the other has
 }
 
 // A state is shared by the goroutines of a connection, under the lock of Conn.state.
 type state struct {
+	provider     string // its name
 	phase        phase
 	setup        *setup // until it is begun
+	interrupt    func() // a handshake under way over something else than TCP
 	sock         socket // for Close to interrupt and to close
 	laddr, raddr net.Addr
 	peerData     []byte
@@ -110,10 +116,14 @@ type steps struct {
 
 func (p *Provider) newConn(attr fabric.ConnAttr, s *setup) *Conn {
 	c := &Conn{p: p, attr: attr, passive: s.passive}
+	if s.over != nil && runtime.GOMAXPROCS(0) > 1 {
+		c.spinner = new(spin.Spinner)
+	}
 	c.steps = steps{c.waitStep, c.drainStep, c.writeStep, c.writer}
 	st := c.state.Init(lockorder.IwarpConn)
 	st.wrote = c.state.Cond()
 	st.waiter = &c.waiter
+	st.provider = p.Name()
 	st.setup, st.sock, st.laddr, st.raddr, st.peerData = s, s.sock, s.laddr, s.raddr, s.peerData
 	s.c, s.ird, s.ord = c, attr.InboundReads, attr.OutboundReads
 	c.stags.entries.Init(lockorder.IwarpTable).gen = &c.stags.gen
@@ -173,7 +183,7 @@ func (c *Conn) connErr() error {
 // connErr is why the connection has ended.
 func (st *state) connErr() error {
 	if st.err == nil {
-		return &fabric.ConnError{Provider: name, Clean: true}
+		return &fabric.ConnError{Provider: st.provider, Clean: true}
 	}
 	return st.err
 }
@@ -189,8 +199,8 @@ func (c *Conn) alive() error {
 // Post implements fabric.Conn.
 func (c *Conn) Post(wrs []fabric.SendWR) error {
 	for i := range wrs {
-		if err := checkWR(&wrs[i]); err != nil {
-			return err
+		if capability := checkWR(&wrs[i]); capability != "" {
+			return c.p.lacks(capability)
 		}
 	}
 	wrs, err := c.resolved(wrs)
@@ -232,8 +242,8 @@ func (c *Conn) windowOf(wr *fabric.SendWR) *MW {
 	return nil
 }
 
-// checkWR refuses requests that can never be executed.
-func checkWR(wr *fabric.SendWR) error {
+// checkWR returns what there is not of a request that can never be executed.
+func checkWR(wr *fabric.SendWR) (capability string) {
 	most := 0
 	switch wr.Op {
 	case fabric.OpSend, fabric.OpSendInv, fabric.OpWrite:
@@ -242,19 +252,19 @@ func checkWR(wr *fabric.SendWR) error {
 		most = 1
 	case fabric.OpBindMW, fabric.OpLocalInv:
 	default:
-		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("opcode %d", wr.Op)}
+		return fmt.Sprintf("opcode %d", wr.Op)
 	}
 	if len(wr.SGL) > most {
-		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("list of %d SGEs with opcode %d", len(wr.SGL), wr.Op)}
+		return fmt.Sprintf("list of %d SGEs with opcode %d", len(wr.SGL), wr.Op)
 	}
 	n := uint64(0)
 	for i := range wr.SGL {
 		n += uint64(wr.SGL[i].Len())
 	}
 	if n > math.MaxUint32 {
-		return &fabric.CapabilityError{Provider: name, Capability: "message of 4 GiB or more"}
+		return "message of 4 GiB or more"
 	}
-	return nil
+	return ""
 }
 
 // PostRecv implements fabric.Conn.
@@ -299,7 +309,7 @@ type failure struct {
 // violation is a protocol violation by the peer.
 func violation(cause rdmap.Cause, format string, args ...any) *failure {
 	return &failure{
-		err:   fabric.ConnError{Provider: name, Cause: &ProtocolError{cause, fmt.Sprintf(format, args...)}},
+		err:   fabric.ConnError{Cause: &ProtocolError{cause, fmt.Sprintf(format, args...)}},
 		term:  true,
 		cause: cause,
 	}
@@ -321,7 +331,7 @@ func rdmaProtection(code rdmap.Code) rdmap.Cause {
 	return rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeProtection), Code: uint8(code)}
 }
 
-func llp(code mpa.Code) rdmap.Cause {
+func llpCause(code mpa.Code) rdmap.Cause {
 	return rdmap.Cause{Layer: rdmap.LayerLLP, Type: mpa.TypeMPA, Code: uint8(code)}
 }
 
@@ -336,6 +346,7 @@ func (c *Conn) endFirst(f *failure) {
 	st := c.state.Lock()
 	wasUp := st.phase == phaseUp
 	st.phase = phaseOver
+	f.err.Provider = st.provider
 	st.err = &f.err
 	st.stopNudging()
 	c.state.Unlock()
@@ -362,7 +373,7 @@ func (c *Conn) endFirst(f *failure) {
 	c.state.Unlock()
 	if wasUp {
 		if !silent && !f.closes {
-			shutdownWrite(t.sock.fd)
+			t.sock.stream.CloseWrite()
 		}
 		t.sock.f.SetWriteDeadline(past) // ends the writer goroutine
 	}
@@ -382,11 +393,11 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	case phaseOver:
 		return c.goneErr()
 	case phaseNew, phaseSetup:
-		c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}})
+		c.end(&failure{err: fabric.ConnError{Clean: true}})
 		return nil
 	}
 	stop := context.AfterFunc(ctx, func() {
-		c.end(&failure{err: fabric.ConnError{Provider: name, Cause: context.Cause(ctx)}, abort: true})
+		c.end(&failure{err: fabric.ConnError{Cause: context.Cause(ctx)}, abort: true})
 	})
 	defer stop()
 
@@ -398,7 +409,7 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	// does the same. RFC 5044 section 7.2: a connection is closed between FPDUs.
 	if t := c.tx.Lock(); !t.dead {
 		c.fin.Store(true)
-		shutdownWrite(t.sock.fd)
+		t.sock.stream.CloseWrite()
 	}
 	c.unlockTx()
 	c.park(c.steps.drain)
@@ -440,21 +451,28 @@ func (c *Conn) close() {
 	case phaseNew:
 		st.phase = phaseOver // no setup may begin from now on
 	case phaseSetup:
-		if st.sock.f != nil {
+		switch {
+		case st.interrupt != nil:
+			st.interrupt()
+		case st.sock.f != nil:
 			st.sock.f.SetDeadline(past)
 		}
 	}
 	c.state.Unlock()
 	c.setups.Wait()
-	c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}, abort: true, closes: true})
+	c.end(&failure{err: fabric.ConnError{Clean: true}, abort: true, closes: true})
 	st = c.state.Lock()
-	f := st.sock.f
+	sock, unused := st.sock, st.setup
 	c.state.Unlock()
-	if f != nil {
+	if unused != nil && unused.over != nil {
+		unused.over.Close()
+	}
+	if sock.f != nil {
 		// Both sides are dead, so no system call uses the descriptor from now on. Closing the
 		// file unparks the goroutines that wait on it, and waits for them.
-		f.Close()
+		sock.f.Close()
 		c.writers.Wait()
+		sock.stream.Close()
 	}
 	live := c.stags.clear()
 	c.p.open.mrs.Add(-live.mrs)

@@ -207,7 +207,7 @@ func (k *talk) start() bool {
 	if how&16 != 0 {
 		k.p.cfg.MaxFPDU = 300
 	}
-	attr, err := checkAttr(fabric.ConnAttr{SendDepth: 8, RecvDepth: 5, InboundReads: 2, OutboundReads: 2})
+	attr, err := New(Config{}).checkAttr(fabric.ConnAttr{SendDepth: 8, RecvDepth: 5, InboundReads: 2, OutboundReads: 2})
 	if err != nil {
 		k.t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ var _ fabric.Listener = (*listener)(nil)
 
 // Listen implements fabric.Provider.
 func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
-	attr, err := checkAttr(attr)
+	attr, err := p.checkAttr(attr)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (l *listener) run() {
 		s, from, in := next, peer, startReader{buf: buf}
 		var v [1]iovec
 		setIovec(&v[0], buf)
-		if in.n, err = readv(s.fd, v[:]); err == nil && in.n > 0 {
+		if in.n, err = s.readv(v[:]); err == nil && in.n > 0 {
 			if done, err := in.whole(mpa.Request); done && err == nil {
 				l.request(s, from, &in)
 				continue

@@ -391,7 +391,7 @@ func bareStream(t testing.TB, p *Provider, attr fabric.ConnAttr, crc bool) (*Con
 	if err != nil {
 		t.Fatal(err)
 	}
-	attr, err = checkAttr(attr)
+	attr, err = New(Config{}).checkAttr(attr)
 	if err != nil {
 		t.Fatal(err)
 	}

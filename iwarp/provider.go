@@ -108,6 +108,7 @@ func (c Config) withDefaults() Config {
 // Provider must not be copied.
 type Provider struct {
 	cfg     Config
+	over    string // the name of another lower layer protocol than TCP
 	open    open
 	stages  sync.Pool // *stage
 	batches sync.Pool // *batch
@@ -179,10 +180,20 @@ func (p *Provider) OpenObjects() OpenObjects {
 }
 
 // Name implements fabric.Provider.
-func (p *Provider) Name() string { return name }
+func (p *Provider) Name() string {
+	if p.over != "" {
+		return p.over
+	}
+	return name
+}
+
+// lacks is the error for what the adapter cannot do.
+func (p *Provider) lacks(capability string) error {
+	return &fabric.CapabilityError{Provider: p.Name(), Capability: capability}
+}
 
 // checkAttr fills in defaults and refuses values out of range.
-func checkAttr(a fabric.ConnAttr) (fabric.ConnAttr, error) {
+func (p *Provider) checkAttr(a fabric.ConnAttr) (fabric.ConnAttr, error) {
 	for _, f := range []struct {
 		v    *int
 		def  int
@@ -198,11 +209,11 @@ func checkAttr(a fabric.ConnAttr) (fabric.ConnAttr, error) {
 			*f.v = f.def
 		}
 		if *f.v < 0 || *f.v > f.most {
-			return a, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("%s of %d (1 to %d)", f.what, *f.v, f.most)}
+			return a, p.lacks(fmt.Sprintf("%s of %d (1 to %d)", f.what, *f.v, f.most))
 		}
 	}
 	if !supported {
-		return a, &fabric.CapabilityError{Provider: name, Capability: "data path for this operating system"}
+		return a, p.lacks("data path for this operating system")
 	}
 	return a, nil
 }
@@ -210,7 +221,7 @@ func checkAttr(a fabric.ConnAttr) (fabric.ConnAttr, error) {
 // Resolve implements fabric.Provider. It looks the host name up; the TCP
 // connection is made by Connect.
 func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
-	attr, err := checkAttr(attr)
+	attr, err := p.checkAttr(attr)
 	if err != nil {
 		return nil, err
 	}

@@ -191,7 +191,7 @@ func (x *receiver) step() (empty bool, f *failure) {
 		v = x.iov[:1]
 	}
 	room := iovecLen(&v[len(v)-1])
-	n, err := readv(x.sock.fd, v)
+	n, err := x.sock.readv(v)
 	x.iov = [2]iovec{}
 	x.stats.readv++
 	switch {
@@ -199,7 +199,7 @@ func (x *receiver) step() (empty bool, f *failure) {
 		x.stats.empty++
 		return true, nil
 	case err != nil:
-		return false, &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: &BrokenError{"read", err}}}
+		return false, &failure{err: fabric.ConnError{Remote: true, Cause: &BrokenError{"read", err}}}
 	case n == 0:
 		return false, x.eof()
 	}
@@ -224,9 +224,9 @@ func (x *receiver) step() (empty bool, f *failure) {
 
 // eof is the end of the stream. RFC 5044 section 7.2: between FPDUs it is an orderly close.
 func (x *receiver) eof() *failure {
-	f := &failure{err: fabric.ConnError{Provider: name, Remote: !x.c.fin.Load(), Clean: true}}
+	f := &failure{err: fabric.ConnError{Remote: !x.c.fin.Load(), Clean: true}}
 	if x.phase != rxHeader || x.r != x.w || x.sending || x.writing || x.readGot > 0 || x.c.txBroken.Load() {
-		f.err = fabric.ConnError{Provider: name, Remote: true, Cause: &BrokenError{"read", io.ErrUnexpectedEOF}}
+		f.err = fabric.ConnError{Remote: true, Cause: &BrokenError{"read", io.ErrUnexpectedEOF}}
 	}
 	return f
 }
@@ -251,7 +251,7 @@ func (x *receiver) stillMay() *failure {
 // localFault ends the connection because the SGE of a receive or Read is invalid.
 func (x *receiver) localFault() *failure {
 	f := &failure{
-		err:   fabric.ConnError{Provider: name, Cause: &WorkError{Status: fabric.WCLocProtErr}},
+		err:   fabric.ConnError{Cause: &WorkError{Status: fabric.WCLocProtErr}},
 		term:  true,
 		cause: catastrophic,
 	}
@@ -310,7 +310,7 @@ func (x *receiver) parse() *failure {
 			}
 			if x.crc && !x.crcDone {
 				if mpa.UpdateCRC(x.sum, x.st[x.r:x.r+pad]) != mpa.CRC(x.st[x.r+pad:]) {
-					return violation(llp(mpa.CodeCRC), "CRC mismatch")
+					return violation(llpCause(mpa.CodeCRC), "CRC mismatch")
 				}
 			}
 			x.r += pad + mpa.CRCLen
@@ -343,8 +343,8 @@ func (x *receiver) header() *failure {
 	if len(b) < mpa.LengthLen {
 		return nil
 	}
-	if !x.c.passive && !x.c.spoke.Load() {
-		return violation(llp(mpa.CodeInvalidFrame), "the peer sent before it was sent to")
+	if !x.eitherFirst && !x.c.passive && !x.c.spoke.Load() {
+		return violation(llpCause(mpa.CodeInvalidFrame), "the peer sent before it was sent to")
 	}
 	u := int(binary.BigEndian.Uint16(b))
 	x.ulpdu, x.hlen, x.ref, x.local = u, 0, ref{}, false
@@ -363,7 +363,7 @@ func (x *receiver) header() *failure {
 		hlen = ddp.TaggedLen
 	}
 	if u < hlen {
-		return violation(llp(mpa.CodeFPDUStart), "ULPDU of %d bytes", u)
+		return violation(llpCause(mpa.CodeFPDUStart), "ULPDU of %d bytes", u)
 	}
 	if len(b) < mpa.LengthLen+hlen {
 		return nil
@@ -373,7 +373,7 @@ func (x *receiver) header() *failure {
 		if n := mpa.FPDULen(u); len(b) >= n {
 			// The FPDU is complete: verify the CRC before acting on it.
 			if mpa.UpdateCRC(0, b[:n-mpa.CRCLen]) != mpa.CRC(b[n-mpa.CRCLen:]) {
-				return violation(llp(mpa.CodeCRC), "CRC mismatch")
+				return violation(llpCause(mpa.CodeCRC), "CRC mismatch")
 			}
 			x.crcDone = true
 		} else {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/llp"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
@@ -29,8 +30,12 @@ import (
 // tagged segments.
 const localFPDU = ddp.TaggedLen + 65000
 
-func lacksPrivateData(n int) error {
-	return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("private data of %d bytes (at most %d)", n, MaxPrivateData)}
+// checkPrivateData refuses what is too long.
+func (c *Conn) checkPrivateData(b []byte) error {
+	if len(b) > MaxPrivateData {
+		return c.p.lacks(fmt.Sprintf("private data of %d bytes (at most %d)", len(b), MaxPrivateData))
+	}
+	return nil
 }
 
 // A setup makes a connection. It belongs to the goroutine that has begun it, in Connect, Accept
@@ -44,6 +49,7 @@ type setup struct {
 	req          mpa.Start // of the peer, if passive
 	reqRDMA      mpa.Enhanced
 	peerData     []byte
+	over         llp.Setup // in place of MPA over TCP
 	link
 }
 
@@ -75,17 +81,17 @@ func (s *setup) end(ctx context.Context, err error) error {
 	s.dropSocket()
 	var rejected *fabric.RejectError
 	if errors.As(err, &rejected) {
-		c.end(&failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: err}})
+		c.end(&failure{err: fabric.ConnError{Remote: true, Cause: err}})
 		return err
 	}
 	if c.shut.Load() {
-		c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}})
+		c.end(&failure{err: fabric.ConnError{Clean: true}})
 		return c.connErr()
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	c.end(&failure{err: fabric.ConnError{Provider: name, Cause: err}})
+	c.end(&failure{err: fabric.ConnError{Cause: err}})
 	return err
 }
 
@@ -102,10 +108,14 @@ func (s *setup) useSocket(sock socket) error {
 
 // dropSocket closes the socket after a failed setup.
 func (s *setup) dropSocket() {
-	f := s.sock.f
+	sock := s.sock
 	s.useSocket(socket{})
-	if f != nil {
-		f.Close()
+	if sock.f != nil {
+		sock.f.Close()
+		sock.stream.Close()
+	}
+	if s.over != nil {
+		s.over.Close()
 	}
 }
 
@@ -134,8 +144,8 @@ func (s *setup) bounded(ctx context.Context, d time.Duration, wait func() error)
 
 // Connect implements fabric.Conn.
 func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
-	if len(privateData) > MaxPrivateData {
-		return lacksPrivateData(len(privateData))
+	if err := c.checkPrivateData(privateData); err != nil {
+		return err
 	}
 	s, err := c.beginSetup(false)
 	if err != nil {
@@ -145,6 +155,9 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 }
 
 func (s *setup) connect(ctx context.Context, privateData []byte) error {
+	if s.over != nil {
+		return s.connectOver(ctx, privateData)
+	}
 	if err := s.dial(ctx); err != nil {
 		return &SetupError{Addr: s.target, Reason: "no TCP connection", Err: err}
 	}
@@ -329,7 +342,7 @@ func (s *setup) netError(op string, err error) error {
 // section 8.
 func (s *setup) refuseReply(code mpa.Code) {
 	ulpdu := ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpTerminate), QN: rdmap.QNTerminate, MSN: 1})
-	ulpdu = rdmap.AppendTerminate(ulpdu, &rdmap.Terminate{Cause: llp(code)})
+	ulpdu = rdmap.AppendTerminate(ulpdu, &rdmap.Terminate{Cause: llpCause(code)})
 	s.sock.f.Write(mpa.AppendFPDU(nil, ulpdu, s.crc))
 }
 
@@ -337,7 +350,7 @@ func (s *setup) refuseReply(code mpa.Code) {
 func (s *setup) say(ctx context.Context, frame []byte) error {
 	var v [1]iovec
 	setIovec(&v[0], frame)
-	n, err := writev(s.sock.fd, v[:])
+	n, err := s.sock.writev(v[:])
 	if err != nil && err != errAgain {
 		return err
 	}
@@ -406,7 +419,7 @@ func (s *setup) establish(ctx context.Context) error {
 	s.sizeSegments()
 	l := new(link)
 	*l = s.link
-	c.held.Store(c.passive)
+	c.held.Store(c.passive && !l.eitherFirst)
 	c.attach(l)
 	st := c.state.Lock()
 	defer c.state.Unlock()
@@ -439,7 +452,7 @@ func (s *setup) sizeSegments() {
 	switch fpdu := s.c.p.cfg.MaxFPDU; {
 	case fpdu > 0:
 		ulpdu = mpa.MULPDU(fpdu)
-	case s.sameHost():
+	case s.over != nil || s.sameHost():
 		ulpdu = localFPDU
 	default:
 		if emss := segmentSize(s.sock.fd); emss > 0 {
@@ -460,8 +473,8 @@ func (s *setup) sameHost() bool {
 
 // Accept implements fabric.Conn.
 func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
-	if len(privateData) > MaxPrivateData {
-		return lacksPrivateData(len(privateData))
+	if err := c.checkPrivateData(privateData); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -479,6 +492,9 @@ func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
 
 // respond is the responder's half of the handshake.
 func (s *setup) respond(ctx context.Context, privateData []byte) error {
+	if s.over != nil {
+		return s.acceptOver(ctx, privateData)
+	}
 	if waiting, eof := peek(s.sock.fd); waiting {
 		// RFC 5044 section 7.1.2: the initiator waits for the reply.
 		s.replyReject(nil)
@@ -540,6 +556,9 @@ func (s *setup) enhanced() bool {
 // replyReject sends a rejection without waiting for space in the socket: a peer that does not
 // read may not get it.
 func (s *setup) replyReject(privateData []byte) error {
+	if s.over != nil {
+		return s.over.Reject(privateData)
+	}
 	return sendReject(s.sock.f, &s.req, s.enhanced(), privateData)
 }
 
@@ -561,8 +580,8 @@ func sendReject(f *os.File, req *mpa.Start, enhanced bool, privateData []byte) e
 
 // Reject implements fabric.Conn.
 func (c *Conn) Reject(privateData []byte) error {
-	if len(privateData) > MaxPrivateData {
-		return lacksPrivateData(len(privateData))
+	if err := c.checkPrivateData(privateData); err != nil {
+		return err
 	}
 	s, err := c.beginSetup(true)
 	if err != nil {

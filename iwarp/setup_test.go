@@ -301,7 +301,7 @@ func TestReplyRefused(t *testing.T) {
 				t.Fatalf("Connect: %T (%v), want a *SetupError", err, err)
 			}
 			if tc.terminate != 0 {
-				peer.wantTerminate("to one who wants too much", llp(tc.terminate))
+				peer.wantTerminate("to one who wants too much", llpCause(tc.terminate))
 			} else {
 				peer.wantEnd("after a reply that is refused")
 			}
@@ -352,8 +352,8 @@ func TestEarlyResponder(t *testing.T) {
 	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
 	postRecv(t, c, make([]byte, 8))
 	peer.write(peer.fpdu(untagged(rdmap.OpSend, true, 0, 1, 0), []byte("early")))
-	wantViolation(t, c, llp(mpa.CodeInvalidFrame))
-	peer.wantTerminate("to a responder that speaks first", llp(mpa.CodeInvalidFrame))
+	wantViolation(t, c, llpCause(mpa.CodeInvalidFrame))
+	peer.wantTerminate("to a responder that speaks first", llpCause(mpa.CodeInvalidFrame))
 }
 
 // TestSilentPeers: peers that do not complete their requests are replaced by later ones, and

@@ -391,11 +391,11 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 // regMR registers buf, which is that of foreign if that is not nil.
 func (c *Conn) regMR(buf []byte, access fabric.Access, foreign *mapping) (*MR, error) {
 	if access&^(fabric.AccessLocalWrite|fabric.AccessRemoteWrite|fabric.AccessRemoteRead) != 0 {
-		return nil, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("access right %#x", uint8(access))}
+		return nil, c.p.lacks(fmt.Sprintf("access right %#x", uint8(access)))
 	}
 	remote := access&(fabric.AccessRemoteRead|fabric.AccessRemoteWrite) != 0
 	if remote && uint64(len(buf)) > math.MaxUint32 {
-		return nil, &fabric.CapabilityError{Provider: name, Capability: "exposed region of 4 GiB or more"}
+		return nil, c.p.lacks("exposed region of 4 GiB or more")
 	}
 	if access&fabric.AccessRemoteWrite != 0 && access&fabric.AccessLocalWrite == 0 {
 		// ibv_reg_mr(3): remote write needs local write.

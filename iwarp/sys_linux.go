@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"syscall"
 	"unsafe"
+
+	"github.com/rpcrdma/rpcrdma/internal/llp"
 )
 
 // supported reports that this platform has the system calls below.
@@ -14,7 +16,7 @@ const supported = true
 // errAgain is the error of a socket that is not ready.
 const errAgain = syscall.EAGAIN
 
-type iovec = syscall.Iovec
+type iovec = llp.Iovec
 
 // setIovec points v at b, which must not be empty. The garbage collector sees the pointer in
 // v, so v keeps b alive.
@@ -39,13 +41,11 @@ func readv(fd int, v []iovec) (n int, err error) {
 	} else {
 		n, err = call(syscall.SYS_READV, fd, unsafe.Pointer(unsafe.SliceData(v)), len(v))
 	}
-	raceAcquire(fd)
 	return n, err
 }
 
 // writev writes what the socket takes without waiting.
 func writev(fd int, v []iovec) (n int, err error) {
-	raceRelease()
 	if len(v) == 1 {
 		return call(syscall.SYS_WRITE, fd, unsafe.Pointer(v[0].Base), iovecLen(&v[0]))
 	}
@@ -82,12 +82,27 @@ func peek(fd int) (waiting, eof bool) {
 	return true, false
 }
 
-func shutdownWrite(fd int) { syscall.Shutdown(fd, syscall.SHUT_WR) }
-
-// resetOnClose makes close discard unsent data and reset the connection.
-func resetOnClose(fd int) {
-	syscall.SetsockoptLinger(fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+// A tcp is the stream of a TCP socket, in non-blocking mode.
+type tcp struct {
+	f  *os.File
+	fd int
 }
+
+func (s *tcp) Readv(v []iovec) (int, error)  { return readv(s.fd, v) }
+func (s *tcp) Writev(v []iovec) (int, error) { return writev(s.fd, v) }
+func (s *tcp) CloseWrite()                   { syscall.Shutdown(s.fd, syscall.SHUT_WR) }
+
+// Abort makes close discard unsent data and reset the connection.
+func (s *tcp) Abort() {
+	syscall.SetsockoptLinger(s.fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+}
+
+// The kernel is what arms a socket, and closing the file closes it.
+func (s *tcp) Ready() bool    { return true }
+func (s *tcp) ArmRead() bool  { return false }
+func (s *tcp) ArmWrite() bool { return false }
+func (s *tcp) File() *os.File { return s.f }
+func (s *tcp) Close()         {}
 
 // segmentSize is the effective maximum segment size of a TCP socket (tcp(7),
 // TCP_MAXSEG), or 0.
@@ -116,20 +131,42 @@ func setKeepAlive(fd int) {
 // calls are made on fd directly, under Conn.tx or Conn.rx; Close locks both before it
 // closes the descriptor.
 type socket struct {
-	f  *os.File
-	rc syscall.RawConn
-	fd int
+	f      *os.File
+	rc     syscall.RawConn
+	fd     int
+	stream llp.Stream
 }
 
 // newSocket takes over fd, which must be in non-blocking mode.
 func newSocket(fd int) (socket, error) {
-	f := os.NewFile(uintptr(fd), "tcp")
+	s, err := streamSocket(&tcp{os.NewFile(uintptr(fd), "tcp"), fd})
+	s.fd = fd
+	return s, err
+}
+
+// streamSocket makes a socket of any stream.
+func streamSocket(stream llp.Stream) (socket, error) {
+	f := stream.File()
 	rc, err := f.SyscallConn()
 	if err != nil {
 		f.Close()
+		stream.Close()
 		return socket{}, err
 	}
-	return socket{f: f, rc: rc, fd: fd}, nil
+	return socket{f: f, rc: rc, stream: stream}, nil
+}
+
+// readv and writev are those of the stream, between two ends of one process as the race detector has to
+// see them.
+func (s *socket) readv(v []iovec) (int, error) {
+	n, err := s.stream.Readv(v)
+	raceAcquire(s.fd)
+	return n, err
+}
+
+func (s *socket) writev(v []iovec) (int, error) {
+	raceRelease()
+	return s.stream.Writev(v)
 }
 
 // startConnect begins to connect a new socket to a. If finish is not nil it is to be
@@ -210,6 +247,9 @@ func acceptSocket(fd int) (socket, *net.TCPAddr, error) {
 		}
 	}
 }
+
+// yield lets other processes have the processor.
+func yield() { syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }
 
 func localAddr(fd int) (*net.TCPAddr, error) {
 	sa, err := syscall.Getsockname(fd)

@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/internal/llp"
 )
 
 // supported: Resolve and Listen fail on platforms for which the data path is not written.
@@ -14,25 +16,27 @@ const supported = false
 
 var errAgain = errors.New("iwarp: not supported")
 
-type iovec struct{ b []byte }
+type iovec = llp.Iovec
 
-func setIovec(v *iovec, b []byte)           { v.b = b }
-func advanceIovec(v *iovec, n int)          { v.b = v.b[n:] }
-func iovecLen(v *iovec) int                 { return len(v.b) }
-func readv(fd int, v []iovec) (int, error)  { return 0, errors.ErrUnsupported }
-func writev(fd int, v []iovec) (int, error) { return 0, errors.ErrUnsupported }
-func peek(fd int) (waiting, eof bool)       { return false, true }
-func shutdownWrite(fd int)                  {}
-func resetOnClose(fd int)                   {}
-func segmentSize(fd int) int                { return 0 }
-
-func setKeepAlive(fd int) {}
+func setIovec(v *iovec, b []byte)     { v.B = b }
+func advanceIovec(v *iovec, n int)    { v.B = v.B[n:] }
+func iovecLen(v *iovec) int           { return len(v.B) }
+func peek(fd int) (waiting, eof bool) { return false, true }
+func segmentSize(fd int) int          { return 0 }
+func setKeepAlive(fd int)             {}
+func yield()                          {}
 
 type socket struct {
-	f  *os.File
-	rc syscall.RawConn
-	fd int
+	f      *os.File
+	rc     syscall.RawConn
+	fd     int
+	stream llp.Stream
 }
+
+func streamSocket(stream llp.Stream) (socket, error) { return socket{}, errors.ErrUnsupported }
+
+func (s *socket) readv(v []iovec) (int, error)  { return 0, errors.ErrUnsupported }
+func (s *socket) writev(v []iovec) (int, error) { return 0, errors.ErrUnsupported }
 
 func startConnect(a *net.TCPAddr) (s socket, finish func() (bool, error), err error) {
 	return socket{}, nil, errors.ErrUnsupported

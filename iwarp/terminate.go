@@ -29,7 +29,7 @@ func (x *receiver) terminated(n int) *failure {
 		rdmap.ConsumeReadRequest(m.RDMAP, &r)
 		t.STag, t.TO, t.sink = r.SrcSTag, r.SrcTO, r.SinkSTag
 	}
-	return &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: t}}
+	return &failure{err: fabric.ConnError{Remote: true, Cause: t}}
 }
 
 // turnRound corrects a Terminate header as Linux's siw sends it on little-endian machines: siw

@@ -30,12 +30,12 @@ func TestTurnRound(t *testing.T) {
 			rdmaProtection(rdmap.CodeBaseBounds), true, true},
 		{"MSN of a Send", "210303000010414300000000000000000000000400000000", ddpUntagged(ddp.UntaggedMSNRange), true, false},
 		{"DDP version", "21060000", ddpUntagged(ddp.UntaggedBadVersion), false, false},
-		{"CRC", "02020000", llp(mpa.CodeCRC), false, false},
+		{"CRC", "02020000", llpCause(mpa.CodeCRC), false, false},
 		{"Write turned into a Read Response", "010003000064c142a5dcc000000055c645f45dd0", rdmap.Cause{Layer: rdmap.LayerDDP}, true, false},
 
 		// These are valid both ways, so they are not swapped; siw means version and opcode.
-		{"RDMAP version", "20050000", llp(mpa.CodeCatastrophic), false, false},
-		{"RDMAP opcode", "20060000", llp(mpa.CodeInsufficientIRD), false, false},
+		{"RDMAP version", "20050000", llpCause(mpa.CodeCatastrophic), false, false},
+		{"RDMAP opcode", "20060000", llpCause(mpa.CodeInsufficientIRD), false, false},
 	} {
 		b, err := hex.DecodeString(tc.payload)
 		if err != nil {

@@ -253,7 +253,7 @@ func (t *sender) write(b *batch) (blocked bool, f *failure) {
 	if b.blocked && b.pos < b.niov && !b.mayLeave(&t.c.stags) {
 		// Memory that is partly in the socket has been revoked. The rest of its FPDU cannot be
 		// sent, so the stream ends inside it.
-		return false, &failure{err: fabric.ConnError{Provider: name, Cause: ErrRevoked}}
+		return false, &failure{err: fabric.ConnError{Cause: ErrRevoked}}
 	}
 	if b.pos < b.niov {
 		st := t.c.state.Lock()
@@ -263,7 +263,10 @@ func (t *sender) write(b *batch) (blocked bool, f *failure) {
 	}
 	for b.pos < b.niov {
 		t.stats.writev++
-		n, err := writev(t.sock.fd, b.iov[b.pos:b.niov])
+		n, err := t.sock.writev(b.iov[b.pos:b.niov])
+		if err == errAgain && t.sock.stream.ArmWrite() {
+			continue
+		}
 		if err != nil {
 			st := t.c.state.Lock()
 			st.answered(b)
@@ -277,7 +280,7 @@ func (t *sender) write(b *batch) (blocked bool, f *failure) {
 		}
 		if err != nil {
 			t.c.txBroken.Store(true)
-			return false, &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: &BrokenError{"write", err}}}
+			return false, &failure{err: fabric.ConnError{Remote: true, Cause: &BrokenError{"write", err}}}
 		}
 		t.stats.bytes += uint64(n)
 		for n > 0 {
@@ -334,7 +337,7 @@ func (t *sender) settle(b *batch) {
 func (t *sender) build(b *batch) {
 	if m := &t.cur; m.active && !t.mayContinue(m) {
 		// This is between two FPDUs, so a Terminate message can be sent.
-		f := &failure{err: fabric.ConnError{Provider: name, Cause: ErrRevoked}, term: true, cause: catastrophic}
+		f := &failure{err: fabric.ConnError{Cause: ErrRevoked}, term: true, cause: catastrophic}
 		if m.response {
 			f.cause = rdmaProtection(rdmap.CodeInvalidSTag)
 		}
@@ -476,7 +479,7 @@ func (t *sender) failRequest(status fabric.WCStatus) {
 	e := st.sq.at(t.next)
 	e.status = status
 	t.local = &failure{
-		err:   fabric.ConnError{Provider: name, Cause: &WorkError{e.id, status}},
+		err:   fabric.ConnError{Cause: &WorkError{e.id, status}},
 		term:  true,
 		cause: catastrophic,
 	}
@@ -546,7 +549,7 @@ func (t *sender) beginResponse(req *rdmap.ReadRequest) bool {
 		buf, r, flt := t.c.stags.remote(req.SrcSTag, req.SrcTO, req.Size, fabric.AccessRemoteRead)
 		if flt != faultNone {
 			t.local = &failure{
-				err:   fabric.ConnError{Provider: name, Cause: ErrRevoked},
+				err:   fabric.ConnError{Cause: ErrRevoked},
 				term:  true,
 				cause: flt.readCause(),
 			}
@@ -664,7 +667,7 @@ func (t *sender) finish(b *batch) {
 func (t *sender) lastWords(f *failure) (silent bool) {
 	if f.abort {
 		if t.b != nil || !t.c.idle() {
-			resetOnClose(t.sock.fd)
+			t.sock.stream.Abort()
 			return true
 		}
 		return false
@@ -707,7 +710,7 @@ func (t *sender) sendTerminate(f *failure) {
 	v := make([]iovec, 1)
 	setIovec(&v[0], fpdu)
 	t.stats.writev++
-	if n, err := writev(t.sock.fd, v); err == nil {
+	if n, err := t.sock.writev(v); err == nil {
 		t.stats.bytes += uint64(n)
 		t.stats.fpdus++
 	}

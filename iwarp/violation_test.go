@@ -130,22 +130,22 @@ func sendInv(stag uint32) []byte {
 
 // framingViolations: malformed FPDUs and wrong CRCs. RFC 5044 section 8.
 var framingViolations = []offense{
-	{name: "ULPDU of length 0", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true, script: one()},
-	{name: "ULPDU too short for a tagged header", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true,
+	{name: "ULPDU of length 0", cause: llpCause(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true, script: one()},
+	{name: "ULPDU too short for a tagged header", cause: llpCause(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true,
 		script: one(tagged(rdmap.OpWrite, true, 1, 0)[:13])},
-	{name: "ULPDU too short for an untagged header", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true, script: one(sendHeader(true, 1, 0)[:17])},
-	{name: "wrong CRC", cause: llp(mpa.CodeCRC), recv: fabric.WCFlushErr, bare: true, crcOnly: true, script: func(g *target, p *rawPeer) [][]byte {
+	{name: "ULPDU too short for an untagged header", cause: llpCause(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true, script: one(sendHeader(true, 1, 0)[:17])},
+	{name: "wrong CRC", cause: llpCause(mpa.CodeCRC), recv: fabric.WCFlushErr, bare: true, crcOnly: true, script: func(g *target, p *rawPeer) [][]byte {
 		f := p.fpdu(sendHeader(true, 1, 0), []byte("hello"))
 		f[len(f)-1] ^= 1
 		return [][]byte{f}
 	}},
-	{name: "wrong CRC of an FPDU that comes in pieces", cause: llp(mpa.CodeCRC), recv: fabric.WCFlushErr, bare: true, crcOnly: true, writes: true,
+	{name: "wrong CRC of an FPDU that comes in pieces", cause: llpCause(mpa.CodeCRC), recv: fabric.WCFlushErr, bare: true, crcOnly: true, writes: true,
 		script: func(g *target, p *rawPeer) [][]byte {
 			f := p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset), garbage[:4096])
 			f[500] ^= 1
 			return [][]byte{f[:100], f[100:3000], f[3000:]}
 		}},
-	{name: "wrong pad under the CRC", cause: llp(mpa.CodeCRC), recv: fabric.WCFlushErr, bare: true, crcOnly: true, script: func(g *target, p *rawPeer) [][]byte {
+	{name: "wrong pad under the CRC", cause: llpCause(mpa.CodeCRC), recv: fabric.WCFlushErr, bare: true, crcOnly: true, script: func(g *target, p *rawPeer) [][]byte {
 		f := p.fpdu(sendHeader(true, 1, 0), []byte{1, 2, 3})
 		f[len(f)-5] ^= 1
 		return [][]byte{f}

@@ -47,7 +47,11 @@ func (c *Conn) Wait() error {
 		}
 		return ErrNotConnected
 	}
-	c.park(c.steps.wait)
+	if c.spinner != nil {
+		c.spin()
+	} else {
+		c.park(c.steps.wait)
+	}
 	c.wakeup.Store(false)
 	return c.readyErr()
 }
@@ -92,10 +96,17 @@ func (c *Conn) waitStep(uintptr) bool {
 			continue
 		}
 		c.parked.Store(true)
-		if !c.ready() {
+		if !c.armed() && !c.ready() {
 			return false
 		}
 	}
+}
+
+// armed reports whether there is something to read after all, before a goroutine parks.
+func (c *Conn) armed() bool {
+	defer c.rx.Unlock()
+	x := c.rx.Lock()
+	return !x.dead && x.sock.stream.ArmRead()
 }
 
 // ready reports whether Wait has a reason to return.
@@ -128,7 +139,7 @@ func (c *Conn) drainStep(uintptr) bool {
 			continue
 		}
 		c.parked.Store(true)
-		if !c.drainDone() {
+		if !c.armed() && !c.drainDone() {
 			return false
 		}
 	}

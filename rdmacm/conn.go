@@ -18,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/ibv"
 	"github.com/rpcrdma/rpcrdma/internal/baton"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/internal/spin"
 )
 
 // A phase of a Conn. It only moves forward.
@@ -73,7 +74,7 @@ type Conn struct {
 	recv   lockorder.Value[receiver]
 	poller lockorder.Part[polling, poller]
 	turn   baton.Waiter[Conn] // in polling.turns
-	spin   spinner            // of the goroutine in Wait, which is one at a time
+	spin   spin.Spinner       // of the goroutine in Wait, which is one at a time
 }
 
 var _ fabric.Conn = (*Conn)(nil)

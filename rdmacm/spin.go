@@ -3,118 +3,12 @@
 package rdmacm
 
 import (
-	"math/bits"
 	"runtime"
 	"syscall"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
-
-// A spinner decides whether the waits of a connection begin with polling or park at once. Which is
-// better depends on the device, the kernel, the load of the processors and the other end, so it is
-// measured: one way is in use, from time to time the other one is tried, and if as many waits take
-// less time that way, it is used from then on. The cost of a trial decides when the next one comes,
-// so that trials cost a few percent of the time.
-//
-// Each end decides for itself, but both ends try at the same time, by the number of
-// messages received, which is the same at both ends where calls are answered. A trial of
-// one end alone teaches little: if one polls there may be no processor left to wake the
-// other on, and an end that polls in vain and parks makes the other one do so, too.
-type spinner struct {
-	parks bool  // the way in use
-	use   tally // of it
-	trial bool  // the other one is being tried
-	try   tally // of the trial
-	due   uint64
-}
-
-// A tally summarizes the latest waits that began in the same way.
-type tally struct {
-	n    int           // waits counted, up to fewWaits
-	mean time.Duration // of the waits, each counted up to maxWait
-	vain int           // excess of waits that polled in vain
-}
-
-const (
-	// maxSpin is how long a wait polls before it parks.
-	maxSpin = 200 * time.Microsecond
-	// fewWaits is how many waits of each way are compared.
-	fewWaits = 32
-	// maxWait bounds what a wait counts. Longer ones are idle, or another process has
-	// the processor, and would outweigh all others.
-	maxWait = time.Millisecond
-	// maxVain bounds the excess of waits that polled in vain. A trial of the other end
-	// causes somewhat fewer.
-	maxVain = 8
-	// The pause between trials, in messages, is trialShare times the waits that fit into
-	// the time lost by the last trial, from minPause to maxPause.
-	trialShare = 32
-	minPause   = 256
-	maxPause   = 4096
-)
-
-// begin returns how long the wait that begins polls before it parks. received is the
-// number of messages received so far.
-func (s *spinner) begin(received uint64) time.Duration {
-	if !s.trial && s.use.n == fewWaits && received >= s.due {
-		s.trial, s.try = true, tally{}
-	}
-	if s.parks != s.trial {
-		return 0
-	}
-	return maxSpin
-}
-
-// end counts a wait that has ended.
-func (s *spinner) end(received uint64, took time.Duration) {
-	t := &s.use
-	if s.trial {
-		t = &s.try
-	}
-	t.add(took, s.parks == s.trial && took > maxSpin)
-	if !s.trial {
-		if t.vain > maxVain { // whether or not parking takes longer
-			s.putOff(received, maxVain*maxSpin)
-			s.parks, s.use = true, tally{}
-		}
-		return
-	}
-	// If both are about as good prefer parking, which leaves the processor to others.
-	limit := fewWaits * s.use.mean
-	if s.parks {
-		limit -= limit / 16
-	} else {
-		limit += limit / 16
-	}
-	switch n := time.Duration(t.n); {
-	case n*t.mean >= limit || t.vain > maxVain:
-		s.trial = false
-		s.putOff(received, n*(t.mean-s.use.mean)+time.Duration(t.vain)*maxSpin)
-	case n == fewWaits:
-		s.trial = false
-		s.parks, s.use = !s.parks, s.try
-		s.putOff(received, 0) // soon: it may have been luck
-	}
-}
-
-func (t *tally) add(took time.Duration, vain bool) {
-	t.n = min(t.n+1, fewWaits)
-	t.mean += (min(took, maxWait) - t.mean) / time.Duration(t.n)
-	if vain {
-		t.vain++
-	} else {
-		t.vain = max(0, t.vain-1)
-	}
-}
-
-// putOff schedules the next trial. Trials begin at multiples of powers of two, so that
-// those of both ends coincide, even if one end has fewer.
-func (s *spinner) putOff(received uint64, cost time.Duration) {
-	waits := trialShare * max(0, cost) / max(1, s.use.mean)
-	pause := uint64(1) << bits.Len64(uint64(min(max(waits, minPause), maxPause))-1)
-	s.due = received&^(pause-1) + pause
-}
 
 const (
 	// yieldEvery is how many polls pass between two yields to other processes.

@@ -52,12 +52,12 @@ func (c *Conn) Wait() error {
 		c.park()
 	default:
 		start := time.Now()
-		limit := c.spin.begin(c.recvs.head.Load())
+		limit := c.spin.Begin(c.recvs.head.Load())
 		if limit == 0 || !c.poll(start, limit) {
 			c.park()
 		}
 		if !c.wakeup.Load() {
-			c.spin.end(c.recvs.head.Load(), time.Since(start))
+			c.spin.End(c.recvs.head.Load(), time.Since(start))
 		}
 	}
 	return c.waited()

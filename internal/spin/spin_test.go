@@ -1,6 +1,4 @@
-//go:build linux && cgo
-
-package rdmacm
+package spin
 
 import (
 	"math/rand/v2"
@@ -40,7 +38,7 @@ const (
 
 // An end of the connection.
 type end struct {
-	spinner
+	Spinner
 	received uint64
 	since    time.Time // it waits
 	limit    time.Duration
@@ -50,7 +48,7 @@ func (e *end) wait(how way, now time.Time) {
 	e.since = now
 	switch how {
 	case adapts:
-		e.limit = e.begin(e.received)
+		e.limit = e.Begin(e.received)
 	case polls:
 		e.limit = time.Hour
 	case parks:
@@ -87,7 +85,7 @@ func (w *world) calls(client, server *end, how way, n int) (mean time.Duration, 
 		now = now.Add(takes)
 		to.received++
 		if how == adapts {
-			to.end(to.received, now.Sub(to.since))
+			to.End(to.received, now.Sub(to.since))
 		}
 	}
 	server.wait(how, now)

@@ -1,0 +1,56 @@
+// Package llp is what the engine of package iwarp needs from the lower layer protocol (RFC 5041 section
+// 1.1) that carries a connection: TCP, or shared memory.
+package llp
+
+import (
+	"context"
+	"net"
+	"os"
+)
+
+// A Stream carries the bytes of a connection in order, both ways. Ready, Readv and ArmRead are called by
+// one goroutine at a time, Writev, ArmWrite, CloseWrite and Abort by one at a time, and none after Close.
+type Stream interface {
+	// Readv reads into v without waiting, and Writev writes what there is room for. An EAGAIN says
+	// that nothing could be moved. Readv returns 0 at the end of the stream.
+	Readv(v []Iovec) (int, error)
+	Writev(v []Iovec) (int, error)
+
+	// Ready reports, at the cost of a load, whether Readv would return something.
+	Ready() bool
+
+	// ArmRead and ArmWrite announce that a goroutine parks on File until Readv, or Writev, can go on.
+	// They return true if it can already.
+	ArmRead() bool
+	ArmWrite() bool
+
+	// CloseWrite ends the stream in order. Abort ends it at once: the peer reads an error.
+	CloseWrite()
+	Abort()
+
+	// File becomes readable and writable whenever there is reason to look again. Whoever has the
+	// stream closes it, before Close.
+	File() *os.File
+	Close()
+}
+
+// A Setup makes the stream of one connection. Connect is for the end that asks, Accept and Reject for
+// the one that is asked, and one of them is called, once, or none.
+type Setup interface {
+	// Connect sends the offer and waits for the answer. It returns no stream if that is a rejection.
+	Connect(ctx context.Context, o Offer) (Stream, Offer, error)
+	Accept(ctx context.Context, o Offer) (Stream, error)
+	Reject(privateData []byte) error
+
+	// Addrs returns the addresses of the two ends, once there is a stream.
+	Addrs() (local, remote net.Addr)
+
+	// Close releases what no stream has taken over. It may be called twice.
+	Close()
+}
+
+// An Offer is what one end tells the other at connection setup.
+type Offer struct {
+	IRD, ORD    int // as in fabric.ConnAttr; in an answer, what is granted
+	PrivateData []byte
+}

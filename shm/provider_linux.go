@@ -1,0 +1,275 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// A state is what a Provider has open beside its connections.
+type state struct {
+	mu         sync.Mutex
+	listeners  map[*listener]struct{}
+	closed     bool
+	handshakes atomic.Int64
+}
+
+// OpenObjects returns the current counts, for tests that check for leaks.
+func (p *Provider) OpenObjects() OpenObjects {
+	o := p.engine.OpenObjects()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return OpenObjects{Conns: o.Conns, Listeners: len(p.listeners), MRs: o.MRs, MWs: o.MWs, Handshakes: int(p.handshakes.Load())}
+}
+
+// Close implements fabric.Provider. Its error is nil.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	list := slices.Collect(maps.Keys(p.listeners))
+	p.mu.Unlock()
+	for _, l := range list {
+		l.Close()
+	}
+	return nil
+}
+
+// mayOpen is nil until Close. The error is for an operation on addr.
+func (p *Provider) mayOpen(addr string) error {
+	if err := p.checkRing(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return &SetupError{Addr: addr, Reason: "the provider", Err: net.ErrClosed}
+	}
+	return nil
+}
+
+// Resolve implements fabric.Provider. addr is the one that the peer listens at.
+func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := p.mayOpen(addr); err != nil {
+		return nil, err
+	}
+	if addr == "" || addr == "@" {
+		return nil, &SetupError{Addr: addr, Reason: "no address"}
+	}
+	attr, err := p.engine.CheckAttr(attr)
+	if err != nil {
+		return nil, err
+	}
+	return p.engine.NewConn(&setup{cfg: &p.cfg, target: addr}, attr, nil, Addr{Name: addr}, nil), nil
+}
+
+// A listener hears the request of each program that connects on a separate goroutine, so that a slow one
+// does not delay others.
+type listener struct {
+	p    *Provider
+	attr fabric.ConnAttr
+	addr Addr
+	on   *net.UnixListener
+
+	requests chan fabric.Conn // complete, not yet handed out
+	closed   chan struct{}    // by Close
+	once     sync.Once
+	wg       sync.WaitGroup // the accepting goroutine and those that hear requests
+
+	mu      sync.Mutex
+	pending []*net.UnixConn // without a complete request, oldest first
+	down    bool
+}
+
+// Listen implements fabric.Provider. The socket is created with the permissions that umask(2) leaves:
+// to connect to a path a program needs the right to write to it.
+func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := p.mayOpen(addr); err != nil {
+		return nil, err
+	}
+	attr, err := p.engine.CheckAttr(attr)
+	if err != nil {
+		return nil, err
+	}
+	on, err := listenUnix(addr)
+	if err != nil {
+		return nil, &SetupError{Addr: addr, Reason: "cannot listen", Err: err}
+	}
+	l := &listener{
+		p: p, attr: attr, on: on,
+		addr:     Addr{Name: on.Addr().String(), PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
+		requests: make(chan fabric.Conn, p.cfg.Backlog),
+		closed:   make(chan struct{}),
+	}
+	p.mu.Lock()
+	closed := p.closed
+	if p.listeners == nil {
+		p.listeners = make(map[*listener]struct{})
+	}
+	if !closed {
+		p.listeners[l] = struct{}{}
+	}
+	p.mu.Unlock()
+	if closed { // meanwhile
+		on.Close()
+		return nil, p.mayOpen(addr)
+	}
+	l.wg.Go(l.run)
+	return l, nil
+}
+
+// listenUnix listens at addr, also on a path that a program has left behind which does not listen any more.
+func listenUnix(addr string) (*net.UnixListener, error) {
+	at := &net.UnixAddr{Name: addr, Net: "unix"}
+	if addr == "@" {
+		at.Name = "" // the system selects a name: unix(7), "Autobind feature"
+	}
+	l, err := net.ListenUnix("unix", at)
+	if !errors.Is(err, syscall.EADDRINUSE) || addr[0] == '@' {
+		return l, err
+	}
+	c, dialErr := net.DialUnix("unix", nil, at)
+	if dialErr == nil {
+		c.Close()
+	}
+	if !errors.Is(dialErr, syscall.ECONNREFUSED) {
+		return nil, err
+	}
+	if rmErr := os.Remove(addr); rmErr != nil {
+		return nil, rmErr
+	}
+	return net.ListenUnix("unix", at)
+}
+
+// Addr implements fabric.Listener.
+func (l *listener) Addr() net.Addr { return l.addr }
+
+// Accept implements fabric.Listener.
+func (l *listener) Accept(ctx context.Context) (fabric.Conn, error) {
+	select {
+	case <-l.closed:
+		return nil, net.ErrClosed
+	default:
+	}
+	select {
+	case c := <-l.requests:
+		return c, nil
+	default:
+	}
+	select {
+	case c := <-l.requests:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Close implements fabric.Listener.
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		close(l.closed)
+		l.on.Close()
+		l.mu.Lock()
+		l.down = true
+		for _, c := range l.pending {
+			c.SetDeadline(past)
+		}
+		l.mu.Unlock()
+		l.wg.Wait()
+		close(l.requests)
+		for c := range l.requests {
+			c.Close()
+		}
+		l.p.mu.Lock()
+		delete(l.p.listeners, l)
+		l.p.mu.Unlock()
+	})
+	return nil
+}
+
+// acceptPause keeps a listener that has run out of descriptors from spinning.
+const acceptPause = 10 * time.Millisecond
+
+// run accepts until the listener is closed.
+func (l *listener) run() {
+	for {
+		c, err := l.on.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			select {
+			case <-l.closed:
+				return
+			case <-time.After(acceptPause):
+			}
+		case !l.admit(c):
+			c.Close()
+		default:
+			l.wg.Go(func() { l.hear(c) })
+		}
+	}
+}
+
+// admit adds c to those without a request, if necessary in place of the oldest.
+func (l *listener) admit(c *net.UnixConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down || c.SetDeadline(time.Now().Add(l.p.cfg.RequestTimeout)) != nil {
+		return false
+	}
+	if len(l.pending) >= l.p.cfg.Backlog {
+		l.pending[0].SetDeadline(past) // its goroutine does the rest
+		l.pending = slices.Delete(l.pending, 0, 1)
+	}
+	l.pending = append(l.pending, c)
+	return true
+}
+
+// hear hears the request and passes it to Accept.
+func (l *listener) hear(c *net.UnixConn) {
+	l.p.handshakes.Add(1)
+	_, o, fds, err := hear(c, request)
+	l.mu.Lock()
+	if i := slices.Index(l.pending, c); i >= 0 {
+		l.pending = slices.Delete(l.pending, i, i+1)
+	}
+	down := l.down
+	l.mu.Unlock()
+	l.p.handshakes.Add(-1) // before Accept returns the request
+	if err == nil {
+		err = checkBell(fds[1])
+	}
+	if err == nil {
+		err = c.SetDeadline(time.Time{})
+	}
+	if err != nil || down {
+		closeAll(fds)
+		c.Close()
+		return
+	}
+	s := &setup{cfg: &l.p.cfg, conn: c, fds: fds}
+	_, from := s.Addrs()
+	asked := l.p.engine.NewConn(s, l.attr, l.addr, from, &o)
+	select {
+	case l.requests <- asked:
+	default:
+		asked.Reject(nil)
+	}
+}

@@ -1,0 +1,138 @@
+package shm
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+)
+
+const name = "shm"
+
+// Defaults of Config.
+const (
+	DefaultRing           = 512 << 10
+	DefaultRequestTimeout = 10 * time.Second
+	DefaultReplyTimeout   = 5 * time.Second
+	DefaultBacklog        = 128
+
+	// MinRing and MaxRing bound the rings of both ends, in bytes.
+	MinRing = 64 << 10
+	MaxRing = 64 << 20
+)
+
+// Config configures a Provider. The zero value is valid.
+type Config struct {
+	// Ring is how many bytes that have been sent wait for the peer to take them, at most: a power of
+	// two. Memory of that size becomes resident as it is used, once for each connection and direction.
+	Ring int
+
+	// RequestTimeout bounds the time in which a program that has connected must send its request.
+	RequestTimeout time.Duration
+
+	// ReplyTimeout bounds how long Connect waits for the peer to accept.
+	ReplyTimeout time.Duration
+
+	// Backlog bounds the connection requests of a Listener that wait for Accept, and the connections
+	// that have sent none yet. Of the former, further ones are rejected; of the latter, a further one
+	// replaces the oldest.
+	Backlog int
+}
+
+func (c Config) withDefaults() Config {
+	if c.Ring == 0 {
+		c.Ring = DefaultRing
+	}
+	if c.RequestTimeout <= 0 {
+		c.RequestTimeout = DefaultRequestTimeout
+	}
+	if c.ReplyTimeout <= 0 {
+		c.ReplyTimeout = DefaultReplyTimeout
+	}
+	if c.Backlog <= 0 {
+		c.Backlog = DefaultBacklog
+	}
+	return c
+}
+
+// A Provider makes connections over shared memory. It must not be copied, and is made by New.
+type Provider struct {
+	cfg    Config
+	engine *iwarp.Engine
+	state
+}
+
+var _ fabric.Provider = (*Provider)(nil)
+
+// New returns a Provider. It holds nothing open until it is used.
+func New(cfg Config) *Provider {
+	return &Provider{cfg: cfg.withDefaults(), engine: iwarp.NewEngine(name)}
+}
+
+// Name implements fabric.Provider.
+func (p *Provider) Name() string { return name }
+
+// checkRing refuses a ring of another size than Config allows.
+func (p *Provider) checkRing() error {
+	if n := p.cfg.Ring; n < MinRing || n > MaxRing || n&(n-1) != 0 {
+		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("ring of %d bytes (a power of two from %d to %d)", n, MinRing, MaxRing)}
+	}
+	return nil
+}
+
+// OpenObjects counts the objects of a Provider that are not closed yet.
+type OpenObjects struct {
+	Conns      int // connections, those being set up included
+	Listeners  int
+	MRs        int // memory regions
+	MWs        int // memory windows
+	Handshakes int // programs that have connected, without a request
+}
+
+// An Addr is the address of one end. Of the peer's, the system vouches for all but the name (SO_PEERCRED
+// in unix(7)): they are those of the process that has connected, or has begun to listen.
+type Addr struct {
+	Name string // the address that it listens at, if it does
+	PID  int    // 0: of no process in the PID namespace of this one
+	UID  uint32
+	GID  uint32
+}
+
+// Network implements net.Addr: it is "unix".
+func (a Addr) Network() string { return "unix" }
+
+// String implements net.Addr: it is the name, or else the process.
+func (a Addr) String() string {
+	if a.Name != "" && a.Name != "@" {
+		return a.Name
+	}
+	return fmt.Sprintf("pid %d of uid %d", a.PID, a.UID)
+}
+
+// A SetupError is a failure of connection setup other than a rejection by the peer, which is a
+// *fabric.RejectError.
+type SetupError struct {
+	Addr   string // the peer
+	Reason string // for humans
+	Err    error  // the underlying error, or nil
+}
+
+func (e *SetupError) Error() string {
+	cause := e.Err
+	if op, ok := cause.(*net.OpError); ok && op.Err != nil {
+		cause = op.Err // without the address, which is said already
+	}
+	if sys, ok := cause.(*os.SyscallError); ok {
+		cause = sys.Err // without the name of the call
+	}
+	if cause == nil {
+		return fmt.Sprintf("shm: %s: %s", e.Addr, e.Reason)
+	}
+	return fmt.Sprintf("shm: %s: %s: %v", e.Addr, e.Reason, cause)
+}
+
+// Unwrap returns Err.
+func (e *SetupError) Unwrap() error { return e.Err }

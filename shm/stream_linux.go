@@ -1,0 +1,335 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/internal/llp"
+)
+
+// A page is what one end says, at the front of its memory, before its ring. The end that owns it writes
+// it, and the other one reads it. Each word has a cache line of its own.
+type page struct {
+	tail       atomic.Uint64 // bytes that the owner has written into its ring
+	_          [56]byte
+	head       atomic.Uint64 // bytes that it has taken from the ring of the other end
+	_          [56]byte
+	readParks  atomic.Uint32 // changes when it parks until there is something to read
+	_          [60]byte
+	writeParks atomic.Uint32 // changes when it parks until there is room to write
+	_          [60]byte
+	over       atomic.Uint32 // it writes nothing after tail
+	_          [60]byte
+}
+
+// Values of page.over.
+const (
+	going   = iota
+	closed  // in order
+	aborted // what has not been read is void
+)
+
+// pageLen is the length of the first part of a memory. The ring follows, and has a power of two bytes.
+const pageLen = 4096
+
+// A memory is a page and a ring, as they are mapped.
+type memory struct {
+	*page
+	ring []byte
+	all  []byte
+}
+
+// piece is how much is moved before the other end learns of it, which may go on meanwhile.
+const piece = 64 << 10
+
+var errRing = errors.New("a position outside of the ring")
+
+// A stream is the connection of two rings.
+type stream struct {
+	mine, theirs memory
+	bell         *os.File // one of a pair of sockets: a byte there wakes the goroutines that park on the other
+	bellFD       int
+	arms         atomic.Uint32 // since the bytes of bell were taken
+	conn         *net.UnixConn
+	gone         atomic.Bool // conn has ended, and so has the other process, or its end of the connection
+	watch        sync.WaitGroup
+
+	reader struct {
+		head uint64
+		rung uint32 // the value of theirs.writeParks for which the bell has been rung
+	}
+	writer struct {
+		tail uint64
+		rung uint32
+	}
+}
+
+var _ llp.Stream = (*stream)(nil)
+
+// newStream connects the memories and begins to watch conn.
+func newStream(mine, theirs memory, bellFD int, conn *net.UnixConn) *stream {
+	bell := os.NewFile(uintptr(bellFD), "bell")
+	s := &stream{mine: mine, theirs: theirs, bell: bell, bellFD: bellFD, conn: conn}
+	s.watch.Go(func() {
+		// Nothing is sent here after set-up: this is the end of the peer, or that of Close.
+		conn.Read(make([]byte, 1))
+		s.gone.Store(true)
+		if rc, err := bell.SyscallConn(); err == nil {
+			// Goroutines that park see the end of this socket, unless it is closed already.
+			rc.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RD) })
+		}
+	})
+	return s
+}
+
+var signal [1]byte // Immutable.
+
+// ring wakes the goroutines of the other end that park. It never waits, whatever the peer has done to
+// the socket: one that has no room for another byte has rung.
+func (s *stream) ring() {
+	syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(s.bellFD), uintptr(unsafe.Pointer(&signal)), 1,
+		syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
+}
+
+// maxArms bounds the bytes in the socket: for each value of page.readParks and writeParks there is one.
+// Those that wake a goroutine are not taken, as each byte makes the socket readable anew for Go's poller.
+const maxArms = 64
+
+// arm takes the bytes from the socket before there is no room for more.
+func (s *stream) arm() {
+	if s.arms.Add(1)%maxArms == 0 {
+		var b [4 * maxArms]byte
+		unix.Recvfrom(s.bellFD, b[:], unix.MSG_DONTWAIT)
+	}
+}
+
+// readable returns how many bytes there are to read.
+func (s *stream) readable() (int, error) {
+	n := s.theirs.tail.Load() - s.reader.head
+	if n > uint64(len(s.theirs.ring)) {
+		return 0, errRing
+	}
+	return int(n), nil
+}
+
+// Ready implements llp.Stream.
+func (s *stream) Ready() bool {
+	return s.theirs.tail.Load() != s.reader.head || s.theirs.over.Load() != going || s.gone.Load()
+}
+
+// Readv implements llp.Stream.
+func (s *stream) Readv(v []llp.Iovec) (n int, err error) {
+	there, err := s.readable()
+	if err == nil && there == 0 {
+		// The end is looked at first, and the ring after it: what was written before the end counts.
+		gone, over := s.gone.Load(), s.theirs.over.Load()
+		switch there, err = s.readable(); {
+		case err != nil || there > 0 && over != aborted:
+		case over == closed:
+			return 0, nil
+		case over != going || gone:
+			return 0, syscall.ECONNRESET
+		default:
+			return 0, syscall.EAGAIN
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	for i := range v {
+		for to := unsafe.Slice(v[i].Base, int(v[i].Len)); len(to) > 0 && there > 0; {
+			from := s.theirs.ring[s.reader.head&uint64(len(s.theirs.ring)-1):]
+			k := copy(to[:min(len(to), piece)], from[:min(len(from), there)])
+			to, there, n = to[k:], there-k, n+k
+			s.reader.head += uint64(k)
+			s.mine.head.Store(s.reader.head)
+			if w := s.theirs.writeParks.Load(); w != s.reader.rung {
+				s.reader.rung = w
+				s.ring()
+			}
+		}
+	}
+	return n, nil
+}
+
+// room returns how many bytes can be written.
+func (s *stream) room() (int, error) {
+	n := s.writer.tail - s.theirs.head.Load()
+	if n > uint64(len(s.mine.ring)) {
+		return 0, errRing
+	}
+	return len(s.mine.ring) - int(n), nil
+}
+
+// Writev implements llp.Stream.
+func (s *stream) Writev(v []llp.Iovec) (n int, err error) {
+	if s.gone.Load() {
+		return 0, syscall.EPIPE
+	}
+	room, err := s.room()
+	if err != nil {
+		return 0, err
+	}
+	unsaid := 0
+	for i := range v {
+		for from := unsafe.Slice(v[i].Base, int(v[i].Len)); len(from) > 0 && room > 0; {
+			to := s.mine.ring[s.writer.tail&uint64(len(s.mine.ring)-1):]
+			k := copy(to[:min(len(to), room, piece)], from)
+			from, room, n = from[k:], room-k, n+k
+			s.writer.tail += uint64(k)
+			if unsaid += k; unsaid >= piece {
+				s.say()
+				unsaid = 0
+			}
+		}
+	}
+	if n == 0 {
+		return 0, syscall.EAGAIN
+	}
+	if unsaid > 0 {
+		s.say()
+	}
+	return n, nil
+}
+
+// say tells the other end what has been written.
+func (s *stream) say() {
+	s.mine.tail.Store(s.writer.tail)
+	if r := s.theirs.readParks.Load(); r != s.writer.rung {
+		s.writer.rung = r
+		s.ring()
+	}
+}
+
+// ArmRead implements llp.Stream. Either this end sees what the other one writes, or that sees the new
+// value: each stores first, and looks after it.
+func (s *stream) ArmRead() bool {
+	s.arm()
+	s.mine.readParks.Add(1)
+	return s.Ready()
+}
+
+// ArmWrite implements llp.Stream.
+func (s *stream) ArmWrite() bool {
+	s.arm()
+	s.mine.writeParks.Add(1)
+	room, err := s.room()
+	return err != nil || room > 0 || s.gone.Load()
+}
+
+// CloseWrite implements llp.Stream.
+func (s *stream) CloseWrite() { s.end(closed) }
+
+// Abort implements llp.Stream.
+func (s *stream) Abort() { s.end(aborted) }
+
+func (s *stream) end(how uint32) {
+	s.mine.over.Store(how)
+	s.ring()
+}
+
+// File implements llp.Stream.
+func (s *stream) File() *os.File { return s.bell }
+
+// Close implements llp.Stream.
+func (s *stream) Close() {
+	s.conn.Close()
+	s.watch.Wait()
+	s.mine.unmap()
+	s.theirs.unmap()
+}
+
+func (m *memory) unmap() {
+	if m.all != nil {
+		unix.Munmap(m.all)
+	}
+	*m = memory{}
+}
+
+// mapped makes a memory of what has been mapped.
+func mapped(all []byte) memory {
+	return memory{(*page)(unsafe.Pointer(unsafe.SliceData(all))), all[pageLen:], all}
+}
+
+// newMemory makes the memory of this end, with a ring of so many bytes, and the file to pass to the other.
+func newMemory(size int) (m memory, fd int, err error) {
+	fd, err = unix.MemfdCreate("rpcrdma-shm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return m, -1, os.NewSyscallError("memfd_create", err)
+	}
+	defer func() {
+		if err != nil {
+			m.unmap()
+			unix.Close(fd)
+		}
+	}()
+	if err := unix.Ftruncate(fd, int64(pageLen+size)); err != nil {
+		return m, -1, os.NewSyscallError("ftruncate", err)
+	}
+	all, err := unix.Mmap(fd, 0, pageLen+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return m, -1, os.NewSyscallError("mmap", err)
+	}
+	m = mapped(all)
+	// F_SEAL_FUTURE_WRITE: the other end cannot map it to write. Kernels before 5.1 have no such seal.
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_FUTURE_WRITE); err != nil {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+			return m, -1, os.NewSyscallError("fcntl", err)
+		}
+	}
+	return m, fd, nil
+}
+
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// theirMemory maps the memory of the other end, if it is one that cannot vanish below this process: sealed,
+// and not of huge pages, of which a hole may find none left.
+func theirMemory(fd int) (memory, error) {
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
+		return memory{}, err
+	}
+	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	size := st.Size - pageLen
+	switch {
+	case err != nil || have&seals != seals || fs.Type != unix.TMPFS_MAGIC:
+		return memory{}, errors.New("the peer's memory is not sealed")
+	case size < MinRing || size > MaxRing || size&(size-1) != 0:
+		return memory{}, fmt.Errorf("the peer's ring has %d bytes", size)
+	}
+	all, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return memory{}, os.NewSyscallError("mmap", err)
+	}
+	return mapped(all), nil
+}
+
+// newBell makes the bells of both ends.
+func newBell() (mine, theirs int, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, -1, os.NewSyscallError("socketpair", err)
+	}
+	return pair[0], pair[1], nil
+}
+
+// checkBell refuses what is no bell: a call with MSG_DONTWAIT might block elsewhere.
+func checkBell(fd int) error {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err == nil && domain != unix.AF_UNIX {
+		err = errors.New("not of the Unix domain")
+	}
+	if err != nil {
+		return fmt.Errorf("the peer's bell: %w", err)
+	}
+	return unix.SetNonblock(fd, true)
+}
