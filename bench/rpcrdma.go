@@ -351,7 +351,7 @@ func startServer(at Site, e Ends, program rpc.Program) (*far, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := server.Listen(context.Background(), p.through(), net.JoinHostPort(at.Host, "0"))
+	l, err := server.Listen(context.Background(), p.through(), at.listen())
 	if err != nil {
 		return nil, err
 	}

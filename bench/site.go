@@ -3,11 +3,13 @@ package bench
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/shm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -24,6 +26,7 @@ type Site struct {
 // An Adapter has the parameters of a provider, in any process.
 type Adapter struct {
 	Device bool `json:"device,omitempty"` // an RDMA device, instead of the software adapter
+	Shared bool `json:"shared,omitempty"` // shared memory, instead of both
 
 	// For the software adapter.
 	CRC     bool `json:"crc,omitempty"`
@@ -37,6 +40,9 @@ type Adapter struct {
 
 // provider returns a new provider.
 func (a Adapter) provider() (fabric.Provider, error) {
+	if a.Shared {
+		return shm.New(shm.Config{}), nil
+	}
 	if !a.Device {
 		return iwarp.New(iwarp.Config{CRC: a.CRC, MaxFPDU: a.MaxFPDU}), nil
 	}
@@ -53,6 +59,17 @@ func Software(a Adapter) Site {
 		s.Name += fmt.Sprintf("/mulpdu=%d", a.MaxFPDU)
 	}
 	return s
+}
+
+// Shared is shared memory.
+func Shared() Site { return Site{Name: "shm", Adapter: Adapter{Shared: true}} }
+
+// listen is the address at which servers listen.
+func (s Site) listen() string {
+	if s.Adapter.Shared {
+		return "@"
+	}
+	return net.JoinHostPort(s.Host, "0")
 }
 
 // OnDevice is an RDMA device, of a kind such as rxe, at one of its addresses.

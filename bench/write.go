@@ -34,7 +34,7 @@ func (s *Server) receiveWrites() (*far, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l, err := p.Listen(ctx, net.JoinHostPort(s.Site.Host, "0"), writeAttr(1))
+	l, err := p.Listen(ctx, s.Site.listen(), writeAttr(1))
 	if err != nil {
 		cancel()
 		return nil, err

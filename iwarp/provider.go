@@ -113,6 +113,8 @@ type Provider struct {
 	stages  sync.Pool // *stage
 	batches sync.Pool // *batch
 
+	spinning atomic.Int32 // goroutines in Conn.poll
+
 	listening lockorder.Value[listening]
 
 	nudgeAfter time.Duration // for tests; firstNudge if zero

@@ -10,8 +10,20 @@ import (
 func (c *Conn) spin() {
 	start := time.Now()
 	limit := c.spinner.Begin(c.received())
-	if limit == 0 || !c.poll(start, limit) {
+	if limit == 0 {
 		c.park(c.steps.wait)
+	} else {
+		// One processor is left to goroutines that have something to do. A wait that parks for that
+		// reason says nothing of the two ways.
+		room := int(c.p.spinning.Add(1)) < runtime.GOMAXPROCS(0)
+		found := room && c.poll(start, limit)
+		c.p.spinning.Add(-1)
+		if !found {
+			c.park(c.steps.wait)
+		}
+		if !room {
+			return
+		}
 	}
 	if !c.wakeup.Load() {
 		c.spinner.End(c.received(), time.Since(start))

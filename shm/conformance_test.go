@@ -5,16 +5,12 @@ package shm_test
 import (
 	"io"
 	"net"
-	"os"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
-	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/shm"
 )
-
-func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
 func TestConformance(t *testing.T) {
 	for _, tc := range []struct {

@@ -16,7 +16,8 @@
 // rings. The other end has mapped that read-only, after it has made sure by the file's seals that it cannot
 // be truncated (F_SEAL_SHRINK, memfd_create(2)): reading it never raises SIGBUS. Whatever is read there is
 // copied once, and checked after that. A peer that writes something else than the protocol ends its own
-// connection with a *iwarp.ProtocolError, and nothing more.
+// connection, with a *iwarp.ProtocolError or, if its positions are wrong, a *iwarp.BrokenError, and nothing
+// more.
 //
 // Memory of the program is not mapped by the other end. A ring carries the segments of RFC 5041, and the
 // engine of package iwarp places their data: handles, bounds and rights are checked by the end that has the

@@ -142,6 +142,9 @@ func listenUnix(addr string) (*net.UnixListener, error) {
 	if !errors.Is(err, syscall.EADDRINUSE) || addr[0] == '@' {
 		return l, err
 	}
+	if st, statErr := os.Lstat(addr); statErr != nil || st.Mode().Type() != os.ModeSocket {
+		return nil, err
+	}
 	c, dialErr := net.DialUnix("unix", nil, at)
 	if dialErr == nil {
 		c.Close()

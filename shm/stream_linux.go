@@ -133,10 +133,10 @@ func (s *stream) Readv(v []llp.Iovec) (n int, err error) {
 		gone, over := s.gone.Load(), s.theirs.over.Load()
 		switch there, err = s.readable(); {
 		case err != nil || there > 0 && over != aborted:
-		case over == closed:
-			return 0, nil
-		case over != going || gone:
+		case over > closed:
 			return 0, syscall.ECONNRESET
+		case over == closed || gone:
+			return 0, nil
 		default:
 			return 0, syscall.EAGAIN
 		}

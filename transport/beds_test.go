@@ -9,6 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/shm"
 )
 
 // A bed is the environment of the tests of both ends together: a provider, and an address to listen
@@ -108,6 +109,20 @@ func onIwarp(cfg iwarp.Config) *bed {
 		addr: "127.0.0.1:0", slow: 1, refused: "connection refused", idle: 128 << 10,
 		open: func() (fabric.Provider, live, error) {
 			p := iwarp.New(cfg)
+			return p, func() (conns, mrs, mws int) {
+				l := p.OpenObjects()
+				return l.Conns, l.MRs, l.MWs
+			}, nil
+		},
+	}
+}
+
+// onShm is shared memory.
+func onShm() *bed {
+	return &bed{
+		addr: "@", slow: 1, refused: "connection refused", idle: 128 << 10,
+		open: func() (fabric.Provider, live, error) {
+			p := shm.New(shm.Config{})
 			return p, func() (conns, mrs, mws int) {
 				l := p.OpenObjects()
 				return l.Conns, l.MRs, l.MWs

@@ -120,6 +120,15 @@ func softwarePlan() plan {
 		{ID: "group 6", What: "RPC NULL, 32 outstanding, spread over two connections, over one, as in group 1", Kind: rate, A: apart(bench.NullConns(sw, 2, 32)), B: list(apart(bench.Null(sw, 32)))},
 	}...)
 
+	mem := bench.Shared()
+	pairs = append(pairs, []measure.Pair{
+		{ID: "shm 1", What: "RPC NULL over shared memory, over iwarp, the server in a process of its own", A: apart(bench.Null(mem, 1)), B: list(apart(null))},
+		{ID: "shm 2", What: "RPC NULL, 32 outstanding, over shared memory, over iwarp", Kind: rate, A: apart(bench.Null(mem, 32)), B: list(apart(bench.Null(sw, 32)))},
+		{ID: "shm 3", What: "1 MiB read through a write chunk over shared memory, over iwarp", Kind: rate, A: apart(bench.Push(mem, mib, 1)), B: list(apart(bench.Push(sw, mib, 1)))},
+		{ID: "shm 4", What: "1 MiB written through a read chunk over shared memory, over iwarp", Kind: rate, A: apart(bench.Pull(mem, mib, 1)), B: list(apart(bench.Pull(sw, mib, 1)))},
+		{ID: "shm 5", What: "RPC NULL, 128 outstanding on 1000 connections, over one connection, over shared memory", Kind: rate, A: apart(bench.NullConns(mem, 1000, 128)), B: list(apart(bench.NullConns(mem, 1, 128)))},
+	}...)
+
 	return plan{
 		title: "The software adapter, over loopback",
 		pairs: tasks(pairs),

@@ -1,0 +1,11 @@
+package transport_test
+
+import "testing"
+
+func TestShmTransport(t *testing.T)    { runSuite(t, onShm()) }
+func TestShmInvalidation(t *testing.T) { testInvalidated(t, onShm()) }
+func TestShmSizes(t *testing.T)        { testSizes(t, onShm()) }
+func TestShmForeign(t *testing.T)      { runForeign(t, onShm(), true) }
+
+// TestShmMemoryAttacks: V1-11-3 V1-11-4 PVT-3.2-1 no handle opens more than it is for.
+func TestShmMemoryAttacks(t *testing.T) { runMemoryAttacks(t, onShm(), victim{}, 250) }
