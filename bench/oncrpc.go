@@ -22,7 +22,7 @@ func ONCRPCTCP(size, depth int) Workload {
 		Depth:  depth,
 		Server: &Server{Kind: "oncrpc", Size: size},
 		Client: func(addr string) (*Instance, error) {
-			c, err := dialTCP(addr)
+			c, err := dialServer(addr)
 			if err != nil {
 				return nil, err
 			}

@@ -22,7 +22,7 @@ func NetRPC(size, depth int) Workload {
 		Depth:  depth,
 		Server: &Server{Kind: "netrpc"},
 		Client: func(addr string) (*Instance, error) {
-			c, err := dialTCP(addr)
+			c, err := dialServer(addr)
 			if err != nil {
 				return nil, err
 			}
@@ -39,12 +39,12 @@ func NetRPC(size, depth int) Workload {
 	}
 }
 
-func serveNetRPC() (*far, error) {
+func (s *Server) serveNetRPC() (*far, error) {
 	server := rpc.NewServer()
 	if err := server.RegisterName("Echo", netRPCEcho{}); err != nil {
 		return nil, err
 	}
-	return serveTCP(func(c *net.TCPConn) error {
+	return s.serve(func(c net.Conn) error {
 		server.ServeConn(c)
 		return nil
 	})
@@ -171,7 +171,7 @@ const grpcWindow = 4 << 20
 func grpcLimit(size int) int { return 2*size + 4096 }
 
 func (s *Server) serveGRPC() (*far, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := s.listen()
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +218,11 @@ func dialGRPC(addr, method string, size, depth int, tuned bool) (*Instance, erro
 			replies[i] = new([]byte)
 		}
 	}
-	client, err := grpc.NewClient("passthrough:///"+addr, options...)
+	target := "passthrough:///" + addr
+	if addr[0] == '@' {
+		target = "unix-abstract:" + addr[1:]
+	}
+	client, err := grpc.NewClient(target, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +241,7 @@ func TTRPC(size, depth int) Workload {
 		Depth:  depth,
 		Server: &Server{Kind: "ttrpc"},
 		Client: func(addr string) (*Instance, error) {
-			c, err := dialTCP(addr)
+			c, err := dialServer(addr)
 			if err != nil {
 				return nil, err
 			}
@@ -253,7 +257,7 @@ func TTRPC(size, depth int) Workload {
 	}
 }
 
-func serveTTRPC() (*far, error) {
+func (s *Server) serveTTRPC() (*far, error) {
 	server, err := ttrpc.NewServer()
 	if err != nil {
 		return nil, err
@@ -264,7 +268,7 @@ func serveTTRPC() (*far, error) {
 			return in, decode(in)
 		},
 	})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := s.listen()
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,7 @@ type Server struct {
 	Depth int    `json:"depth,omitempty"`
 	Read  int    `json:"read,omitempty"`
 	Tuned bool   `json:"tuned,omitempty"`
+	Unix  bool   `json:"unix,omitempty"` // its socket is of the Unix domain
 
 	// For servers of this module.
 	Site Site `json:"site,omitzero"`
@@ -55,25 +56,27 @@ type Usage struct {
 func (s *Server) here() (*far, error) {
 	switch s.Kind {
 	case "echo":
-		return serveTCP(func(c *net.TCPConn) error { return echo(c, s.Size) })
+		return s.serve(func(c net.Conn) error { return echo(c, s.Size) })
 	case "copy":
-		return serveTCP(func(c *net.TCPConn) error { return receive(c, s.Size, s.Read) })
+		return s.serve(func(c net.Conn) error { return receive(c, s.Size, s.Read) })
 	case "bulk":
-		return serveTCP(func(c *net.TCPConn) error { return echoInBulk(c, s.Size) })
+		return s.serve(func(c net.Conn) error { return echoInBulk(c, s.Size) })
 	case "mpa":
-		return serveTCP(greet)
+		return s.serve(greet)
 	case "netrpc":
-		return serveNetRPC()
+		return s.serveNetRPC()
 	case "grpc":
 		return s.serveGRPC()
 	case "ttrpc":
-		return serveTTRPC()
+		return s.serveTTRPC()
 	case "oncrpc":
-		return serveTCP(func(c *net.TCPConn) error { return serveRecords(c, s.Size) })
+		return s.serve(func(c net.Conn) error { return serveRecords(c, s.Size) })
 	case "rpc":
 		return s.serveRPC()
 	case "idle":
 		return s.idleClients()
+	case "ring":
+		return servePing(s.Size)
 	case "write":
 		return s.receiveWrites()
 	}
@@ -218,9 +221,17 @@ func settle() (Usage, error) {
 	return u, nil
 }
 
-// serveTCP serves each connection to a port on a new goroutine.
-func serveTCP(serve func(*net.TCPConn) error) (*far, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// listen listens at a free port, or at a free name of the Unix domain.
+func (s *Server) listen() (net.Listener, error) {
+	if s.Unix {
+		return net.ListenUnix("unix", &net.UnixAddr{Net: "unix"})
+	}
+	return net.Listen("tcp", "127.0.0.1:0")
+}
+
+// serve serves each connection on a new goroutine.
+func (s *Server) serve(serve func(net.Conn) error) (*far, error) {
+	l, err := s.listen()
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +253,7 @@ func serveTCP(serve func(*net.TCPConn) error) (*far, error) {
 			conns[c] = true
 			mu.Unlock()
 			wg.Go(func() {
-				err := serve(c.(*net.TCPConn))
+				err := serve(c)
 				c.Close()
 				mu.Lock()
 				defer mu.Unlock()
@@ -266,10 +277,9 @@ func serveTCP(serve func(*net.TCPConn) error) (*far, error) {
 	}}, nil
 }
 
-func dialTCP(addr string) (*net.TCPConn, error) {
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		return nil, err
+func dialServer(addr string) (net.Conn, error) {
+	if addr[0] == '@' {
+		return net.Dial("unix", addr)
 	}
-	return c.(*net.TCPConn), nil
+	return net.Dial("tcp", addr)
 }

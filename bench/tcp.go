@@ -16,7 +16,7 @@ func TCPEcho(size int) Workload {
 		Name:   fmt.Sprintf("TCPEcho/size=%d", size),
 		Server: &Server{Kind: "echo", Size: size},
 		Client: func(addr string) (*Instance, error) {
-			c, err := dialTCP(addr)
+			c, err := dialServer(addr)
 			if err != nil {
 				return nil, err
 			}
@@ -45,25 +45,25 @@ func TCPEchoConns(size, conns, depth int) Workload {
 			// A connection has one caller at a time.
 			type conn struct {
 				sync.Mutex
-				*net.TCPConn
+				net.Conn
 				buf []byte
 			}
 			list := make([]conn, conns)
 			end := func() error {
 				var errs []error
 				for i := range list {
-					if list[i].TCPConn != nil {
+					if list[i].Conn != nil {
 						errs = append(errs, list[i].Close())
 					}
 				}
 				return errors.Join(errs...)
 			}
 			for i := range list {
-				c, err := dialTCP(addr)
+				c, err := dialServer(addr)
 				if err != nil {
 					return nil, errors.Join(err, end())
 				}
-				list[i].TCPConn, list[i].buf = c, make([]byte, size)
+				list[i].Conn, list[i].buf = c, make([]byte, size)
 			}
 			next := make([]int, depth)
 			return &Instance{
@@ -84,7 +84,7 @@ func TCPEchoConns(size, conns, depth int) Workload {
 	}
 }
 
-func echo(c *net.TCPConn, size int) error {
+func echo(c net.Conn, size int) error {
 	buf := make([]byte, size)
 	for {
 		if _, err := io.ReadFull(c, buf); err != nil {
@@ -105,7 +105,7 @@ func TCPCopy(size, read int) Workload {
 		Bytes:  size,
 		Server: &Server{Kind: "copy", Size: size, Read: read},
 		Client: func(addr string) (*Instance, error) {
-			c, err := dialTCP(addr)
+			c, err := dialServer(addr)
 			if err != nil {
 				return nil, err
 			}
@@ -130,7 +130,7 @@ func TCPCopy(size, read int) Workload {
 }
 
 // receive is the other side. It confirms data that begin with a byte of 1.
-func receive(c *net.TCPConn, size, read int) error {
+func receive(c net.Conn, size, read int) error {
 	dst := make([]byte, size)
 	at := 0
 	for {
@@ -163,7 +163,7 @@ func TCPDial() Workload {
 					if closed {
 						return net.ErrClosed
 					}
-					c, err := dialTCP(addr)
+					c, err := dialServer(addr)
 					if err != nil {
 						return err
 					}
@@ -188,7 +188,7 @@ func TCPDial() Workload {
 // data of RFC 6581 and the private data of RFC 8797.
 const greeting = 20 + 4 + 8
 
-func greet(c *net.TCPConn) error { return echo(c, greeting) }
+func greet(c net.Conn) error { return echo(c, greeting) }
 
 // TCPPipelined is a hand-optimized protocol: messages of size bytes, depth of them
 // outstanding, a table of slots to find the caller of a reply, coalesced writes and replies.
@@ -198,7 +198,7 @@ func TCPPipelined(size, depth int) Workload {
 		Depth:  depth,
 		Server: &Server{Kind: "bulk", Size: size},
 		Client: func(addr string) (*Instance, error) {
-			c, err := dialTCP(addr)
+			c, err := dialServer(addr)
 			if err != nil {
 				return nil, err
 			}
@@ -229,7 +229,7 @@ func TCPPipelined(size, depth int) Workload {
 }
 
 // echoInBulk answers all messages of one Read with one Write.
-func echoInBulk(c *net.TCPConn, size int) error {
+func echoInBulk(c net.Conn, size int) error {
 	buf := make([]byte, 64<<10)
 	have := 0
 	for {
@@ -255,7 +255,7 @@ type pipelineSlot struct {
 }
 
 type pipeline struct {
-	conn  *net.TCPConn
+	conn  net.Conn
 	size  int
 	slots []pipelineSlot
 	done  chan struct{} // closed after the last reply

@@ -51,6 +51,15 @@ func (w Workload) Split() (Workload, bool) {
 	return w, true
 }
 
+// OverUnix returns the workload of a socket over one of the Unix domain instead of TCP.
+func (w Workload) OverUnix() Workload {
+	s := *w.Server
+	s.Unix = true
+	w.Server = &s
+	w.Name += "/net=unix"
+	return w
+}
+
 // In returns the workload under a condition.
 func (w Workload) In(name string, c Condition) Workload {
 	w.Name += "/" + name

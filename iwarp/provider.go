@@ -113,7 +113,7 @@ type Provider struct {
 	stages  sync.Pool // *stage
 	batches sync.Pool // *batch
 
-	spinning atomic.Int32 // goroutines in Conn.poll
+	polls polls
 
 	listening lockorder.Value[listening]
 

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,11 +14,10 @@ func (c *Conn) spin() {
 	if limit == 0 {
 		c.park(c.steps.wait)
 	} else {
-		// One processor is left to goroutines that have something to do. A wait that parks for that
-		// reason says nothing of the two ways.
-		room := int(c.p.spinning.Add(1)) < runtime.GOMAXPROCS(0)
+		// A wait that parks for want of room says nothing of the two ways.
+		room := c.p.polls.enter()
 		found := room && c.poll(start, limit)
-		c.p.spinning.Add(-1)
+		c.p.polls.leave(room, found)
 		if !found {
 			c.park(c.steps.wait)
 		}
@@ -27,6 +27,40 @@ func (c *Conn) spin() {
 	}
 	if !c.wakeup.Load() {
 		c.spinner.End(c.received(), time.Since(start))
+	}
+}
+
+// Polls are those of all connections of a Provider. Goroutines that poll in vain take the processors from
+// those that have something to do: one processor is left to them, and where polling is mostly in vain, as on
+// many connections with a few calls each, hardly any goroutine polls.
+type polls struct {
+	under atomic.Int32
+	vain  atomic.Int32 // excess of polls in vain, from 0 to maxVain
+	tries atomic.Uint32
+}
+
+const (
+	maxVain    = 64
+	foundFor   = 4 // a poll that finds something makes up for so many that do not
+	seldom     = 64
+	mostlyVain = 16
+)
+
+// enter reports whether another goroutine may poll.
+func (p *polls) enter() bool {
+	under := p.under.Add(1)
+	return int(under) < runtime.GOMAXPROCS(0) && (p.vain.Load() < mostlyVain || p.tries.Add(1)%seldom == 0)
+}
+
+// leave counts a poll, if there was one.
+func (p *polls) leave(polled, found bool) {
+	p.under.Add(-1)
+	switch v := p.vain.Load(); {
+	case !polled:
+	case found:
+		p.vain.Store(max(0, v-foundFor))
+	default:
+		p.vain.Store(min(maxVain, v+1))
 	}
 }
 

@@ -151,13 +151,18 @@ func (s *stream) Readv(v []llp.Iovec) (n int, err error) {
 			to, there, n = to[k:], there-k, n+k
 			s.reader.head += uint64(k)
 			s.mine.head.Store(s.reader.head)
-			if w := s.theirs.writeParks.Load(); w != s.reader.rung {
-				s.reader.rung = w
-				s.ring()
-			}
+			s.freed()
 		}
 	}
 	return n, nil
+}
+
+// freed wakes the writer of the other end once half of the ring is free: for less it would wake too often.
+func (s *stream) freed() {
+	if w := s.theirs.writeParks.Load(); w != s.reader.rung && s.theirs.tail.Load()-s.reader.head <= uint64(len(s.theirs.ring)/2) {
+		s.reader.rung = w
+		s.ring()
+	}
 }
 
 // room returns how many bytes can be written.
@@ -222,7 +227,7 @@ func (s *stream) ArmWrite() bool {
 	s.arm()
 	s.mine.writeParks.Add(1)
 	room, err := s.room()
-	return err != nil || room > 0 || s.gone.Load()
+	return err != nil || room >= len(s.mine.ring)/2 || s.gone.Load()
 }
 
 // CloseWrite implements llp.Stream.
