@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 // sites are the software adapter, and the RDMA devices that the environment reports, in
 // each mode of waiting.
 func sites() []Site {
-	list := []Site{Software(Adapter{})}
+	list := []Site{Software(Adapter{}), Shared()}
 	for _, kind := range []string{"rxe", "siw", "hw"} {
 		if host := os.Getenv("RPCRDMA_" + strings.ToUpper(kind) + "_ADDR"); host != "" {
 			for _, mode := range []rdmacm.WaitMode{rdmacm.WaitAdaptive, rdmacm.WaitEvent, rdmacm.WaitPoll} {

@@ -73,8 +73,8 @@ func (c *Conn) received() uint64 {
 const (
 	// glances is how often a goroutine looks before it lets others of its process run, and turns after
 	// how many of these it lets other processes run: the other end may need this processor.
-	glances = 32
-	turns   = 8
+	glances = 128
+	turns   = 4
 )
 
 // poll polls until Wait can return. It gives up after limit, and returns false.
