@@ -22,6 +22,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/shm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -36,6 +37,10 @@ func (o *Options) connect(ctx context.Context, stderr io.Writer, addr string, pr
 	ctx, cancel := Within(ctx, o.Timeout, func() error { return o.Stalled(stderr, at.get(), nil) })
 	defer cancel()
 	a := attempt{o: o, stderr: stderr, at: &at, prog: prog, vers: vers, dial: dial}
+	if o.shm != "" {
+		at.set("connecting to %s over shared memory", o.shm)
+		return a.guess(addr, nfs.Port), withHint(ctx, dial(ctx, shm.New(shm.Config{}), o.shm))
+	}
 	if o.Provider.Value != provider.Auto {
 		reached, err := a.over(ctx, o.Provider.Value, addr)
 		return reached, withHint(ctx, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -31,6 +32,9 @@ type Options struct {
 func AddOptions(cmd *cobra.Command, o *Options, timeout time.Duration, meaning string) {
 	AddServerOptions(cmd, o, timeout, meaning)
 	o.Provider.from = append(o.Provider.from, provider.TCP)
+	cmd.Flags().StringVar(&o.shm, "shm", "",
+		"connect over shared memory to the server of this machine with this `SOCKET`, whatever host the address names")
+	cli.CompleteFile(cmd, "shm")
 }
 
 // AddServerOptions adds the flags of a server, which has TCP besides its provider.

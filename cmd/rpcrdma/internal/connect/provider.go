@@ -69,6 +69,7 @@ type providerOptions struct {
 	Provider      choice
 	wait          choice
 	unsafeWindows bool
+	shm           string // of a client: a socket, in place of a provider and an address
 	Recording     recording
 }
 
@@ -91,6 +92,13 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 		for _, name := range []string{"wait", "unsafe-windows"} {
 			if (o.Provider.Value == provider.IWARP || o.Provider.Value == provider.TCP) && cmd.Flags().Changed(name) {
 				return cli.Usage(cmd, fmt.Errorf("--%s is for --provider rdma", name))
+			}
+		}
+		if o.shm != "" {
+			for _, name := range []string{"provider", "rpcbind", "capture"} {
+				if cmd.Flags().Changed(name) {
+					return cli.Usage(cmd, fmt.Errorf("--shm leaves nothing for --%s to do", name))
+				}
 			}
 		}
 		if o.Provider.Value == provider.TCP && o.Recording.file != "" {

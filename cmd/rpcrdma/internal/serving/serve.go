@@ -30,6 +30,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
+	"github.com/rpcrdma/rpcrdma/shm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -38,6 +39,7 @@ type serveOptions struct {
 	connect.Options
 	exportFlags
 	addr, tcpAddr string
+	shm           string // a socket
 	metricsAddr   string
 	async         bool
 	accessLog     string // FILE, or - for standard output; empty: none
@@ -96,6 +98,11 @@ Data is on disk when the server says so, unless --async is given.
 With --rpcbind clients need not know the port: NFS and MOUNT are registered under netid
 rdma or rdma6, and with --tcp-addr also tcp or tcp6, until the server ends.
 
+With --shm programs of this machine, and of containers that share the socket, are served over
+shared memory. To connect they need the right to write to the socket, which is that of the
+server's umask. Whoever has it is not limited by --allow of an export: such an export is not
+served there.
+
 The server also has a benchmark program, 0x20524442 version 1, for 'rpcrdma bench', and a
 notification program, 0x2052444e version 1, for 'rpcrdma watch', which obeys --allow, --squash
 and the permissions of directories. At most 128 clients watch at a time, at most 32 of them
@@ -151,6 +158,8 @@ SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`
 	flags := cmd.Flags()
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST[:PORT]`; no host means all addresses, no port 20049, port 0 a free one")
 	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST[:PORT]`; no port means 2049")
+	flags.StringVar(&o.shm, "shm", "", "serve programs of this machine over shared memory, too, at `SOCKET`: a path, or @NAME")
+	cli.CompleteFile(cmd, "shm")
 	o.exportFlags.add(cmd)
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve metrics and status over HTTP on `HOST[:PORT]`, such as 127.0.0.1; no port means 9649")
 	flags.StringVar(&o.accessLog, "access-log", "", "append a line for each call to `FILE`, which is opened again at SIGHUP; - is standard output")
@@ -182,7 +191,7 @@ func (o *serveOptions) checkListen() (err error) {
 
 // serve runs until ctx ends.
 func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, stderr io.Writer) error {
-	s := &service{serveOptions: o, log: o.Logger(stderr), stdout: stdout, ready: stdout, failed: make(chan error, 3)}
+	s := &service{serveOptions: o, log: o.Logger(stderr), stdout: stdout, ready: stdout, failed: make(chan error, 4)}
 	s.manager.log = s.log
 	if o.JSON {
 		s.ready = stderr
@@ -255,7 +264,8 @@ type service struct {
 	provider fabric.Provider
 	server   *transport.Server
 	listener *transport.Listener
-	tcp      net.Listener // nil without --tcp-addr
+	tcp      net.Listener        // nil without --tcp-addr
+	shared   *transport.Listener // nil without --shm
 	notify   *notify.Server
 	opened   []io.Closer // closed last to first, at the very end
 	manager  manager
@@ -380,6 +390,12 @@ func (s *service) listen(ctx context.Context, open sockets) (err error) {
 			return &listenError{"addr", s.addr, err}
 		}
 	}
+	if s.shm != "" {
+		if s.shared, err = s.server.Listen(ctx, shm.New(shm.Config{}), s.shm); err != nil {
+			return &listenError{"shm", s.shm, err}
+		}
+		s.opened = append(s.opened, s.shared)
+	}
 	if s.tcpAddr == "" {
 		return nil
 	}
@@ -434,6 +450,9 @@ func (s *service) start() {
 		})
 	}
 	run(func() error { return s.server.Serve(s.listener) })
+	if s.shared != nil {
+		run(func() error { return s.server.Serve(s.shared) })
+	}
 	if s.tcp != nil {
 		run(func() error { return s.server.ServeTCP(s.tcp) })
 	}
@@ -450,6 +469,9 @@ func (s *service) announce(ctx context.Context, w io.Writer) error {
 		if device, err := provider.DeviceAt(ctx, addr.String()); err == nil {
 			where = fmt.Sprintf("%v (%s, %s)", addr, s.provider.Name(), device)
 		}
+	}
+	if s.shared != nil {
+		where += fmt.Sprintf(" and %v (shm)", s.shared.Addr())
 	}
 	if s.tcp != nil {
 		where += fmt.Sprintf(" and %v (tcp)", s.tcp.Addr())
@@ -484,6 +506,9 @@ func (s *service) alive() {
 func (s *service) stop(unwatch func()) (err error) {
 	s.metrics.stopping()
 	s.listener.Close()
+	if s.shared != nil {
+		s.shared.Close()
+	}
 	if s.tcp != nil {
 		s.tcp.Close()
 	}
