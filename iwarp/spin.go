@@ -71,8 +71,8 @@ func (c *Conn) received() uint64 {
 }
 
 const (
-	// glances is how often a goroutine looks before it lets others of its process run, and turns after
-	// how many of these it lets other processes run: the other end may need this processor.
+	// A goroutine looks this often before it lets others of its process run, and does that this often
+	// before it lets other processes run: the other end may need this processor.
 	glances = 128
 	turns   = 4
 )

@@ -1,11 +1,8 @@
-// Package shm is an RDMA adapter between two processes of one Linux host: a [fabric.Provider] whose
-// connections run over memory that both ends have mapped, without system calls while both are busy.
+// Package shm is an RDMA adapter between two processes of one Linux host: its connections run over memory
+// that both ends have mapped, without system calls while both are busy. A [Provider] is a fabric.Provider.
 //
 // The programs may be in different containers, as long as they share the directory of the socket, or the
 // network namespace if its name is abstract. They need no privileges. Two ends of one process work as well.
-//
-//	server: provider.Listen(ctx, "/run/store/rpc.sock", fabric.ConnAttr{})
-//	client: provider.Resolve(ctx, "/run/store/rpc.sock", fabric.ConnAttr{})
 //
 // An address is the path of a Unix socket, or a name in the abstract namespace after an "@"; "@" alone
 // selects a free one (unix(7)). A path on which nothing listens any more is reused.
@@ -24,7 +21,7 @@
 // memory. So invalidation and the end of a region are exact fences, and Capabilities.WeakRevocation is
 // false. The errors of connections are those of package iwarp, and its Conn is theirs.
 //
-// The system vouches for who the peer is (SO_PEERCRED): Conn.RemoteAddr is an [Addr].
+// The system vouches for the identity of the peer (SO_PEERCRED): Conn.RemoteAddr is an [Addr].
 //
 // # Waiting
 //

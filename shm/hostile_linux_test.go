@@ -389,7 +389,7 @@ func TestHostileSetup(t *testing.T) {
 	}
 }
 
-// FuzzHello: whatever a peer says in set-up, no more is kept of it than a message has.
+// FuzzHello: whatever a peer says in set-up, only what a message has is kept of it.
 func FuzzHello(f *testing.F) {
 	f.Add([]byte(magic + "\x00\x01\x00\x08\x00\x08\x00\x00"))
 	f.Add([]byte(magic + "\x00\x03\x00\x08\x00\x08\x00\x03abc"))

@@ -104,7 +104,7 @@ func TestKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 
 	p := New(Config{})
-	for range *kills { // also over a path that the one before has left behind
+	for range *kills { // also over a path that the one before has left there
 		server := startPeer(t, "server "+path)
 		client, err := talk(p, path)
 		if err != nil {

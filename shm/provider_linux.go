@@ -132,7 +132,7 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	return l, nil
 }
 
-// listenUnix listens at addr, also on a path that a program has left behind which does not listen any more.
+// listenUnix listens at addr, also on the path of a program that does not listen any more.
 func listenUnix(addr string) (*net.UnixListener, error) {
 	at := &net.UnixAddr{Name: addr, Net: "unix"}
 	if addr == "@" {

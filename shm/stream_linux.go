@@ -90,12 +90,11 @@ func newStream(mine, theirs memory, bellFD int, conn *net.UnixConn) *stream {
 	return s
 }
 
-var signal [1]byte // Immutable.
-
 // ring wakes the goroutines of the other end that park. It never waits, whatever the peer has done to
 // the socket: one that has no room for another byte has rung.
 func (s *stream) ring() {
-	syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(s.bellFD), uintptr(unsafe.Pointer(&signal)), 1,
+	var b byte
+	syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(s.bellFD), uintptr(unsafe.Pointer(&b)), 1,
 		syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
 }
 

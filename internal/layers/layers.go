@@ -42,6 +42,8 @@ var Layers = []Layer{
 	{Path: "internal/baton", Library: true, Pure: true},
 	{Path: "internal/pollfd", Library: true, Pure: true},
 	{Path: "internal/rate", Library: true, Pure: true},
+	{Path: "internal/spin", Library: true, Pure: true},
+	{Path: "internal/llp", Library: true, Pure: true},
 	{Path: "internal/crc32c", Library: true, Pure: true, External: []string{"golang.org/x/sys"}},
 
 	{Path: "proto/xdr", Library: true, Pure: true},
@@ -65,8 +67,14 @@ var Layers = []Layer{
 
 	{
 		Path: "iwarp", Library: true, Pure: true,
-		May:      []string{"internal/lockorder", "fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
+		May:      []string{"internal/lockorder", "internal/spin", "internal/llp", "fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
 		Tests:    []string{"fabric/fabrictest"},
+		External: []string{"golang.org/x/sys"},
+	},
+	{
+		Path: "shm", Library: true, Pure: true,
+		May:      []string{"internal/llp", "fabric", "iwarp"},
+		Tests:    []string{"fabric/fabrictest", "transport", "rpc"},
 		External: []string{"golang.org/x/sys"},
 	},
 	{
@@ -83,7 +91,7 @@ var Layers = []Layer{
 	},
 	{
 		Path: "rdmacm", Library: true,
-		May:      []string{"internal/lockorder", "internal/baton", "internal/pollfd", "fabric", "ibv", "cgo"},
+		May:      []string{"internal/lockorder", "internal/baton", "internal/pollfd", "internal/spin", "fabric", "ibv", "cgo"},
 		Tests:    []string{"fabric/fabrictest", "cgo/cgotest", "rpc", "transport"},
 		External: []string{"golang.org/x/sys"},
 	},
@@ -108,7 +116,7 @@ var Layers = []Layer{
 	{
 		Path: "transport", Library: true, Pure: true,
 		May:      []string{"internal/lockorder", "internal/baton", "internal/rate", "internal/origin", "rpc", "rpc/stream", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
-		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm", "cgo/cgotest"},
+		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "shm", "rdmacm", "cgo/cgotest"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
 	{

@@ -28,7 +28,7 @@ type Stream interface {
 	CloseWrite()
 	Abort()
 
-	// File becomes readable and writable whenever there is reason to look again. Whoever has the
+	// File becomes readable and writable whenever there is reason to look again. The owner of the
 	// stream closes it, before Close.
 	File() *os.File
 	Close()
@@ -51,6 +51,6 @@ type Setup interface {
 
 // An Offer is what one end tells the other at connection setup.
 type Offer struct {
-	IRD, ORD    int // as in fabric.ConnAttr; in an answer, what is granted
+	IRD, ORD    int // as in fabric.ConnAttr; in an answer, what it grants
 	PrivateData []byte
 }

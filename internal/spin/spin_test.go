@@ -113,7 +113,7 @@ func worlds() []world {
 		{name: "idle machine", seen: 15 * us, woken: 55 * us, worst: 1.05},
 		{name: "hardware", seen: us, woken: 6 * us, worst: 1.1},
 		{name: "busy machine", seen: 15 * us, woken: 55 * us, lateSeen: 0.02, lateWoken: 0.02, lateFor: 5 * ms, worst: 1.2, vain: 0.1},
-		{name: "who is parked wakes late while the other one polls", seen: 15 * us, woken: 55 * us, beside: 75 * us, worst: 1.05, vain: 0.01},
+		{name: "an end that is parked wakes late while the other one polls", seen: 15 * us, woken: 55 * us, beside: 75 * us, worst: 1.05, vain: 0.01},
 		{name: "parking takes long", seen: 25 * us, woken: 150 * us, worst: 1.1, vain: 0.01},
 		{name: "hogs that come before who polls", seen: 25 * us, woken: 60 * us, lateSeen: 0.1, lateWoken: 0.005, lateFor: 6 * ms, worst: 1.5, vain: 0.05, parks: true},
 		{name: "one processor, and sockets are looked at late", seen: 25 * us, woken: 10 * ms, worst: 400, vain: 0.01}, // no better than parking

@@ -36,8 +36,10 @@ func (q *Queues) Free() { C.free(unsafe.Pointer(q.f)) }
 // QP is the struct ibv_qp.
 func (q *Queues) QP() unsafe.Pointer { return unsafe.Pointer(&q.f.qp) }
 
-// QPEx and CQEx are the extended queue pair and completion queue.
+// QPEx is the extended queue pair, a struct ibv_qp_ex.
 func (q *Queues) QPEx() unsafe.Pointer { return unsafe.Pointer(&q.f.qpx) }
+
+// CQEx is the extended completion queue.
 func (q *Queues) CQEx() unsafe.Pointer { return unsafe.Pointer(&q.f.cqx) }
 
 // SRQ is the struct ibv_srq.

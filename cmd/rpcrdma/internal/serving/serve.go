@@ -100,7 +100,7 @@ rdma or rdma6, and with --tcp-addr also tcp or tcp6, until the server ends.
 
 With --shm programs of this machine, and of containers that share the socket, are served over
 shared memory. To connect they need the right to write to the socket, which is that of the
-server's umask. Whoever has it is not limited by --allow of an export: such an export is not
+server's umask. They have no address that allow=CIDR could name: an export with it is not
 served there.
 
 The server also has a benchmark program, 0x20524442 version 1, for 'rpcrdma bench', and a
