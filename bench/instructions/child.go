@@ -32,6 +32,7 @@ var adapters = []adapter{
 		return bench.Over(simulated, "127.0.0.1", simfabric.New(simfabric.Config{LocalCompletion: true}))
 	}},
 	{"iwarp", "The software adapter", "`iwarp`, over the loopback interface", func() bench.Site { return bench.Software(bench.Adapter{}) }},
+	{"shm", "Shared memory", "`shm`, with both ends in one process, which do not poll with one processor", bench.Shared},
 	{"tcp", "TCP", "`transport.TCP`: records on the loopback interface, without RDMA", func() bench.Site { return bench.Over("tcp", "127.0.0.1", transport.TCP{}) }},
 }
 

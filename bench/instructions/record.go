@@ -79,7 +79,7 @@ const (
 var parts = []struct{ name, what string }{
 	{partTransport, "`transport`, `rpc`, `internal/baton`, `internal/lockorder`"},
 	{partMessages, "`proto/xdr`, `proto/oncrpc`, `proto/rpcrdma`"},
-	{partAdapter, "`iwarp`, `proto/mpa`, `proto/ddp`, `proto/rdmap`; `internal/testing/simfabric`"},
+	{partAdapter, "`iwarp`, `shm`, `proto/mpa`, `proto/ddp`, `proto/rdmap`; `internal/testing/simfabric`"},
 	{partSockets, "packages `net`, `internal/poll` and `syscall`; of the runtime what polls sockets, and what comes before and after a system call"},
 	{partCopying, "of the runtime `memmove` and `memclr`: data is copied, memory cleared"},
 	{partRuntime, "the rest of the runtime and of the standard library: scheduler, locks, memory, time"},
@@ -93,6 +93,7 @@ var prefixes = []struct{ prefix, part string }{
 	{module + "proto/rdmap.", partAdapter},
 	{module + "proto/", partMessages},
 	{module + "iwarp.", partAdapter},
+	{module + "shm.", partAdapter},
 	{module + "internal/testing/simfabric.", partAdapter},
 	{module + "fabric.", partAdapter},
 	{module + "rdmacm.", partAdapter},
