@@ -7,7 +7,7 @@ SHELL := bash
 
 # What runs at the same time in users' programs is tested with the race detector; the rest, compilers, tools and
 # programs around the tests, without it.
-RACED := $(addsuffix /...,$(addprefix ./,transport nfs iwarp fabric cgo ibv rdmacm rpc rpc/otelrpc rpc/promrpc cmd/rpcrdma \
+RACED := $(addsuffix /...,$(addprefix ./,transport nfs iwarp shm fabric cgo ibv rdmacm rpc rpc/otelrpc rpc/promrpc cmd/rpcrdma \
 	internal/baton internal/connset internal/limited internal/lockorder internal/pollfd internal/testing/leak internal/testing/simfabric \
 	internal/xdrgen/golden/service))
 # Tests that build programs, or measure: make test-long has them.

@@ -90,7 +90,7 @@ func TestCompletion(t *testing.T) {
 
 // Every flag with a word as its value says which words: a shell offers files for every other flag.
 func TestCompletionOfEveryFlag(t *testing.T) {
-	offersFiles := map[string]bool{"access-log": true, "capture": true, "exports": true, "output": true}
+	offersFiles := map[string]bool{"access-log": true, "capture": true, "exports": true, "output": true, "shm": true}
 	root := newRoot()
 	n := 0
 	for _, cmd := range root.Commands() {
