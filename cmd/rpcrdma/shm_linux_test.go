@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestShm: files go both ways over shared memory, whose socket is the only way to the server for clients
+// TestShm: files go both ways over shared memory. The socket is the only way to the server for clients
 // that name it, and is gone with the server.
 func TestShm(t *testing.T) {
 	dir := t.TempDir()
