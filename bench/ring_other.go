@@ -14,4 +14,8 @@ func unsupported() Workload {
 	return Workload{Name: "unsupported", Setup: func() (*Instance, error) { return nil, errors.ErrUnsupported }}
 }
 
-func servePing(int) (*far, error) { return nil, errors.ErrUnsupported }
+// Shmipc is for Linux.
+func Shmipc(int) Workload { return unsupported() }
+
+func servePing(int) (*far, error)   { return nil, errors.ErrUnsupported }
+func serveShmipc(int) (*far, error) { return nil, errors.ErrUnsupported }

@@ -75,6 +75,8 @@ func (s *Server) here() (*far, error) {
 		return s.serveRPC()
 	case "idle":
 		return s.idleClients()
+	case "shmipc":
+		return serveShmipc(s.Size)
 	case "ring":
 		return servePing(s.Size)
 	case "write":

@@ -14,7 +14,7 @@ const name = "shm"
 
 // Defaults of Config.
 const (
-	DefaultRing           = 512 << 10
+	DefaultRing           = 1 << 20
 	DefaultRequestTimeout = 10 * time.Second
 	DefaultReplyTimeout   = 5 * time.Second
 	DefaultBacklog        = 128

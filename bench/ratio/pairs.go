@@ -136,6 +136,10 @@ func softwarePlan() plan {
 		{ID: "33h", Goal: 33, What: "1 MiB read through a write chunk over shared memory, over a memmove between two mappings", Kind: rate, A: apart(bench.Push(mem, mib, 1)), B: list(bench.Memmove(mib)), Floor: 0.4, Want: 0.8},
 		{ID: "33i", Goal: 33, What: "the same, over a copy loop on a Unix socket", Kind: rate, A: apart(bench.Push(mem, mib, 1)), B: unixCopies, Floor: 1, Want: 1.5},
 		{ID: "33j", Goal: 33, What: "1 MiB written through a read chunk over shared memory, over that loop", Kind: rate, A: apart(bench.Pull(mem, mib, 1)), B: unixCopies, Floor: 1, Want: 1.5},
+		{ID: "33s", Goal: 33, What: "RPC echo of 64 B over shared memory, over a ping-pong of shmipc-go", A: apart(bench.Echo(mem, 64, 1)), B: list(apart(bench.Shmipc(64))), Floor: 1, Want: 0.5},
+		{ID: "33t", Goal: 33, What: "the same with 3 KiB", A: apart(bench.Echo(mem, 3*kib, 1)), B: list(apart(bench.Shmipc(3 * kib))), Floor: 1, Want: 0.5},
+		{ID: "33u", Goal: 33, What: "the same with 64 KiB, each way in a chunk", A: apart(bench.Echo(mem, 64*kib, 1)), B: list(apart(bench.Shmipc(64 * kib))), Floor: 1, Want: 0.8},
+		{ID: "33v", Goal: 33, What: "the same with 1 MiB", A: apart(bench.Echo(mem, mib, 1)), B: list(apart(bench.Shmipc(mib))), Floor: 1, Want: 0.8},
 		{ID: "33k", Goal: 33, What: "RPC NULL, 128 outstanding on 1000 connections, over one connection, over shared memory", Kind: rate, A: apart(bench.NullConns(mem, 1000, 128)), B: list(apart(bench.NullConns(mem, 1, 128))), Want: 0.5},
 	}...)
 
