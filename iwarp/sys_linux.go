@@ -126,10 +126,9 @@ func setKeepAlive(fd int) {
 	}
 }
 
-// A socket is a TCP socket that the runtime's poller watches. A net.TCPConn would cost a third
-// more system calls per connection, and an allocation for each unpark. After setup the system
-// calls are made on fd directly, under Conn.tx or Conn.rx; Close locks both before it
-// closes the descriptor.
+// A socket is a stream, with the file of it that the runtime's poller watches. A net.TCPConn would cost
+// a third more system calls per connection, and an allocation for each unpark. After setup the stream is
+// used under Conn.tx or Conn.rx; Close locks both before it closes the file. fd is that of TCP.
 type socket struct {
 	f      *os.File
 	rc     syscall.RawConn
