@@ -94,7 +94,7 @@ func newStream(mine, theirs memory, bellFD int, conn *net.UnixConn) *stream {
 // the socket: one that has no room for another byte has rung.
 func (s *stream) ring() {
 	var b byte
-	syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(s.bellFD), uintptr(unsafe.Pointer(&b)), 1,
+	syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(s.bellFD), uintptr(unsafe.Pointer(&b)), 1,
 		syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
 }
 
@@ -106,7 +106,7 @@ const maxArms = 64
 func (s *stream) arm() {
 	if s.arms.Add(1)%maxArms == 0 {
 		var b [4 * maxArms]byte
-		syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(s.bellFD), uintptr(unsafe.Pointer(&b)), uintptr(len(b)), syscall.MSG_DONTWAIT, 0, 0)
+		syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.bellFD), uintptr(unsafe.Pointer(&b)), uintptr(len(b)), syscall.MSG_DONTWAIT, 0, 0)
 	}
 }
 
