@@ -38,6 +38,9 @@ each other, so both ends need the same. A device that speaks iWARP reaches both.
 The server chooses by the address it listens on, the client by the address it connects
 to. On the loopback interface there is only iwarp. A build without cgo has iwarp alone.
 
+With --shm SOCKET, programs of one machine share memory instead of a provider: the server listens
+there as well, and clients connect there, whatever address they are given.
+
 For a device, --wait says how to wait: event sleeps, poll keeps a processor busy, and
 adaptive polls while that pays (default). --unsafe-windows uses memory windows even on
 devices where they do not protect memory, such as rxe; it is for tests.`
