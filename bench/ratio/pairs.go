@@ -6,6 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench"
 	"github.com/rpcrdma/rpcrdma/bench/internal/measure"
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 const (
@@ -119,6 +120,16 @@ func softwarePlan() plan {
 		{ID: "group 5", What: "RPC NULL, 256 outstanding with 128 credits on a connection, as in group 1", Kind: rate, A: apart(bench.NullWith(sw, group, 256)), B: list(apart(bench.Null(sw, 256))), Floor: 0.9, Want: 1},
 		{ID: "group 6", What: "RPC NULL, 32 outstanding, spread over two connections, over one, as in group 1", Kind: rate, A: apart(bench.NullConns(sw, 2, 32)), B: list(apart(bench.Null(sw, 32)))},
 	}...)
+
+	// Messages without an item that could be placed are long both ways: what is marshaled whole.
+	tcp := bench.Over("tcp", "127.0.0.1", transport.TCP{})
+	for i, size := range []int{16 * kib, 64 * kib, 256 * kib, mib, 4*mib - kib} {
+		id, what := string(rune('a'+i)), fmt.Sprintf("RPC echo of %d KiB that is not placed", size/kib)
+		pairs = append(pairs, []measure.Pair{
+			{ID: "34" + id, Goal: 34, What: what + ", over gRPC", Kind: rate, A: apart(bench.Echo(sw, size, 1)), B: list(apart(bench.GRPC(size, 1, false))), Floor: 1, Want: 2},
+			{ID: "34" + id + "t", What: what + ", over transport.TCP, in one process", Kind: rate, A: bench.Echo(sw, size, 1), B: list(bench.Echo(tcp, size, 1)), Want: 1},
+		}...)
+	}
 
 	// Shared memory is between two processes.
 	mem := bench.Shared()
