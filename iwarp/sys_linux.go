@@ -126,6 +126,18 @@ func setKeepAlive(fd int) {
 	}
 }
 
+// unpace selects Reno for a connection between loopback addresses, of which a is one. Congestion control
+// that paces, as BBR does, holds segments back by timers, to keep queues in the network short. Within
+// a host there is no network, and the interrupts cost more than the copies: BBR takes up to ten for
+// each MiB, Reno one for several MiB. The listener has to select it as well: accepted sockets inherit
+// it, but one that has begun to pace continues to. Where Reno is not permitted, the system's choice
+// remains.
+func unpace(fd int, a *net.TCPAddr) {
+	if a.IP.IsLoopback() {
+		syscall.SetsockoptString(fd, syscall.IPPROTO_TCP, syscall.TCP_CONGESTION, "reno")
+	}
+}
+
 // A socket is a stream, with the file of it that the runtime's poller watches. A net.TCPConn would cost
 // a third more system calls per connection, and an allocation for each unpark. After setup the stream is
 // used under Conn.tx or Conn.rx; Close locks both before it closes the file. fd is that of TCP.
@@ -180,6 +192,7 @@ func startConnect(a *net.TCPAddr) (s socket, finish func() (done bool, err error
 		return socket{}, nil, os.NewSyscallError("socket", err)
 	}
 	syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
+	unpace(fd, a)
 	// connect(2): a non-blocking connect reports success only to a later call, which succeeds
 	// at once if the peer is on this host.
 	finish = func() (bool, error) {
@@ -227,6 +240,9 @@ func listeningSocket(l *net.TCPListener) (socket, error) {
 	syscall.SetsockoptInt(s.fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
 	syscall.SetsockoptInt(s.fd, syscall.IPPROTO_TCP, syscall.TCP_DEFER_ACCEPT, 1)
 	setKeepAlive(s.fd)
+	if a, ok := l.Addr().(*net.TCPAddr); ok {
+		unpace(s.fd, a)
+	}
 	return s, nil
 }
 
@@ -236,8 +252,10 @@ func acceptSocket(fd int) (socket, *net.TCPAddr, error) {
 		n, from, err := syscall.Accept4(fd, syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC)
 		switch err {
 		case nil:
+			peer := tcpAddr(from)
+			unpace(n, peer)
 			s, err := newSocket(n)
-			return s, tcpAddr(from), err
+			return s, peer, err
 		case syscall.EINTR, syscall.ECONNABORTED:
 		case syscall.EAGAIN:
 			return socket{}, nil, errAgain
