@@ -17,28 +17,33 @@ const (
 
 func list(w ...bench.Workload) []bench.Workload { return w }
 
-// split appends each pair with the servers of both sides in separate processes. Floors and goals
-// are those of the original pair, unless limits has some for its ID.
-func split(pairs []measure.Pair, limits map[string][2]float64) []measure.Pair {
+// split appends to each pair one with the servers of both sides in separate processes. If used is set,
+// that is how the rows are used: the floor and the goal are those of the second. Otherwise it has none.
+func split(pairs []measure.Pair, used bool) []measure.Pair {
 	var all []measure.Pair
 	for _, p := range pairs {
-		all = append(all, p)
 		far := p
 		far.ID += result.Apart
 		far.What += ", servers in processes of their own"
-		far.Floor, far.Want, far.B = limits[p.ID][0], limits[p.ID][1], nil
+		far.B = nil
 		var ok bool
-		if far.A, ok = p.A.Split(); !ok {
-			continue
-		}
-		for _, b := range p.B {
-			if b, ok = b.Split(); ok {
-				far.B = append(far.B, b)
+		if far.A, ok = p.A.Split(); ok {
+			for _, b := range p.B {
+				if b, ok = b.Split(); ok {
+					far.B = append(far.B, b)
+				}
 			}
 		}
-		if len(far.B) == len(p.B) {
-			all = append(all, far)
+		switch {
+		case len(far.B) != len(p.B):
+			all = append(all, p)
+			continue
+		case used:
+			p.Floor, p.Want = 0, 0
+		default:
+			far.Floor, far.Want = 0, 0
 		}
+		all = append(all, p, far)
 	}
 	return all
 }
@@ -64,26 +69,28 @@ func softwarePlan() plan {
 		{ID: "15g", Goal: 15, What: "RPC echo of 64 B, 32 outstanding from as many goroutines, over TCP pipelined by hand", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.TCPPipelined(64, 32)), Want: 0.6},
 		{ID: "15b", Goal: 15, What: "RPC echo of 64 B, 32 outstanding, over net/rpc", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.NetRPC(64, 32)), Floor: 2, Want: 3.5},
 		{ID: "15c", Goal: 15, What: "RPC echo of 64 B, 32 outstanding, over gRPC", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.GRPC(64, 32, false)), Floor: 3, Want: 5},
+	}, false)
+	pairs = append(pairs, split([]measure.Pair{
 		{ID: "10a", Goal: 10, What: "1 MiB read through a write chunk, over a TCP copy loop", Kind: rate, A: bench.Push(sw, mib, 1), B: copyLoop, Floor: 0.8, Want: 0.95},
+		{ID: "10b", Goal: 10, What: "1 MiB read through a write chunk, with CRC, over a TCP copy loop", Kind: rate, A: bench.Push(crc, mib, 1), B: copyLoop, Floor: 0.65, Want: 0.85},
+		{ID: "10c", Goal: 10, What: "1 MiB read through a write chunk, 4 outstanding, over a TCP copy loop", Kind: rate, A: bench.Push(sw, mib, 4), B: copyLoop, Floor: 0.8, Want: 0.95},
+		{ID: "10d", Goal: 10, What: "1 MiB written through a read chunk, over a TCP copy loop", Kind: rate, A: bench.Pull(sw, mib, 1), B: copyLoop, Floor: 0.8, Want: 0.95},
+		{ID: "10w", Goal: 10, What: "1 MiB Writes of the adapter alone, over a TCP copy loop", Kind: rate, A: bench.Write(sw, mib, 4), B: copyLoop, Floor: 0.75, Want: 0.95},
+		{ID: "10x", Goal: 10, What: "the same with CRC", Kind: rate, A: bench.Write(crc, mib, 4), B: copyLoop, Floor: 0.65, Want: 0.85},
+		{ID: "12", Goal: 12, What: "1 MiB Writes in FPDUs of 1428 bytes, over a TCP copy loop", Kind: rate, A: bench.Write(small, mib, 4), B: copyLoop, Floor: 0.4, Want: 0.55},
 		{ID: "16", Goal: 16, What: "1 MiB written through a read chunk, over gRPC", Kind: rate, A: bench.Pull(sw, mib, 1), B: list(bench.GRPCPut(mib, false)), Floor: 2.5, Want: 3.5},
-	}, map[string][2]float64{"10a": {0.8, 0.95}})
+		{ID: "24", Goal: 24, What: "RPC NULL, 128 outstanding on 1000 connections, over one connection", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.NullConns(sw, 1, 128)), Floor: 0.5, Want: 0.8},
+		{ID: "24t", Goal: 24, What: "RPC NULL, 128 outstanding on 1000 connections, over TCP echo on as many", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.TCPEchoConns(64, 1000, 128)), Floor: 0.8, Want: 1.2},
+		{ID: "31a", Goal: 31, What: "256 KiB through read chunks, 4 outstanding, over write chunks", Kind: rate, A: bench.Pull(sw, 256*kib, 4), B: list(bench.Push(sw, 256*kib, 4)), Floor: 0.9, Want: 1},
+		{ID: "31b", Goal: 31, What: "the same with 2 MiB", Kind: rate, A: bench.Pull(sw, 2*mib, 4), B: list(bench.Push(sw, 2*mib, 4)), Floor: 0.9, Want: 1},
+	}, true)...)
 	pairs = append(pairs, []measure.Pair{
 		{ID: "14c", What: "RPC NULL, over gRPC tuned", A: null, B: list(bench.GRPC(64, 1, true))},
 		{ID: "14d", What: "RPC NULL, over ttrpc", A: null, B: list(bench.TTRPC(64, 1))},
 		{ID: "14e", What: "RPC echo of 64 B, over ONC RPC on TCP", A: bench.Echo(sw, 64, 1), B: list(bench.ONCRPCTCP(64, 1))},
 		{ID: "15d", What: "RPC echo of 64 B, 32 outstanding, over ttrpc", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.TTRPC(64, 32))},
 		{ID: "15e", What: "RPC echo of 64 B, 32 outstanding, over ONC RPC on TCP", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.ONCRPCTCP(64, 32))},
-		{ID: "10b", Goal: 10, What: "1 MiB read through a write chunk, with CRC, over a TCP copy loop", Kind: rate, A: bench.Push(crc, mib, 1), B: copyLoop, Floor: 0.65, Want: 0.85},
-		{ID: "10c", Goal: 10, What: "1 MiB read through a write chunk, 4 outstanding, over a TCP copy loop", Kind: rate, A: bench.Push(sw, mib, 4), B: copyLoop, Floor: 0.8, Want: 0.95},
-		{ID: "10d", Goal: 10, What: "1 MiB written through a read chunk, over a TCP copy loop", Kind: rate, A: bench.Pull(sw, mib, 1), B: copyLoop, Floor: 0.8, Want: 0.95},
-		{ID: "31a", Goal: 31, What: "256 KiB through read chunks, 4 outstanding, over write chunks", Kind: rate, A: bench.Pull(sw, 256*kib, 4), B: list(bench.Push(sw, 256*kib, 4)), Floor: 0.9, Want: 1},
-		{ID: "31b", Goal: 31, What: "the same with 2 MiB", Kind: rate, A: bench.Pull(sw, 2*mib, 4), B: list(bench.Push(sw, 2*mib, 4)), Floor: 0.9, Want: 1},
-		{ID: "10w", Goal: 10, What: "1 MiB Writes of the adapter alone, over a TCP copy loop", Kind: rate, A: bench.Write(sw, mib, 4), B: copyLoop, Floor: 0.75, Want: 0.95},
-		{ID: "10x", Goal: 10, What: "the same with CRC", Kind: rate, A: bench.Write(crc, mib, 4), B: copyLoop, Floor: 0.65, Want: 0.85},
-		{ID: "12", Goal: 12, What: "1 MiB Writes in FPDUs of 1428 bytes, over a TCP copy loop", Kind: rate, A: bench.Write(small, mib, 4), B: copyLoop, Floor: 0.4, Want: 0.55},
 		{ID: "16t", What: "1 MiB written through a read chunk, over gRPC tuned", Kind: rate, A: bench.Pull(sw, mib, 1), B: list(bench.GRPCPut(mib, true))},
-		{ID: "24", Goal: 24, What: "RPC NULL, 128 outstanding on 1000 connections, over one connection", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.NullConns(sw, 1, 128)), Floor: 0.5, Want: 0.8},
-		{ID: "24t", Goal: 24, What: "RPC NULL, 128 outstanding on 1000 connections, over TCP echo on as many", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.TCPEchoConns(64, 1000, 128)), Floor: 0.8, Want: 1.2},
 		{ID: "25", Goal: 25, What: "RPC NULL, 32 outstanding, p99 over p50", Of: result.SelfP99, A: bench.Null(sw, 32), Floor: 5, Want: 3},
 		{ID: "27", Goal: 27, What: "RPC NULL, 4 times as many callers as credits, over as many", Kind: rate, A: bench.OverCommit(sw, 16, 64), B: list(bench.OverCommit(sw, 16, 16)), Floor: 0.9, Want: 0.98},
 		{ID: "28", Goal: 28, What: "RPC NULL, p99 beside a live heap of 1 GiB that is collected all the time, over without", Of: result.P99, A: null.In("heap=1Gi", bench.Garbage(gib)), B: list(null), Floor: 2, Want: 1.5, Rounds: 10, Longer: 3},
