@@ -24,7 +24,7 @@ func Begin(command string, o Options, modules ...string) *result.Provenance {
 		Date:    time.Now().UTC(),
 		Commit:  commit(),
 		Machine: fmt.Sprintf("%s, %d CPUs", processor(), runtime.NumCPU()),
-		Kernel:  runtime.GOOS + " " + fileText("/proc/sys/kernel/osrelease"),
+		Kernel:  runtime.GOOS + " " + fileText("/proc/sys/kernel/osrelease") + congestion(),
 		Go:      fmt.Sprintf("%s %s/%s, GOMAXPROCS %d", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0)),
 		Devices: devices(),
 		Command: command,
@@ -45,6 +45,15 @@ func Begin(command string, o Options, modules ...string) *result.Provenance {
 	time.Sleep(time.Second)
 	p.Idle, p.Busy = w.result()
 	return p
+}
+
+// congestion describes the congestion control of TCP, if that is known. One that paces is slower over
+// loopback, by a factor that depends on the program.
+func congestion() string {
+	if name := fileText("/proc/sys/net/ipv4/tcp_congestion_control"); name != "" {
+		return ", TCP " + name
+	}
+	return ""
 }
 
 // End completes the provenance after a measurement.
