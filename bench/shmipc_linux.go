@@ -12,7 +12,7 @@ import (
 	"github.com/cloudwego/shmipc-go"
 )
 
-// Shmipc sends size bytes and gets them back over a stream of shmipc-go, whose messages lie in shared memory
+// Shmipc sends size bytes and gets them back over a stream of shmipc-go. Its messages lie in shared memory
 // and are read there.
 func Shmipc(size int) Workload {
 	return Workload{

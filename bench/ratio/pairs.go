@@ -128,7 +128,7 @@ func softwarePlan() plan {
 		{ID: "group 6", What: "RPC NULL, 32 outstanding, spread over two connections, over one, as in group 1", Kind: rate, A: apart(bench.NullConns(sw, 2, 32)), B: list(apart(bench.Null(sw, 32)))},
 	}...)
 
-	// Messages without an item that could be placed are long both ways: what is marshaled whole.
+	// Messages without an item that could be placed, as marshaled whole, are long both ways.
 	tcp := bench.Over("tcp", "127.0.0.1", transport.TCP{})
 	for i, size := range []int{16 * kib, 64 * kib, 256 * kib, mib, 4*mib - kib} {
 		id, what := string(rune('a'+i)), fmt.Sprintf("RPC echo of %d KiB that is not placed", size/kib)
