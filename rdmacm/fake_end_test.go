@@ -122,23 +122,28 @@ func TestFakeCompletedBeforeTheEnd(t *testing.T) {
 }
 
 // TestFakeLastCompletions: a device may still complete requests while the connection is
-// being ended. They are taken, until the queue is empty: which takes more than one poll
-// of 32, or they would be reported as flushed.
+// being ended. They are taken before the queue pair is destroyed, until the queue is empty: which
+// takes more than one poll of 32, or they would be reported as flushed. A device that cleans its
+// queues has dropped them after that.
 func TestFakeLastCompletions(t *testing.T) {
-	l := newRig(t, rdmacm.Config{}).connect(fabric.ConnAttr{})
-	var want []outcome
-	for id := range uint64(100) {
-		l.recv(id)
-		want = append(want, outcome{id, fabric.WCRecv, ok})
+	for name, machine := range map[string][]option{"keeps": nil, "cleans": {cleaning}} {
+		t.Run(name, func(t *testing.T) {
+			l := newRig(t, rdmacm.Config{}, machine...).connect(fabric.ConnAttr{})
+			var want []outcome
+			for id := range uint64(100) {
+				l.recv(id)
+				want = append(want, outcome{id, fabric.WCRecv, ok})
+			}
+			l.id.OnDisconnect(func() {
+				for _, r := range l.qp.Recvs() {
+					r.Complete(cgotest.Success, nil)
+				}
+			})
+			l.disconnected()
+			l.ending()
+			l.wantEnd(want...)
+		})
 	}
-	l.id.OnDisconnect(func() {
-		for _, r := range l.qp.Recvs() {
-			r.Complete(cgotest.Success, nil)
-		}
-	})
-	l.disconnected()
-	l.ending()
-	l.wantEnd(want...)
 }
 
 // TestFakeFailedRequest: the first request that fails ends the connection with its reason. Requests
