@@ -100,14 +100,21 @@ func (s *stream) ring() {
 
 // maxArms bounds the bytes in the socket: for each value of page.readParks and writeParks there is one.
 // Those that wake a goroutine are not taken, as each byte makes the socket readable anew for Go's poller.
-const maxArms = 64
+// So many leave the socket of the other end writable, by a margin: bellBuffer.
+const (
+	maxArms    = 16
+	bellBuffer = 128 << 10
+)
 
-// arm takes the bytes from the socket before there is no room for more.
-func (s *stream) arm() {
-	if s.arms.Add(1)%maxArms == 0 {
-		var b [4 * maxArms]byte
-		syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.bellFD), uintptr(unsafe.Pointer(&b)), uintptr(len(b)), syscall.MSG_DONTWAIT, 0, 0)
+// arm takes the bytes from the socket before there is no room for more. It reports whether there were
+// any: a goroutine that parks may not have seen them yet.
+func (s *stream) arm() bool {
+	if s.arms.Add(1)%maxArms != 0 {
+		return false
 	}
+	var b [4 * maxArms]byte
+	n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.bellFD), uintptr(unsafe.Pointer(&b)), uintptr(len(b)), syscall.MSG_DONTWAIT, 0, 0)
+	return errno == 0 && n > 0
 }
 
 // readable returns how many bytes there are to read.
@@ -223,7 +230,11 @@ func (s *stream) ArmRead() bool {
 
 // ArmWrite implements llp.Stream.
 func (s *stream) ArmWrite() bool {
-	s.arm()
+	if s.arm() {
+		// They may have been for the reader, which parks until the socket is readable. A writer loses
+		// nothing to ArmRead: the socket is writable all the time.
+		s.bell.SetReadDeadline(past)
+	}
 	s.mine.writeParks.Add(1)
 	room, err := s.room()
 	return err != nil || room >= len(s.mine.ring)/2 || s.gone.Load()
@@ -322,6 +333,12 @@ func newBell() (mine, theirs int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, -1, os.NewSyscallError("socketpair", err)
+	}
+	for _, fd := range pair {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, bellBuffer); err != nil {
+			closeAll(pair[:])
+			return -1, -1, os.NewSyscallError("setsockopt", err)
+		}
 	}
 	return pair[0], pair[1], nil
 }
