@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/llp"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
@@ -275,19 +276,21 @@ func (k *talk) start() bool {
 		if odd&128 != 0 || odd>>4&7 == 1 {
 			k.hangUp()
 		}
-		l := &listener{p: k.p, attr: attr, cfg: k.p.cfg.withDefaults(), addr: &net.TCPAddr{Port: 1}, requests: make(chan *Conn, 1)}
+		l := &listener{p: k.p, attr: attr, cfg: k.p.cfg.withDefaults(), addr: &net.TCPAddr{Port: 1}, backlog: llp.NewBacklog(1)}
 		from := &net.TCPAddr{Port: 2}
 		in := startReader{buf: make([]byte, maxStart)}
 		if !l.admit(s.f, from) {
 			k.t.Fatal("not admitted")
 		}
 		l.handshake(s, from, &in)
-		select {
-		case k.c = <-l.requests:
-		default:
+		now, cancel := context.WithCancel(ctx)
+		cancel()
+		asked, err := l.backlog.Accept(now)
+		if err != nil {
 			k.read()
 			return false
 		}
+		k.c = asked.(*Conn)
 		ended = k.c.Accept(ctx, []byte("ours"))
 	}
 	if err := ended; err != nil {

@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -30,9 +31,10 @@ var ErrRevoked = errors.New("iwarp: memory was revoked while it was being sent")
 // A SetupError is a failure of connection setup other than a rejection by the peer, which is a
 // *fabric.RejectError.
 type SetupError struct {
-	Addr   string // the peer
-	Reason string // for humans
-	Err    error  // the underlying error, or nil
+	Provider string // its name; empty: iwarp
+	Addr     string // the peer
+	Reason   string // for humans
+	Err      error  // the underlying error, or nil
 }
 
 func (e *SetupError) Error() string {
@@ -43,10 +45,11 @@ func (e *SetupError) Error() string {
 	if sys, ok := cause.(*os.SyscallError); ok {
 		cause = sys.Err // without the name of the call
 	}
+	provider := cmp.Or(e.Provider, "iwarp")
 	if cause == nil {
-		return fmt.Sprintf("iwarp: %s: %s", e.Addr, e.Reason)
+		return fmt.Sprintf("%s: %s: %s", provider, e.Addr, e.Reason)
 	}
-	return fmt.Sprintf("iwarp: %s: %s: %v", e.Addr, e.Reason, cause)
+	return fmt.Sprintf("%s: %s: %s: %v", provider, e.Addr, e.Reason, cause)
 }
 
 func (e *SetupError) Unwrap() error { return e.Err }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/llp"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 )
@@ -23,10 +24,8 @@ type listener struct {
 	addr *net.TCPAddr
 	sock socket
 
-	requests chan *Conn    // complete, not yet handed out
-	closed   chan struct{} // by Close
-	once     sync.Once
-	wg       sync.WaitGroup // the accepting goroutine and the handshakes
+	backlog llp.Backlog
+	wg      sync.WaitGroup // the accepting goroutine and the handshakes
 
 	handshakes lockorder.Value[handshakes]
 }
@@ -67,8 +66,7 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	}
 	l := &listener{
 		p: p, attr: attr, cfg: cfg, addr: nl.Addr().(*net.TCPAddr), sock: sock,
-		requests: make(chan *Conn, cfg.Backlog),
-		closed:   make(chan struct{}),
+		backlog: llp.NewBacklog(cfg.Backlog),
 	}
 	l.handshakes.Init(lockorder.IwarpListener)
 	ls := p.listening.Lock()
@@ -103,30 +101,12 @@ func (l *listener) Addr() net.Addr { return l.addr }
 
 // Accept implements fabric.Listener.
 func (l *listener) Accept(ctx context.Context) (fabric.Conn, error) {
-	select {
-	case <-l.closed:
-		return nil, net.ErrClosed
-	default:
-	}
-	select {
-	case c := <-l.requests:
-		return c, nil
-	default:
-	}
-	select {
-	case c := <-l.requests:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return l.backlog.Accept(ctx)
 }
 
 // Close implements fabric.Listener.
 func (l *listener) Close() error {
-	l.once.Do(func() {
-		close(l.closed)
+	l.backlog.Close(func() {
 		l.sock.f.Close()
 		hs := l.handshakes.Lock()
 		hs.down = true
@@ -135,18 +115,9 @@ func (l *listener) Close() error {
 		}
 		l.handshakes.Unlock()
 		l.wg.Wait()
-		for {
-			select {
-			case c := <-l.requests:
-				c.Close()
-				continue
-			default:
-			}
-			break
-		}
-		delete(l.p.listening.Lock().on, l)
-		l.p.listening.Unlock()
 	})
+	delete(l.p.listening.Lock().on, l)
+	l.p.listening.Unlock()
 	return nil
 }
 
@@ -173,7 +144,7 @@ func (l *listener) run() {
 			// wait.
 			if !l.makeRoom() {
 				select {
-				case <-l.closed:
+				case <-l.backlog.Closed():
 					return
 				case <-time.After(acceptPause):
 				}
@@ -315,10 +286,5 @@ func (l *listener) request(s socket, from *net.TCPAddr, in *startReader) {
 		mpa.ConsumeEnhanced(by.peerData, &by.reqRDMA) // cannot fail: ConsumeStart has checked the length
 		by.peerData = by.peerData[mpa.EnhancedLen:]
 	}
-	c := l.p.newConn(l.attr, by)
-	select {
-	case l.requests <- c:
-	default:
-		c.Reject(nil)
-	}
+	l.backlog.Add(l.p.newConn(l.attr, by))
 }

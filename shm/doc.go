@@ -5,7 +5,9 @@
 // network namespace if its name is abstract. They need no privileges. Two ends of one process work as well.
 //
 // An address is the path of a Unix socket, or a name in the abstract namespace after an "@"; "@" alone
-// selects a free one (unix(7)). A path on which nothing listens any more is reused.
+// selects a free one (unix(7)). A path on which nothing listens any more is reused. To connect to a path, a
+// program needs the right to write to the socket; to connect to a name, none, but it must be in the same
+// network namespace.
 //
 // # Protection
 //
@@ -26,7 +28,7 @@
 // # Waiting
 //
 // A goroutine in Conn.Wait polls for up to 200 microseconds where that has been faster than parking, as
-// with devices, and parks in Go's poller on an eventfd then. The other end writes to it only if a goroutine
+// with devices, and then parks in Go's poller on a socket. The other end writes to it only if a goroutine
 // has said that it parks. With one processor nothing polls.
 //
 // # The end

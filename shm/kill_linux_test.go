@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
+	"github.com/rpcrdma/rpcrdma/iwarp"
 )
 
 var kills = flag.Int("kills", 30, "how many of TestKilled, of each end")
@@ -92,7 +93,7 @@ func TestKilled(t *testing.T) {
 	took := func(what string, since time.Time, err error) {
 		t.Helper()
 		var ce *fabric.ConnError
-		unmade := errors.As(err, new(*SetupError)) // it is killed before its request is accepted
+		unmade := errors.As(err, new(*iwarp.SetupError)) // it is killed before its request is accepted
 		if !unmade && (!errors.As(err, &ce) || !ce.Remote) {
 			t.Errorf("%s is killed: %v", what, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/llp"
 )
 
 // A state is what a Provider has open beside its connections.
@@ -51,7 +52,7 @@ func (p *Provider) mayOpen(addr string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return &SetupError{Addr: addr, Reason: "the provider", Err: net.ErrClosed}
+		return setupError(addr, "the provider", net.ErrClosed)
 	}
 	return nil
 }
@@ -65,7 +66,7 @@ func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAtt
 		return nil, err
 	}
 	if addr == "" || addr == "@" {
-		return nil, &SetupError{Addr: addr, Reason: "no address"}
+		return nil, setupError(addr, "no address", nil)
 	}
 	attr, err := p.engine.CheckAttr(attr)
 	if err != nil {
@@ -82,10 +83,8 @@ type listener struct {
 	addr Addr
 	on   *net.UnixListener
 
-	requests chan fabric.Conn // complete, not yet handed out
-	closed   chan struct{}    // by Close
-	once     sync.Once
-	wg       sync.WaitGroup // the accepting goroutine and those that hear requests
+	backlog llp.Backlog
+	wg      sync.WaitGroup // the accepting goroutine and those that hear requests
 
 	mu      sync.Mutex
 	pending []*net.UnixConn // without a complete request, oldest first
@@ -107,13 +106,12 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	}
 	on, err := listenUnix(addr)
 	if err != nil {
-		return nil, &SetupError{Addr: addr, Reason: "cannot listen", Err: err}
+		return nil, setupError(addr, "cannot listen", err)
 	}
 	l := &listener{
 		p: p, attr: attr, on: on,
-		addr:     Addr{Name: on.Addr().String(), PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
-		requests: make(chan fabric.Conn, p.cfg.Backlog),
-		closed:   make(chan struct{}),
+		addr:    Addr{Name: on.Addr().String(), PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
+		backlog: llp.NewBacklog(p.cfg.Backlog),
 	}
 	p.mu.Lock()
 	closed := p.closed
@@ -163,30 +161,12 @@ func (l *listener) Addr() net.Addr { return l.addr }
 
 // Accept implements fabric.Listener.
 func (l *listener) Accept(ctx context.Context) (fabric.Conn, error) {
-	select {
-	case <-l.closed:
-		return nil, net.ErrClosed
-	default:
-	}
-	select {
-	case c := <-l.requests:
-		return c, nil
-	default:
-	}
-	select {
-	case c := <-l.requests:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return l.backlog.Accept(ctx)
 }
 
 // Close implements fabric.Listener.
 func (l *listener) Close() error {
-	l.once.Do(func() {
-		close(l.closed)
+	l.backlog.Close(func() {
 		l.on.Close()
 		l.mu.Lock()
 		l.down = true
@@ -195,14 +175,10 @@ func (l *listener) Close() error {
 		}
 		l.mu.Unlock()
 		l.wg.Wait()
-		close(l.requests)
-		for c := range l.requests {
-			c.Close()
-		}
-		l.p.mu.Lock()
-		delete(l.p.listeners, l)
-		l.p.mu.Unlock()
 	})
+	l.p.mu.Lock()
+	delete(l.p.listeners, l)
+	l.p.mu.Unlock()
 	return nil
 }
 
@@ -218,7 +194,7 @@ func (l *listener) run() {
 			return
 		case err != nil:
 			select {
-			case <-l.closed:
+			case <-l.backlog.Closed():
 				return
 			case <-time.After(acceptPause):
 			}
@@ -269,10 +245,5 @@ func (l *listener) hear(c *net.UnixConn) {
 	}
 	s := &setup{cfg: &l.p.cfg, conn: c, fds: fds}
 	_, from := s.Addrs()
-	asked := l.p.engine.NewConn(s, l.attr, l.addr, from, &o)
-	select {
-	case l.requests <- asked:
-	default:
-		asked.Reject(nil)
-	}
+	l.backlog.Add(l.p.engine.NewConn(s, l.attr, l.addr, from, &o))
 }

@@ -260,7 +260,7 @@ func (s *setup) failed(what string, err error) error {
 		return nil
 	}
 	_, remote := s.Addrs()
-	return &SetupError{Addr: remote.String(), Reason: what, Err: err}
+	return setupError(remote.String(), what, err)
 }
 
 // Addrs implements llp.Setup.

@@ -2,8 +2,6 @@ package shm
 
 import (
 	"fmt"
-	"net"
-	"os"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -67,6 +65,11 @@ type Provider struct {
 
 var _ fabric.Provider = (*Provider)(nil)
 
+// setupError is a failure that concerns addr.
+func setupError(addr, reason string, err error) error {
+	return &iwarp.SetupError{Provider: name, Addr: addr, Reason: reason, Err: err}
+}
+
 // New returns a Provider. It holds nothing open until it is used.
 func New(cfg Config) *Provider {
 	return &Provider{cfg: cfg.withDefaults(), engine: iwarp.NewEngine(name)}
@@ -111,28 +114,3 @@ func (a Addr) String() string {
 	}
 	return fmt.Sprintf("pid %d of uid %d", a.PID, a.UID)
 }
-
-// A SetupError is a failure of connection setup other than a rejection by the peer, which is a
-// *fabric.RejectError.
-type SetupError struct {
-	Addr   string // the peer
-	Reason string // for humans
-	Err    error  // the underlying error, or nil
-}
-
-func (e *SetupError) Error() string {
-	cause := e.Err
-	if op, ok := cause.(*net.OpError); ok && op.Err != nil {
-		cause = op.Err // without the address, which is said already
-	}
-	if sys, ok := cause.(*os.SyscallError); ok {
-		cause = sys.Err // without the name of the call
-	}
-	if cause == nil {
-		return fmt.Sprintf("shm: %s: %s", e.Addr, e.Reason)
-	}
-	return fmt.Sprintf("shm: %s: %s: %v", e.Addr, e.Reason, cause)
-}
-
-// Unwrap returns Err.
-func (e *SetupError) Unwrap() error { return e.Err }

@@ -43,7 +43,6 @@ var Layers = []Layer{
 	{Path: "internal/pollfd", Library: true, Pure: true},
 	{Path: "internal/rate", Library: true, Pure: true},
 	{Path: "internal/spin", Library: true, Pure: true},
-	{Path: "internal/llp", Library: true, Pure: true},
 	{Path: "internal/crc32c", Library: true, Pure: true, External: []string{"golang.org/x/sys"}},
 
 	{Path: "proto/xdr", Library: true, Pure: true},
@@ -61,6 +60,7 @@ var Layers = []Layer{
 	{Path: "rpc/rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
 
 	{Path: "fabric", Library: true, Pure: true, Tests: []string{"iwarp"}},
+	{Path: "internal/llp", Library: true, Pure: true, May: []string{"fabric"}},
 	{Path: "fabric/fabrictest", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"iwarp"}},
 
 	{Path: "internal/testing/simfabric", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"fabric/fabrictest"}},
