@@ -89,6 +89,11 @@ type Program struct {
 	// none.
 	Inline func(vers, proc uint32) bool
 
+	// Keep reports whether the handler of a procedure goes on to use the memory of Request.Args after it
+	// has returned. Arguments in read chunks then go to memory that is the handler's for good, where the
+	// adapter takes any memory: see Request.Kept. Nil: none.
+	Keep func(vers, proc uint32) bool
+
 	// Independent says that the handlers wait for nothing that their client has to do: for no
 	// other call of it, and no reply to a call that they make to it. A server may then have the
 	// client make fewer calls at a time while processors are scarce: see Config.Credits. A
@@ -113,6 +118,7 @@ type Request struct {
 	o   origin.Origin
 	c   Conn
 
+	kept    bool
 	limited bool
 	memory  int // for decoded arguments, if that is limited: see LimitMemory
 
@@ -152,9 +158,15 @@ func (r *Request) AuthSys() (sys *oncrpc.AuthSys, ok bool) {
 	return r.sys, true
 }
 
+// Kept reports whether the memory of Args is the program's: the garbage collector frees it. Otherwise it is
+// valid until ServeRPC returns. See Program.Keep.
+func (r *Request) Kept() bool { return r.kept }
+
 // SetArgs replaces the arguments that inner handlers see, for instance after decryption. They are XDR in
 // one piece, and must not change until ServeRPC returns.
-func (r *Request) SetArgs(args []byte) { r.Args, r.at, r.pad = args, 0, xdr.Padding{} }
+func (r *Request) SetArgs(args []byte) {
+	r.Args, r.at, r.pad, r.kept = args, 0, xdr.Padding{}, false
+}
 
 // Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call. Its allocations
 // count in Config.MaxMemory until ServeRPC has returned, and are limited: see LimitMemory.

@@ -96,6 +96,7 @@ func (x *exch) dispatch() {
 		return
 	}
 	x.msg, x.at, x.pad = x.Msg, n, xdr.Padding{Align: x.hdr.Align, Thresh: x.hdr.Thresh}
+	x.kept = x.Mem != nil && x.Mem.Loose()
 	if ln := x.c.lineage; ln != nil {
 		ln.Called(x.leader.posted)
 	}

@@ -41,6 +41,7 @@ type received struct {
 	call oncrpc.CallHeader
 	at   int         // the arguments in msg
 	pad  xdr.Padding // in them
+	kept bool        // msg is in memory that the handler may keep
 }
 
 // recalled has the entries of an exchange in the reply cache.
@@ -163,7 +164,7 @@ func (x *exchange) finish() {
 
 // request makes the Request of the call.
 func (x *exchange) request() {
-	rpc.Arrived(&x.req, &x.core.public, x.wire, &x.call, x.msg, x.at, x.pad)
+	rpc.Arrived(&x.req, &x.core.public, x.wire, &x.call, x.msg, x.at, x.pad, x.kept)
 }
 
 // authorized asks the program whether the call may be executed. If not, it is answered.

@@ -3,6 +3,7 @@ package transport
 import (
 	"math"
 
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
@@ -252,7 +253,9 @@ func (l *leader) plan(x *exch, payload []byte) planResult {
 		return planWait
 	}
 	var err error
-	if x.Mem, err = c.arena.Get(lay.Size); err != nil {
+	if l.keeps(payload) {
+		x.Mem = arena.Loose(lay.Size)
+	} else if x.Mem, err = c.arena.Get(lay.Size); err != nil {
 		return planBad
 	}
 	x.charge(len(x.Mem.Bytes))
@@ -266,6 +269,16 @@ func (l *leader) plan(x *exch, payload []byte) planResult {
 		return planWhole
 	}
 	return planPull
+}
+
+// keeps reports whether the handler of the call that begins with payload keeps its message: see Program.Keep.
+func (l *leader) keeps(payload []byte) bool {
+	call, ok := oncrpc.PeekCall(payload)
+	if !ok || !l.c.caps.LocalDMA {
+		return false
+	}
+	p := l.c.reg.programs[call.Prog]
+	return p != nil && p.Keep != nil && p.Keep(call.Vers, call.Proc)
 }
 
 // offered is how much memory the results of a call may take that go to its chunks. A write chunk

@@ -239,7 +239,7 @@ func (from) Host() netip.Prefix             { return netip.MustParsePrefix("127.
 
 func requestOf(cred oncrpc.Auth) *rpc.Request {
 	req := new(rpc.Request)
-	rpc.Arrived(req, from{}, nil, &oncrpc.CallHeader{Cred: cred}, nil, 0, xdr.Padding{})
+	rpc.Arrived(req, from{}, nil, &oncrpc.CallHeader{Cred: cred}, nil, 0, xdr.Padding{}, false)
 	return req
 }
 

@@ -37,6 +37,16 @@ func Peek(b []byte) (xid uint32, t MsgType, ok bool) {
 	return binary.BigEndian.Uint32(b), MsgType(binary.BigEndian.Uint32(b[4:])), true
 }
 
+// PeekCall reads the words of a call before its credential, and nothing else of its header. ok is false if
+// b is shorter than that. The type and the version are not validated.
+func PeekCall(b []byte) (h CallHeader, ok bool) {
+	if len(b) < 24 {
+		return h, false
+	}
+	word := func(i int) uint32 { return binary.BigEndian.Uint32(b[4*i:]) }
+	return CallHeader{XID: word(0), RPCVers: word(2), Prog: word(3), Vers: word(4), Proc: word(5)}, true
+}
+
 // Sizes in bytes of headers with an AUTH_NONE credential and verifier.
 const (
 	MinCallSize  = 40 // call header

@@ -94,6 +94,21 @@ type Buffer struct {
 	at    int // offset in the slab
 }
 
+// pageSize is how much longer than asked for a long Loose buffer is: its user may begin at a page.
+const pageSize = 4 << 10
+
+// Loose returns a buffer of at least n bytes that belongs to no arena: whoever has it may keep its memory,
+// which is of the Go heap and not registered. Put does nothing with it.
+func Loose(n int) *Buffer {
+	if n >= 4*pageSize {
+		n += pageSize
+	}
+	return &Buffer{Bytes: make([]byte, n), LKey: fabric.LocalDMAKey}
+}
+
+// Loose reports whether the buffer is one of the function Loose.
+func (b *Buffer) Loose() bool { return b.slab == nil }
+
 // Segment is the name by which the peer reaches the first n bytes of a buffer of an arena
 // that is Remote.
 func (b *Buffer) Segment(n int) fabric.Segment {
@@ -168,6 +183,9 @@ func (a *Arena) get(class int) (b *Buffer, registered int, err error) {
 
 // Put returns a buffer to the arena. It must no longer be in use, not even by the adapter.
 func (a *Arena) Put(b *Buffer) {
+	if b.Loose() {
+		return
+	}
 	a.mu.Lock()
 	a.free[b.class] = append(a.free[b.class], b)
 	if b.slab.out--; b.slab.out == 0 && int(b.class) > a.small && a.refs > 0 {

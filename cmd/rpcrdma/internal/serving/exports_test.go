@@ -143,7 +143,7 @@ func (f from) Host() netip.Prefix             { return netip.PrefixFrom(f.addr, 
 
 func requestFrom(addr string) *rpc.Request {
 	req := new(rpc.Request)
-	rpc.Arrived(req, from{addr: netip.MustParseAddr(addr)}, nil, new(oncrpc.CallHeader), nil, 0, xdr.Padding{})
+	rpc.Arrived(req, from{addr: netip.MustParseAddr(addr)}, nil, new(oncrpc.CallHeader), nil, 0, xdr.Padding{}, false)
 	return req
 }
 

@@ -1,0 +1,408 @@
+package grpcrdma
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+	"github.com/rpcrdma/rpcrdma/rpc"
+	rpcstream "github.com/rpcrdma/rpcrdma/rpc/stream"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A ClientConn makes calls and streams: it is a grpc.ClientConnInterface, for generated clients. Its methods
+// may be called by many goroutines at once.
+type ClientConn struct {
+	end    *endpoint
+	caller rpc.Caller
+	conn   func(ctx context.Context) (rpc.Conn, error)
+	close  func() error // or nil
+	opts   *options
+
+	methods sync.Map // string -> *method
+	calls   sync.Pool
+}
+
+var _ grpc.ClientConnInterface = (*ClientConn)(nil)
+
+// A method is what is remembered of one: the results are of the size of earlier ones, as a rule.
+type method struct{ sizes atomic.Pointer[wire.Offers] }
+
+// Dial connects to a Server at addr with provider p, which may be transport.TCP. The connection is made anew
+// when it is lost. Close the ClientConn.
+func Dial(ctx context.Context, p fabric.Provider, addr string, opts ...Option) (*ClientConn, error) {
+	cc, cfg := newClientConn(opts)
+	cl, err := transport.Dial(ctx, p, addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return cc.over(cl, cl.Close), nil
+}
+
+// DialGroup is Dial with several connections, which share the calls: see transport.DialGroup. The
+// configuration of WithTransport says how many.
+func DialGroup(ctx context.Context, p fabric.Provider, addrs []string, opts ...Option) (*ClientConn, error) {
+	cc, cfg := newClientConn(opts)
+	g, err := transport.DialGroup(ctx, p, addrs, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return cc.over(g, g.Close), nil
+}
+
+func newClientConn(opts []Option) (*ClientConn, *transport.ClientConfig) {
+	cc := &ClientConn{opts: newOptions(opts)}
+	cc.end = &endpoint{cfg: cc.opts.limits}
+	if cc.opts.services != nil {
+		cc.end = &cc.opts.services.endpoint
+	}
+	cfg := cc.opts.transport
+	if cfg == nil {
+		cfg = &transport.ClientConfig{Config: Config(max(cc.opts.recv, defaultRecv))}
+	}
+	cfg.Streams = true
+	cfg.Callbacks = append(cfg.Callbacks[:len(cfg.Callbacks):len(cfg.Callbacks)], program(cc.end))
+	return cc, cfg
+}
+
+func (cc *ClientConn) over(c interface {
+	rpc.Caller
+	rpcstream.Opener
+}, close func() error) *ClientConn {
+	cc.caller, cc.close = c, close
+	cc.conn = func(ctx context.Context) (rpc.Conn, error) {
+		_, conn, err := c.OpenStream(ctx, new(rpc.Call))
+		return conn, err
+	}
+	return cc
+}
+
+// NewClientConn returns a ClientConn whose unary calls are made with c, which stays the caller's. It has no
+// streams, unless c is an rpc.Conn of which the Server executes calls: from a server to its client.
+func (s *Server) NewClientConn(c rpc.Conn, opts ...Option) *ClientConn {
+	return &ClientConn{
+		end: &s.endpoint, caller: c, opts: newOptions(opts),
+		conn: func(context.Context) (rpc.Conn, error) { return c, c.Err() },
+	}
+}
+
+// Close ends the connections that Dial has made: calls and streams end with UNAVAILABLE.
+func (cc *ClientConn) Close() error {
+	if cc.close == nil {
+		return nil
+	}
+	return cc.close()
+}
+
+// call is one of the transport's, kept for the next one.
+func (cc *ClientConn) call(proc uint32) *rpc.Call {
+	call, ok := cc.calls.Get().(*rpc.Call)
+	if !ok {
+		call = new(rpc.Call)
+	}
+	call.Prog, call.Vers, call.Proc, call.Names, call.NoResend = prog, vers, proc, names, true
+	call.Args, call.ReadItems, call.WriteItems, call.MaxResults = call.Args[:0], call.ReadItems[:0], call.WriteItems[:0], shortReply
+	return call
+}
+
+// put keeps a call that has returned.
+func (cc *ClientConn) put(call *rpc.Call) {
+	clear(call.ReadItems)
+	clear(call.WriteItems)
+	if cap(call.Args) <= 64<<10 {
+		cc.calls.Put(call)
+	}
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (cc *ClientConn) Invoke(ctx context.Context, name string, args, reply any, opts ...grpc.CallOption) error {
+	if len(cc.opts.unaryClient) == 0 {
+		return cc.invoke(ctx, name, args, reply, opts)
+	}
+	next := func(ctx context.Context, name string, args, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+		return cc.invoke(ctx, name, args, reply, opts)
+	}
+	for i := len(cc.opts.unaryClient) - 1; i >= 0; i-- {
+		inner, f := next, cc.opts.unaryClient[i]
+		next = func(ctx context.Context, name string, args, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+			return f(ctx, name, args, reply, nil, inner, opts...)
+		}
+	}
+	return next(ctx, name, args, reply, nil, opts...)
+}
+
+// info reads the options of a call.
+func (cc *ClientConn) info(opts []grpc.CallOption) (c callInfo, err error) {
+	c.recv, c.send = cc.opts.recv, cc.opts.send
+	if err = c.apply(cc.opts.calls); err == nil {
+		err = c.apply(opts)
+	}
+	return c, err
+}
+
+// invoke makes a unary call.
+func (cc *ClientConn) invoke(ctx context.Context, name string, args, reply any, opts []grpc.CallOption) (err error) {
+	info, err := cc.info(opts)
+	if err != nil {
+		return err
+	}
+	u := unary{cc: cc, info: &info, name: name}
+	if cc.opts.stats != nil {
+		ctx = u.begin(ctx, cc.opts.stats, name, false, false)
+	}
+	err = failure(u.make(ctx, args, reply))
+	info.ended(u.header, u.trailer, err)
+	u.end(u.trailer, err)
+	return err
+}
+
+// A unary is a unary call that is made.
+type unary struct {
+	clientEvents
+	cc              *ClientConn
+	info            *callInfo
+	name            string
+	id              uint64
+	header, trailer metadata.MD
+}
+
+// timeLeft is what a context has left, in nanoseconds; 0: it has no end.
+func timeLeft(ctx context.Context) (uint64, error) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return 0, ctx.Err()
+	}
+	left := time.Until(end)
+	if left <= 0 {
+		return 0, context.DeadlineExceeded
+	}
+	return uint64(left), ctx.Err()
+}
+
+// make makes the call, and reads its results.
+func (u *unary) make(ctx context.Context, args, reply any) error {
+	cc := u.cc
+	conn, err := cc.connect(ctx, u.info.waitForReady)
+	if err != nil {
+		return err
+	}
+	u.info.setPeer(conn)
+	l := cc.end.link(conn, nil)
+	req := wire.Request{Id: l.nextID(), Method: u.name}
+	if req.Timeout, err = timeLeft(ctx); err != nil {
+		return err
+	}
+	var md metadata.MD
+	if req.Header, md, err = u.info.metadata(ctx, u.name); err != nil {
+		return err
+	}
+	u.outHeader(u.name, md, conn)
+	p, err := u.info.pack(nil, args, u.info.send)
+	if err != nil {
+		return err
+	}
+	req.Layout = p.layout
+	call := cc.call(wire.GrpcUnary)
+	defer cc.put(call)
+	m := cc.method(u.name)
+	req.Offered = m.offer(call, u.info)
+	call.Args = req.Append(call.Args)
+	addBulk(call, p.items, p.body)
+	u.outPayload(args, &p)
+	if err := conn.Call(ctx, call); err != nil {
+		if ctx.Err() != nil {
+			l.out.push(&wire.Frame{Id: req.Id, Own: true, Content: wire.Content{Kind: wire.KindCancel}})
+		}
+		return err
+	}
+	return u.results(ctx, conn, call, m, req.Id, reply)
+}
+
+// results reads the results of the call. Those that are parked are fetched.
+func (u *unary) results(ctx context.Context, conn rpc.Conn, call *rpc.Call, m *method, id uint64, reply any) error {
+	var r wire.Reply
+	d := call.Decoder()
+	r.Decode(&d.Decoder)
+	var p packed
+	p.items, p.body = results(call, &d)
+	p.layout = r.Layout
+	if err := d.End(); err != nil {
+		return err
+	}
+	u.header, u.trailer = fromPairs(r.Header), fromPairs(r.Trailer)
+	u.inHeader(u.header, conn)
+	if err := fromWire(&r.Status); err != nil {
+		return err
+	}
+	if r.Parked {
+		return u.fetch(ctx, conn, m, id, r.Sizes, reply)
+	}
+	m.learn(sizes(&p))
+	return u.take(&p, reply)
+}
+
+// take reads the message of the results.
+func (u *unary) take(p *packed, reply any) error {
+	if err := u.info.as(&p.layout); err != nil {
+		return err
+	}
+	if err := u.info.unpack(p, reply, u.info.recv); err != nil {
+		return err
+	}
+	u.inPayload(reply, p)
+	return nil
+}
+
+// fetch gets results that are longer than the call offered room for.
+func (u *unary) fetch(ctx context.Context, conn rpc.Conn, m *method, id uint64, sizes wire.Offers, reply any) error {
+	total := 0
+	for _, n := range sizes {
+		if total += int(n); total > u.info.recv {
+			return status.Errorf(codes.ResourceExhausted, "grpcrdma: received message larger than max (%d vs. %d)", total, u.info.recv)
+		}
+	}
+	m.learn(sizes)
+	call := u.cc.call(wire.GrpcFetch)
+	defer u.cc.put(call)
+	t := wire.Ticket{Id: id, Offered: sizes}
+	call.Args = t.Append(call.Args)
+	offer(call, sizes, u.info.into)
+	if err := conn.Call(ctx, call); err != nil {
+		return err
+	}
+	var r wire.Reply
+	d := call.Decoder()
+	r.Decode(&d.Decoder)
+	var p packed
+	p.items, p.body = results(call, &d)
+	p.layout = r.Layout
+	if err := d.End(); err != nil {
+		return err
+	}
+	if err := fromWire(&r.Status); err != nil {
+		return err
+	}
+	return u.take(&p, reply)
+}
+
+// ---- sizes of results
+
+func (cc *ClientConn) method(name string) *method {
+	if m, ok := cc.methods.Load(name); ok {
+		return m.(*method)
+	}
+	m, _ := cc.methods.LoadOrStore(name, new(method))
+	return m.(*method)
+}
+
+// offer gives call the memory for results of the size that they had before, and what the caller has for
+// them.
+func (m *method) offer(call *rpc.Call, info *callInfo) wire.Offers {
+	var want wire.Offers
+	if last := m.sizes.Load(); last != nil {
+		want = *last
+	}
+	return offer(call, want, info.into)
+}
+
+// offer gives call memory of these sizes, for which own is used as far as it goes, and returns how much there
+// is.
+func offer(call *rpc.Call, want wire.Offers, own [][]byte) wire.Offers {
+	if len(want) == 0 && len(own) == 0 {
+		return nil
+	}
+	offered := make(wire.Offers, 0, max(len(want), len(own)))
+	for i := range max(len(want), len(own)) {
+		var b []byte
+		if i < len(own) && (i >= len(want) || len(own[i]) >= int(want[i])) {
+			b = own[i]
+		} else {
+			b = make([]byte, want[i])
+		}
+		call.Receive(b)
+		offered = append(offered, uint32(len(b)))
+	}
+	return offered
+}
+
+// learn remembers the sizes of results, rounded up, if they need chunks.
+func (m *method) learn(sizes wire.Offers) {
+	last := m.sizes.Load()
+	if len(sizes) == 0 {
+		return
+	}
+	grown := make(wire.Offers, len(sizes))
+	same := last != nil && len(*last) == len(sizes)
+	for i, n := range sizes {
+		grown[i] = (n + 1023) &^ 1023
+		same = same && grown[i] <= (*last)[i] && grown[i] >= (*last)[i]/2
+	}
+	if !same {
+		m.sizes.Store(&grown)
+	}
+}
+
+// ---- connections
+
+// connect returns the connection to use. Without wait it does not wait for one that is lost.
+func (cc *ClientConn) connect(ctx context.Context, wait bool) (rpc.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if !wait {
+		short, cancel := context.WithTimeout(ctx, failFast)
+		defer cancel()
+		conn, err := cc.conn(short)
+		if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			return nil, &callError{codes.Unavailable, errors.New("there is no connection at the moment")}
+		}
+		return conn, err
+	}
+	return cc.conn(ctx)
+}
+
+// failFast is how long a call waits for a connection that has been lost, unless it waits for ready.
+const failFast = time.Second
+
+// ---- statistics
+
+// clientEvents are the events of a call that is made.
+type clientEvents struct{ observed }
+
+func (o *clientEvents) begin(ctx context.Context, handlers []stats.Handler, name string, clientStream, serverStream bool) context.Context {
+	for _, h := range handlers {
+		ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: name})
+	}
+	o.handlers, o.ctx, o.client, o.began = handlers, ctx, true, time.Now()
+	o.handle(&stats.Begin{Client: true, BeginTime: o.began, IsClientStream: clientStream, IsServerStream: serverStream})
+	return ctx
+}
+
+func (o *clientEvents) outHeader(name string, md metadata.MD, conn rpc.Conn) {
+	if o.handlers != nil {
+		o.handle(&stats.OutHeader{Client: true, FullMethod: name, Header: md, RemoteAddr: conn.RemoteAddr(), LocalAddr: conn.Info().LocalAddr})
+	}
+}
+
+func (o *clientEvents) inHeader(md metadata.MD, conn rpc.Conn) {
+	if o.handlers != nil {
+		o.handle(&stats.InHeader{Client: true, Header: md, RemoteAddr: conn.RemoteAddr()})
+	}
+}
+
+func (o *clientEvents) end(trailer metadata.MD, err error) {
+	if o.handlers != nil {
+		o.handle(&stats.InTrailer{Client: true, Trailer: trailer})
+		o.handle(&stats.End{Client: true, BeginTime: o.began, EndTime: time.Now(), Trailer: trailer, Error: err})
+	}
+}

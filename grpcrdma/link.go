@@ -1,0 +1,418 @@
+package grpcrdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
+)
+
+// An endpoint is one end of the connections of a Server or of a ClientConn: it executes the program that
+// both ends call.
+type endpoint struct {
+	srv *Server // the services; nil: there are none
+	cfg limits
+
+	mu    sync.Mutex
+	links map[rpc.Conn]*link
+}
+
+// limits of one end.
+type limits struct {
+	recv    int // bytes of a message that is received, at most
+	send    int // of one that is sent
+	window  int // bytes of a stream that wait to be read
+	streams int // that the other end may have open on a connection
+}
+
+// Defaults of limits.
+const (
+	defaultRecv    = 4 << 20 // as grpc-go
+	defaultWindow  = 256 << 10
+	defaultStreams = 100_000
+
+	// leastWindow is what each end lets the other send before it has granted more, in bytes: the protocol's.
+	leastWindow = 64 << 10
+)
+
+// link returns what is kept of a connection. ended, if not nil, ends with the connection.
+func (e *endpoint) link(conn rpc.Conn, ended context.Context) *link {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.links[conn]; l != nil {
+		return l
+	}
+	if e.links == nil {
+		e.links = make(map[rpc.Conn]*link)
+	}
+	for c, l := range e.links {
+		if c.Err() != nil && l.idle() {
+			delete(e.links, c)
+		}
+	}
+	l := &link{end: e, conn: conn, streams: make(map[streamID]*stream)}
+	l.out.link = l
+	l.out.room = make(chan struct{})
+	e.links[conn] = l
+	conn.AllowBackward(0) // which says nothing at a client
+	if ended != nil {
+		context.AfterFunc(ended, func() { e.forget(l) })
+	}
+	return l
+}
+
+// forget ends what is left of a connection that has ended.
+func (e *endpoint) forget(l *link) {
+	e.mu.Lock()
+	delete(e.links, l.conn)
+	e.mu.Unlock()
+	l.fail(l.conn.Err())
+}
+
+// ServeRPC executes a call of the program.
+func (e *endpoint) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
+	switch req.Proc {
+	case wire.GrpcUnary:
+		e.srv.serveUnary(e, ctx, req, res)
+	case wire.GrpcFetch:
+		e.serveFetch(req, res)
+	case wire.GrpcSend:
+		e.serveSend(ctx, req, res)
+	default:
+		res.Fail(oncrpc.ProcUnavail)
+	}
+}
+
+// A streamID names a stream of a connection.
+type streamID struct {
+	id  uint64
+	own bool // this end has opened it
+}
+
+// A link is a connection and what it carries.
+type link struct {
+	end  *endpoint
+	conn rpc.Conn
+	out  outbox
+
+	mu      sync.Mutex
+	last    uint64 // id that this end has given
+	streams map[streamID]*stream
+	opened  int                           // streams of the other end
+	unary   map[uint64]context.CancelFunc // calls that are executed, by id
+	early   []uint64                      // calls that have been canceled before they were executed
+	parked  []parked                      // oldest first
+	failed  error                         // the end of the connection
+}
+
+func (l *link) idle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.streams) == 0
+}
+
+// fail ends all streams: the connection has ended.
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	if l.failed == nil {
+		l.failed = lost(err)
+	}
+	all := make([]*stream, 0, len(l.streams))
+	for _, s := range l.streams {
+		all = append(all, s)
+	}
+	l.parked = nil
+	l.mu.Unlock()
+	for _, s := range all {
+		s.fail(l.failed)
+	}
+}
+
+// lost is the status of streams that have lost their connection.
+func lost(err error) error {
+	if err == nil {
+		err = errors.New("the connection has ended")
+	}
+	return &callError{codes.Unavailable, err}
+}
+
+// nextID names a call or stream that this end begins.
+func (l *link) nextID() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	return l.last
+}
+
+// add makes a stream known. It fails if the connection has ended.
+func (l *link) add(s *stream) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.failed != nil:
+		return l.failed
+	case l.streams[s.id] != nil:
+		return status.Error(codes.Internal, "grpcrdma: a stream is opened twice")
+	case !s.id.own && l.opened == l.end.cfg.streams:
+		return status.Errorf(codes.ResourceExhausted, "grpcrdma: the connection has %d streams open already", l.opened)
+	}
+	if !s.id.own {
+		l.opened++
+	}
+	l.streams[s.id] = s
+	return nil
+}
+
+// remove forgets a stream.
+func (l *link) remove(s *stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.streams[s.id] != s {
+		return
+	}
+	delete(l.streams, s.id)
+	if !s.id.own {
+		l.opened--
+	}
+}
+
+func (l *link) find(id streamID) *stream {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.streams[id]
+}
+
+// ---- what arrives
+
+// serveSend takes the frames of a call. It runs on the goroutine that moves the connection, and never waits.
+func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Response) {
+	l := e.link(req.Conn(), ctx)
+	d := req.Decoder()
+	items, body := takeBulk(&d)
+	if err := d.End(); err != nil {
+		res.FailArgs(req, err)
+		return
+	}
+	if !req.Kept() {
+		arrived := packed{body: body, items: items}
+		arrived.clone()
+		body, items = arrived.body, arrived.items
+	}
+	f := xdr.NewDecoder(body)
+	for range f.Count(maxFrames, 24) {
+		var fr wire.Frame
+		fr.Decode(&f)
+		if f.Err() == nil && fr.Content.Kind == wire.KindMessage {
+			n := len(fr.Content.Message.Layout.Places)
+			if n > len(items) {
+				f.Fail("a message with more items than the call has")
+				break
+			}
+			l.take(ctx, &fr, items[:n:n])
+			items = items[n:]
+		} else if f.Err() == nil {
+			l.take(ctx, &fr, nil)
+		}
+	}
+	if err := f.End(); err != nil {
+		res.FailArgs(req, err)
+	}
+}
+
+// maxFrames bounds the frames of a call.
+const maxFrames = 1 << 16
+
+// take takes a frame. Frames of streams that have ended are late, and no error.
+func (l *link) take(ctx context.Context, f *wire.Frame, items [][]byte) {
+	id := streamID{f.Id, !f.Own}
+	s := l.find(id)
+	switch {
+	case s != nil:
+		s.take(f, items)
+	case f.Content.Kind == wire.KindOpen && f.Own && f.Seq == 0:
+		l.opens(ctx, id, &f.Content.Open)
+	case f.Content.Kind == wire.KindCancel && f.Own:
+		l.cancelUnary(f.Id)
+	}
+}
+
+// opens begins a stream of the other end.
+func (l *link) opens(ctx context.Context, id streamID, o *wire.Open) {
+	s := newStream(l, id)
+	s.nextIn = 1
+	if err := l.add(s); err != nil {
+		l.refuse(id, err)
+		return
+	}
+	if err := l.end.srv.serveStream(ctx, s, o); err != nil {
+		l.remove(s)
+		l.refuse(id, err)
+	}
+}
+
+// refuse ends a stream that this end has not begun.
+func (l *link) refuse(id streamID, err error) {
+	l.out.push(&wire.Frame{Id: id.id, Own: id.own, Content: wire.Content{
+		Kind: wire.KindStatus, End: wire.End{Status: toWire(statusOf(err))},
+	}})
+}
+
+// ---- unary calls of the other end
+
+// maxEarly bounds the memory of calls that were canceled before they began.
+const maxEarly = 64
+
+// begin notes that a unary call is executed. cancel may be called at any time until end.
+func (l *link) begin(id uint64, cancel context.CancelFunc) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.early, id); i >= 0 {
+		l.early = slices.Delete(l.early, i, i+1)
+		cancel()
+	}
+	if l.unary == nil {
+		l.unary = make(map[uint64]context.CancelFunc)
+	}
+	l.unary[id] = cancel
+}
+
+func (l *link) finish(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.unary, id)
+}
+
+// cancelUnary ends the context of a call that is executed, or is going to be.
+func (l *link) cancelUnary(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if cancel := l.unary[id]; cancel != nil {
+		cancel()
+		return
+	}
+	if len(l.early) == maxEarly {
+		l.early = slices.Delete(l.early, 0, 1)
+	}
+	l.early = append(l.early, id)
+}
+
+// A parked message is the result of a call that has not offered enough room for it.
+type parked struct {
+	id uint64
+	packed
+}
+
+// maxParked bounds the parked messages of a connection.
+const maxParked = 64
+
+// park keeps a message until the other end fetches it.
+func (l *link) park(id uint64, p packed) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.parked) == maxParked {
+		l.parked = slices.Delete(l.parked, 0, 1)
+	}
+	l.parked = append(l.parked, parked{id, p})
+}
+
+func (l *link) fetch(id uint64) (p packed, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.IndexFunc(l.parked, func(p parked) bool { return p.id == id })
+	if i < 0 {
+		return p, false
+	}
+	p = l.parked[i].packed
+	l.parked = slices.Delete(l.parked, i, i+1)
+	return p, true
+}
+
+// ---- what is sent
+
+// An outbox gathers the frames of a connection's streams while a call with earlier ones is under way.
+type outbox struct {
+	link *link
+
+	mu     sync.Mutex
+	frames []byte // marshalled
+	n      int
+	busy   bool          // a goroutine sends
+	room   chan struct{} // closed when the frames have been taken
+}
+
+// outboxFull is how many bytes of frames wait before a stream has to wait with its next message.
+const outboxFull = 256 << 10
+
+// push queues a frame, which is marshalled at once, and has it sent soon.
+func (o *outbox) push(f *wire.Frame) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.frames = f.Append(o.frames)
+	o.n++
+	if !o.busy {
+		o.busy = true
+		go o.send()
+	}
+}
+
+// full returns a channel that is closed when there may be room, or nil if there is some.
+func (o *outbox) full() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.frames) < outboxFull {
+		return nil
+	}
+	return o.room
+}
+
+// send makes calls with all frames that there are, until there are no more.
+func (o *outbox) send() {
+	var call rpc.Call
+	var body, spare []byte
+	for {
+		o.mu.Lock()
+		if o.n == 0 {
+			o.busy = false
+			o.mu.Unlock()
+			return
+		}
+		body = xdr.AppendUint32(body[:0], uint32(o.n))
+		body = append(body, o.frames...)
+		o.frames, spare = spare[:0], o.frames
+		o.n = 0
+		close(o.room)
+		o.room = make(chan struct{})
+		o.mu.Unlock()
+
+		sendCall(&call, nil, body)
+		if err := o.link.conn.Call(context.Background(), &call); err != nil {
+			o.fails(err)
+		}
+	}
+}
+
+// sendCall makes call one of SEND.
+func sendCall(call *rpc.Call, items [][]byte, body []byte) {
+	call.Prog, call.Vers, call.Proc, call.Names, call.NoResend = prog, vers, wire.GrpcSend, names, true
+	call.Args, call.ReadItems = call.Args[:0], call.ReadItems[:0]
+	addBulk(call, items, body)
+}
+
+// fails ends the connection's streams after frames of theirs could not be sent. A connection that lives
+// on would leave them waiting.
+func (o *outbox) fails(err error) {
+	if errors.As(err, new(*rpc.NotReadyError)) || o.link.conn.Err() == nil {
+		err = fmt.Errorf("frames could not be sent: %w", err)
+		o.link.conn.Close()
+	}
+	o.link.fail(err)
+}

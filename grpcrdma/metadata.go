@@ -1,0 +1,53 @@
+package grpcrdma
+
+import (
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+)
+
+// pairOverhead is what a pair counts beside its key and value, as in HTTP/2 (RFC 9113 section 10.5.1).
+const pairOverhead = 32
+
+// pairs writes metadata. Keys that gRPC keeps for itself are left out. The error is a status.
+func pairs(b wire.Metadata, md metadata.MD) (wire.Metadata, error) {
+	size := 0
+	for k, values := range md {
+		k = strings.ToLower(k)
+		if strings.HasPrefix(k, ":") || strings.HasPrefix(k, "grpc-") || !validKey(k) {
+			continue
+		}
+		for _, v := range values {
+			size += len(k) + len(v) + pairOverhead
+			b = append(b, wire.Pair{Key: k, Value: []byte(v)})
+		}
+	}
+	if size > wire.MaxMetadata || len(b) > wire.MaxPairs {
+		return nil, status.Errorf(codes.ResourceExhausted, "metadata of %d bytes, the limit is %d", size, wire.MaxMetadata)
+	}
+	return b, nil
+}
+
+func validKey(k string) bool {
+	for i := range len(k) {
+		c := k[i]
+		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return false
+		}
+	}
+	return k != ""
+}
+
+// fromPairs reads metadata. It copies it.
+func fromPairs(list wire.Metadata) metadata.MD {
+	md := make(metadata.MD, len(list))
+	for i := range list {
+		p := &list[i]
+		md[p.Key] = append(md[p.Key], string(p.Value))
+	}
+	return md
+}

@@ -1,0 +1,397 @@
+package grpcrdma
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A Server has gRPC services. It is a grpc.ServiceRegistrar; register them before it serves. It executes the
+// calls of any number of transport.Servers, and of clients for their servers: see [Server.Program].
+type Server struct {
+	endpoint
+	opts *options
+
+	services map[string]*service
+
+	streams  sync.WaitGroup // handlers
+	draining atomic.Bool
+
+	mine     sync.Once
+	server   *transport.Server // of Serve
+	unserved error             // why there is none
+}
+
+var _ grpc.ServiceRegistrar = (*Server)(nil)
+
+type service struct {
+	impl    any
+	desc    *grpc.ServiceDesc
+	methods map[string]*grpc.MethodDesc
+	streams map[string]*grpc.StreamDesc
+}
+
+// NewServer returns a Server without services.
+func NewServer(opts ...Option) *Server {
+	o := newOptions(opts)
+	s := &Server{opts: o, services: make(map[string]*service)}
+	s.endpoint = endpoint{srv: s, cfg: o.limits}
+	return s
+}
+
+// RegisterService implements grpc.ServiceRegistrar. It panics if impl is not what desc describes, or the
+// service is registered already.
+func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	if impl != nil {
+		if want := reflect.TypeOf(desc.HandlerType).Elem(); !reflect.TypeOf(impl).Implements(want) {
+			panic(fmt.Sprintf("grpcrdma: %T is no %v", impl, want))
+		}
+	}
+	if _, twice := s.services[desc.ServiceName]; twice {
+		panic("grpcrdma: service registered twice: " + desc.ServiceName)
+	}
+	svc := &service{impl: impl, desc: desc, methods: make(map[string]*grpc.MethodDesc), streams: make(map[string]*grpc.StreamDesc)}
+	for i := range desc.Methods {
+		svc.methods[desc.Methods[i].MethodName] = &desc.Methods[i]
+	}
+	for i := range desc.Streams {
+		svc.streams[desc.Streams[i].StreamName] = &desc.Streams[i]
+	}
+	s.services[desc.ServiceName] = svc
+}
+
+// GetServiceInfo returns what is registered, for the reflection service.
+func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo {
+	all := make(map[string]grpc.ServiceInfo, len(s.services))
+	for name, svc := range s.services {
+		info := grpc.ServiceInfo{Metadata: svc.desc.Metadata}
+		for _, m := range svc.desc.Methods {
+			info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.MethodName})
+		}
+		for _, m := range svc.desc.Streams {
+			info.Methods = append(info.Methods, grpc.MethodInfo{
+				Name: m.StreamName, IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams,
+			})
+		}
+		all[name] = info
+	}
+	return all
+}
+
+// lookup finds the service of a method, and its name there.
+func (s *Server) lookup(method string) (svc *service, name string) {
+	method = strings.TrimPrefix(method, "/")
+	i := strings.LastIndexByte(method, '/')
+	if i < 0 {
+		return nil, ""
+	}
+	return s.services[method[:i]], method[i+1:]
+}
+
+// Program returns the program that carries the services: for transport.Server.Register. A client that
+// executes calls of its server has it among its ClientConfig.Callbacks: see [WithServices].
+func (s *Server) Program() rpc.Program { return program(&s.endpoint) }
+
+// Config returns a configuration for the transport of either end, for messages of so many bytes: the other
+// end takes chunks in both directions.
+func Config(maxMessage int) transport.Config {
+	return transport.Config{PeerChunks: transport.AllChunks, MaxMessage: maxMessage + overhead}
+}
+
+// overhead is what a message of the transport has beside one of gRPC, in bytes, at most.
+const overhead = 1 << 20
+
+// transport returns the server that Listen and Serve are about.
+func (s *Server) transport() (*transport.Server, error) {
+	s.mine.Do(func() {
+		cfg := s.opts.serving
+		if cfg == nil {
+			cfg = &transport.ServerConfig{Config: Config(max(s.opts.recv, defaultRecv))}
+		}
+		if s.server, s.unserved = transport.NewServer(cfg); s.unserved == nil {
+			s.unserved = s.server.Register(s.Program())
+		}
+	})
+	return s.server, s.unserved
+}
+
+// Listen listens at addr with provider p, which may be transport.TCP: see transport.Server.Listen. Several
+// providers may be listened with.
+func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*transport.Listener, error) {
+	t, err := s.transport()
+	if err != nil {
+		return nil, err
+	}
+	return t.Listen(ctx, p, addr)
+}
+
+// Serve takes connections of l, a listener of Listen, until the Server is stopped. Then it returns nil.
+func (s *Server) Serve(l *transport.Listener) error {
+	t, err := s.transport()
+	if err == nil {
+		err = t.Serve(l)
+	}
+	if s.draining.Load() && errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// ListenAndServe is Listen and Serve.
+func (s *Server) ListenAndServe(ctx context.Context, p fabric.Provider, addr string) error {
+	l, err := s.Listen(ctx, p, addr)
+	if err != nil {
+		return err
+	}
+	return s.Serve(l)
+}
+
+// GracefulStop refuses further calls and streams, waits until the handlers have returned, and closes the
+// connections.
+func (s *Server) GracefulStop() {
+	s.draining.Store(true)
+	s.streams.Wait()
+	if t, err := s.transport(); err == nil {
+		t.Shutdown(context.Background())
+	}
+}
+
+// Stop closes all connections at once.
+func (s *Server) Stop() {
+	s.draining.Store(true)
+	if t, err := s.transport(); err == nil {
+		t.Close()
+	}
+	s.streams.Wait()
+}
+
+// ---- calls
+
+// A shortReply is how much a call offers for what its results hold beside placed fields, in bytes: it comes
+// inline, and is bounded by the metadata that a program uses.
+const shortReply = 2 << 10
+
+// serveUnary executes a unary call.
+func (s *Server) serveUnary(e *endpoint, ctx context.Context, req *rpc.Request, res *rpc.Response) {
+	var r wire.Request
+	var in packed
+	d := req.Decoder()
+	r.Decode(&d)
+	in.items, in.body = takeBulk(&d)
+	in.layout = r.Layout
+	if err := d.End(); err != nil {
+		res.FailArgs(req, err)
+		return
+	}
+	if !req.Kept() {
+		for i := range in.items {
+			in.items[i] = bytes.Clone(in.items[i])
+		}
+	}
+	l := e.link(req.Conn(), ctx)
+	ctx, cancel := withTimeout(ctx, r.Timeout)
+	defer cancel()
+	l.begin(r.Id, cancel)
+	defer l.finish(r.Id)
+
+	st := &serverCall{method: r.Method}
+	var out packed
+	err := s.unary(ctx, req, &r, &in, st, &out)
+	st.reply(l, req, res, &r, &out, err)
+}
+
+// withTimeout is context.WithTimeout with what a call says is left; 0 is no limit.
+func withTimeout(ctx context.Context, left uint64) (context.Context, context.CancelFunc) {
+	if left == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Duration(min(left, math.MaxInt64)))
+}
+
+// unary has the handler of a call execute it.
+func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, in *packed, st *serverCall, out *packed) (err error) {
+	if s == nil || s.draining.Load() {
+		return s.unavailable(r.Method)
+	}
+	svc, name := s.lookup(r.Method)
+	if svc == nil || svc.methods[name] == nil {
+		return unimplemented(r.Method, svc)
+	}
+	ctx = st.context(ctx, req.Conn(), r.Header)
+	if s.opts.stats != nil {
+		ctx = st.begin(ctx, s.opts.stats, req.Conn(), false, false)
+		defer func() { st.end(err) }()
+	}
+	code := coding{}
+	decode := func(v any) error {
+		if err := code.as(&in.layout); err != nil {
+			return err
+		}
+		if err := code.unpack(in, v, s.opts.recv); err != nil {
+			return err
+		}
+		st.inPayload(v, in)
+		return nil
+	}
+	defer recovered(&err)
+	v, err := svc.methods[name].Handler(svc.impl, ctx, decode, chainUnary(s.opts.unaryServer))
+	if err != nil {
+		return err
+	}
+	if *out, err = code.pack(nil, v, s.opts.send); err == nil {
+		st.outPayload(v, out)
+	}
+	return err
+}
+
+// unavailable is the answer of a program that executes no calls.
+func (s *Server) unavailable(method string) error {
+	if s == nil {
+		return unimplemented(method, nil)
+	}
+	return status.Error(codes.Unavailable, "the server is stopping")
+}
+
+// unimplemented is the answer to a call of a method that is not registered, in the words of grpc-go.
+func unimplemented(method string, svc *service) error {
+	name := strings.TrimPrefix(method, "/")
+	i := strings.LastIndexByte(name, '/')
+	switch {
+	case i < 0:
+		return status.Errorf(codes.Unimplemented, "malformed method name: %q", method)
+	case svc == nil:
+		return status.Errorf(codes.Unimplemented, "unknown service %v", name[:i])
+	}
+	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", name[i+1:], name[:i])
+}
+
+// recovered makes an error of a panic, as the transport does for handlers of its own.
+func recovered(err *error) {
+	if v := recover(); v != nil {
+		*err = status.Errorf(codes.Internal, "grpcrdma: the handler panicked: %v", v)
+		slog.Error("grpcrdma: a handler panicked", "panic", v, "stack", string(debug.Stack()))
+	}
+}
+
+// chainUnary makes one interceptor of several.
+func chainUnary(list []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	switch len(list) {
+	case 0:
+		return nil
+	case 1:
+		return list[0]
+	}
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		next := handler
+		for i := len(list) - 1; i >= 0; i-- {
+			inner := next
+			next = func(ctx context.Context, req any) (any, error) { return list[i](ctx, req, info, inner) }
+		}
+		return next(ctx, req)
+	}
+}
+
+// ---- replies
+
+// reply writes the results of a unary call.
+func (st *serverCall) reply(l *link, req *rpc.Request, res *rpc.Response, r *wire.Request, out *packed, err error) {
+	var w wire.Reply
+	st.mu.Lock()
+	st.sent = true
+	header, trailer := st.header, st.trailer
+	st.mu.Unlock()
+	if err == nil {
+		w.Header, err = pairs(nil, header)
+	}
+	if err == nil {
+		w.Trailer, err = pairs(nil, trailer)
+	}
+	if err != nil {
+		*out = packed{}
+		w.Status = toWire(statusOf(err))
+		w.Header, _ = pairs(nil, header)
+		w.Trailer, _ = pairs(nil, trailer)
+	} else if !fits(out, r.Offered) {
+		w.Parked = true
+		w.Sizes = sizes(out)
+		l.park(r.Id, *out)
+		*out = packed{}
+	} else {
+		w.Layout = out.layout
+	}
+	addResults(res, &w, out)
+}
+
+// fits reports whether the results go inline, or to the chunks that are offered for them.
+func fits(p *packed, offered wire.Offers) bool {
+	for i, n := range sizes(p) {
+		if i == len(offered) || n > offered[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// sizes are those of what goes to chunks.
+func sizes(p *packed) (list wire.Offers) {
+	for _, it := range p.items {
+		list = append(list, uint32(len(it)))
+	}
+	if len(p.body) >= wire.BodyChunk {
+		list = append(list, uint32(len(p.body)))
+	}
+	return list
+}
+
+// addResults appends results. The memory of p belongs to the response until it has been sent.
+func addResults(res *rpc.Response, w *wire.Reply, p *packed) {
+	b := w.Append(res.Results)
+	res.Results = xdr.AppendUint32(b, uint32(len(p.items)))
+	for _, it := range p.items {
+		res.AddItem(it, nil)
+	}
+	if len(p.body) < wire.BodyChunk {
+		res.Results = xdr.AppendOpaque(res.Results, p.body)
+	} else {
+		res.AddItem(p.body, nil)
+	}
+}
+
+// serveFetch returns a parked message.
+func (e *endpoint) serveFetch(req *rpc.Request, res *rpc.Response) {
+	var t wire.Ticket
+	d := req.Decoder()
+	t.Decode(&d)
+	if err := d.End(); err != nil {
+		res.FailArgs(req, err)
+		return
+	}
+	var w wire.Reply
+	p, ok := e.link(req.Conn(), nil).fetch(t.Id)
+	if !ok || !fits(&p, t.Offered) {
+		p = packed{}
+		w.Status = toWire(status.New(codes.Internal, "grpcrdma: there is no such message"))
+	}
+	w.Layout = p.layout
+	addResults(res, &w, &p)
+}

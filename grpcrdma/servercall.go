@@ -1,0 +1,142 @@
+package grpcrdma
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
+
+	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+	"github.com/rpcrdma/rpcrdma/rpc"
+)
+
+// A serverCall is what a handler's context reaches of its call, unary or not: a grpc.ServerTransportStream.
+type serverCall struct {
+	method string
+	observed
+	sendHeader func(metadata.MD) error // of a stream; nil: the header goes with the reply
+
+	mu      sync.Mutex
+	header  metadata.MD
+	trailer metadata.MD
+	sent    bool // the header
+}
+
+var _ grpc.ServerTransportStream = (*serverCall)(nil)
+
+var errHeaderSent = errors.New("grpcrdma: the header has been sent")
+
+// context returns a handler's context.
+func (c *serverCall) context(ctx context.Context, conn rpc.Conn, header wire.Metadata) context.Context {
+	md := fromPairs(header)
+	ctx = grpc.NewContextWithServerTransportStream(ctx, c)
+	ctx = metadata.NewIncomingContext(ctx, md)
+	c.in = md
+	return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.Info().LocalAddr})
+}
+
+// Method implements grpc.ServerTransportStream.
+func (c *serverCall) Method() string { return c.method }
+
+// SetHeader implements grpc.ServerTransportStream.
+func (c *serverCall) SetHeader(md metadata.MD) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sent {
+		return errHeaderSent
+	}
+	c.header = metadata.Join(c.header, md)
+	return nil
+}
+
+// SendHeader implements grpc.ServerTransportStream. That of a unary call leaves with the reply.
+func (c *serverCall) SendHeader(md metadata.MD) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sent {
+		return errHeaderSent
+	}
+	c.header = metadata.Join(c.header, md)
+	c.sent = true
+	if c.sendHeader == nil {
+		return nil
+	}
+	c.outHeader(c.header)
+	return c.sendHeader(c.header)
+}
+
+// SetTrailer implements grpc.ServerTransportStream.
+func (c *serverCall) SetTrailer(md metadata.MD) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trailer = metadata.Join(c.trailer, md)
+	return nil
+}
+
+// ---- statistics
+
+// observed has the events of a call handled. Without handlers it does nothing.
+type observed struct {
+	handlers []stats.Handler
+	ctx      context.Context
+	client   bool
+	began    time.Time
+	in       metadata.MD // header that has arrived
+}
+
+// begin is the first event of a call at its server.
+func (c *serverCall) begin(ctx context.Context, handlers []stats.Handler, conn rpc.Conn, clientStream, serverStream bool) context.Context {
+	for _, h := range handlers {
+		ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: c.method})
+	}
+	c.observed.handlers, c.observed.ctx, c.began = handlers, ctx, time.Now()
+	c.handle(&stats.InHeader{FullMethod: c.method, RemoteAddr: conn.RemoteAddr(), Header: c.in})
+	c.handle(&stats.Begin{BeginTime: c.began, IsClientStream: clientStream, IsServerStream: serverStream})
+	return ctx
+}
+
+func (o *observed) handle(s stats.RPCStats) {
+	for _, h := range o.handlers {
+		h.HandleRPC(o.ctx, s)
+	}
+}
+
+func (o *observed) inPayload(v any, p *packed) {
+	if o.handlers != nil {
+		n := p.size()
+		o.handle(&stats.InPayload{Client: o.client, Payload: v, Length: n, CompressedLength: n, WireLength: n, RecvTime: time.Now()})
+	}
+}
+
+func (o *observed) outPayload(v any, p *packed) {
+	if o.handlers != nil {
+		n := p.size()
+		o.handle(&stats.OutPayload{Client: o.client, Payload: v, Length: n, CompressedLength: n, WireLength: n, SentTime: time.Now()})
+	}
+}
+
+func (o *observed) outHeader(md metadata.MD) {
+	if o.handlers != nil {
+		o.handle(&stats.OutHeader{Client: o.client, Header: md})
+	}
+}
+
+// end is the last event.
+func (c *serverCall) end(err error) {
+	if c.handlers == nil {
+		return
+	}
+	c.mu.Lock()
+	trailer := c.trailer
+	c.mu.Unlock()
+	c.handle(&stats.OutTrailer{Trailer: trailer})
+	if err != nil {
+		err = statusOf(err).Err()
+	}
+	c.handle(&stats.End{BeginTime: c.began, EndTime: time.Now(), Trailer: trailer, Error: err})
+}

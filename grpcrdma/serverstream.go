@@ -1,0 +1,169 @@
+package grpcrdma
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+)
+
+// A serverStream is the server's end of a stream: a grpc.ServerStream.
+type serverStream struct {
+	s    *stream
+	srv  *Server
+	call *serverCall
+	ctx  context.Context
+	code coding // of what is sent
+}
+
+var _ grpc.ServerStream = (*serverStream)(nil)
+
+// serveStream begins the handler of a stream, on a goroutine of its own. The error is why
+// there is none. It runs on the goroutine that moves the connection.
+func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) error {
+	if s == nil || s.draining.Load() {
+		return s.unavailable(o.Method)
+	}
+	svc, name := s.lookup(o.Method)
+	desc := &grpc.StreamDesc{Handler: s.opts.unknown, ClientStreams: true, ServerStreams: true}
+	var impl any
+	switch {
+	case svc != nil && svc.streams[name] != nil:
+		desc, impl = svc.streams[name], svc.impl
+	case svc != nil && svc.methods[name] != nil:
+		desc, impl = unaryAsStream(svc.methods[name], s), svc.impl
+	case desc.Handler == nil:
+		return unimplemented(o.Method, svc)
+	}
+	conn := st.link.conn
+	ctx, stop := withTimeout(ctx, o.Timeout)
+	ctx, cancel := context.WithCancelCause(ctx)
+	st.mu.Lock()
+	st.cancel = cancel
+	st.mu.Unlock()
+	s.streams.Go(func() {
+		defer stop()
+		defer cancel(nil)
+		call := &serverCall{method: o.Method}
+		ss := &serverStream{s: st, srv: s, call: call}
+		call.sendHeader = ss.writeHeader
+		ss.ctx = call.context(ctx, conn, o.Header)
+		if s.opts.stats != nil {
+			ss.ctx = call.begin(ss.ctx, s.opts.stats, conn, desc.ClientStreams, desc.ServerStreams)
+		}
+		err := s.runStream(ss, desc, impl)
+		ss.finish(err)
+		call.end(err)
+	})
+	return nil
+}
+
+// runStream calls the handler.
+func (s *Server) runStream(ss *serverStream, desc *grpc.StreamDesc, impl any) (err error) {
+	defer recovered(&err)
+	handler := desc.Handler
+	info := &grpc.StreamServerInfo{FullMethod: ss.call.method, IsClientStream: desc.ClientStreams, IsServerStream: desc.ServerStreams}
+	for i := len(s.opts.streamServer) - 1; i >= 0; i-- {
+		inner := handler
+		handler = func(srv any, stream grpc.ServerStream) error { return s.opts.streamServer[i](srv, stream, info, inner) }
+	}
+	return handler(impl, ss)
+}
+
+// unaryAsStream is a unary method for a client that calls it as a stream, as grpc-go's may.
+func unaryAsStream(m *grpc.MethodDesc, s *Server) *grpc.StreamDesc {
+	return &grpc.StreamDesc{StreamName: m.MethodName, Handler: func(impl any, ss grpc.ServerStream) error {
+		res, err := m.Handler(impl, ss.Context(), ss.RecvMsg, chainUnary(s.opts.unaryServer))
+		if err != nil {
+			return err
+		}
+		return ss.SendMsg(res)
+	}}
+}
+
+// finish ends the stream after its handler.
+func (ss *serverStream) finish(err error) {
+	c := ss.call
+	c.mu.Lock()
+	first := !c.sent
+	c.sent = true
+	header, trailer := c.header, c.trailer
+	c.mu.Unlock()
+	if first && len(header) > 0 {
+		_ = ss.writeHeader(header)
+	}
+	end := wire.End{Status: toWire(statusOf(err))}
+	if md, tooLong := pairs(nil, trailer); tooLong == nil {
+		end.Trailer = md
+	} else if err == nil {
+		end.Status = toWire(statusOf(tooLong))
+	}
+	s := ss.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.push(wire.Content{Kind: wire.KindStatus, End: end})
+		s.in.messages, s.in.early = nil, nil
+		if s.in.ended == nil {
+			s.in.ended = io.EOF
+		}
+		s.leave()
+	}
+}
+
+// writeHeader sends the header.
+func (ss *serverStream) writeHeader(md metadata.MD) error {
+	list, err := pairs(nil, md)
+	if err != nil {
+		return err
+	}
+	return ss.s.write(wire.Content{Kind: wire.KindHeader, Header: list})
+}
+
+// SetHeader implements grpc.ServerStream.
+func (ss *serverStream) SetHeader(md metadata.MD) error { return ss.call.SetHeader(md) }
+
+// SendHeader implements grpc.ServerStream.
+func (ss *serverStream) SendHeader(md metadata.MD) error { return ss.call.SendHeader(md) }
+
+// SetTrailer implements grpc.ServerStream.
+func (ss *serverStream) SetTrailer(md metadata.MD) { _ = ss.call.SetTrailer(md) }
+
+// Context implements grpc.ServerStream.
+func (ss *serverStream) Context() context.Context { return ss.ctx }
+
+// SendMsg implements grpc.ServerStream.
+func (ss *serverStream) SendMsg(m any) error {
+	if err := ss.call.SendHeader(nil); err != nil && !errors.Is(err, errHeaderSent) {
+		return err
+	}
+	p, err := ss.code.pack(nil, m, ss.srv.opts.send)
+	if err != nil {
+		return err
+	}
+	if err := ss.s.send(ss.ctx, &p); err != nil {
+		return failure(err)
+	}
+	ss.call.outPayload(m, &p)
+	return nil
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (ss *serverStream) RecvMsg(m any) error {
+	p, err := ss.s.next(ss.ctx)
+	if err != nil {
+		return err
+	}
+	if err := ss.code.as(&p.layout); err != nil {
+		return err
+	}
+	if err := ss.code.unpack(&p, m, ss.srv.opts.recv); err != nil {
+		return err
+	}
+	ss.call.inPayload(m, &p)
+	return nil
+}

@@ -1,0 +1,391 @@
+package grpcrdma
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
+)
+
+// A stream is one end of a gRPC stream.
+//
+// Each end lets the other send a window of bytes, which it opens again as messages are read. A message may be
+// longer than that: it is sent when openEnough of the window is open. So what waits at an end that does not
+// read is bounded by the window and one message.
+type stream struct {
+	link *link
+	id   streamID
+	bell chan struct{} // has room for one: something that recv waits for has happened
+	open chan struct{} // has room for one: the window has been opened
+
+	sending sync.Mutex // held by SendMsg, one at a time
+
+	mu     sync.Mutex
+	in     inbound
+	credit int    // bytes that may be sent
+	seq    uint64 // of the next frame that is sent
+	nextIn uint64 // of the next that is taken
+	over   bool   // nothing is sent or taken any more
+	cancel context.CancelCauseFunc
+}
+
+// inbound is what has arrived.
+type inbound struct {
+	early     map[uint64]arrival // frames that have overtaken others, by seq
+	messages  []packed           // not read
+	bytes     int                // in messages and early
+	owed      int                // bytes read, and not granted again
+	granted   int                // the window
+	header    metadata.MD
+	hasHeader bool
+	trailer   metadata.MD
+	ended     error // how the messages end: io.EOF, or the status; nil: there may be more
+}
+
+// An arrival is a frame and its items.
+type arrival struct {
+	frame wire.Frame
+	items [][]byte
+}
+
+// openEnough is how much of the window is open for a message of any length, in bytes.
+const openEnough = leastWindow / 2
+
+// directMin is how many bytes a message has that does not go with others, beside one with items.
+const directMin = 64 << 10
+
+// messageCost is what a message counts in a window beside its bytes.
+const messageCost = 32
+
+// maxEarlyFrames bounds the frames that wait for an earlier one, of a stream.
+const maxEarlyFrames = 1024
+
+func newStream(l *link, id streamID) *stream {
+	return &stream{
+		link: l, id: id, bell: make(chan struct{}, 1), open: make(chan struct{}, 1), credit: leastWindow,
+		in: inbound{granted: leastWindow},
+	}
+}
+
+func ring(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// ---- what arrives
+
+// take takes a frame of the stream.
+func (s *stream) take(f *wire.Frame, items [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.over:
+	case f.Content.Kind == wire.KindGrant:
+		s.credit = min(s.credit+int(f.Content.Bytes), maxCredit)
+		ring(s.open)
+	case f.Content.Kind == wire.KindCancel:
+		s.end(status.Error(codes.Canceled, "the stream has been canceled"))
+	case !s.counts(f, items):
+		s.breaks("it sends more than the window of a stream has room for")
+	case f.Seq != s.nextIn:
+		s.keep(f, items)
+	default:
+		s.apply(f, items)
+		for !s.over {
+			a, ok := s.in.early[s.nextIn]
+			if !ok {
+				break
+			}
+			delete(s.in.early, s.nextIn)
+			s.apply(&a.frame, a.items)
+		}
+	}
+}
+
+const maxCredit = 1 << 30
+
+// counts adds a message to those that wait, if there is room.
+func (s *stream) counts(f *wire.Frame, items [][]byte) bool {
+	if f.Content.Kind != wire.KindMessage {
+		return true
+	}
+	n := len(f.Content.Message.Body) + sumOf(items) + messageCost
+	in := &s.in
+	waiting := in.bytes + in.owed
+	if waiting+n > in.granted && waiting > in.granted-openEnough {
+		return false
+	}
+	in.bytes += n
+	return true
+}
+
+// keep keeps a frame that has come too early.
+func (s *stream) keep(f *wire.Frame, items [][]byte) {
+	in := &s.in
+	if _, twice := in.early[f.Seq]; twice || f.Seq < s.nextIn || len(in.early) == maxEarlyFrames {
+		s.breaks("frames of a stream that are out of order")
+		return
+	}
+	if in.early == nil {
+		in.early = make(map[uint64]arrival)
+	}
+	in.early[f.Seq] = arrival{*f, items}
+}
+
+// apply takes the next frame.
+func (s *stream) apply(f *wire.Frame, items [][]byte) {
+	s.nextIn++
+	in, c := &s.in, &f.Content
+	switch {
+	case in.ended != nil:
+		s.breaks("frames after the end of a stream")
+		return
+	case c.Kind == wire.KindMessage:
+		in.messages = append(in.messages, packed{layout: c.Message.Layout, body: c.Message.Body, items: items})
+	case c.Kind == wire.KindHeader && s.id.own && !in.hasHeader:
+		in.header, in.hasHeader = fromPairs(c.Header), true
+	case c.Kind == wire.KindHalfClose && !s.id.own:
+		in.ended = io.EOF
+	case c.Kind == wire.KindStatus && s.id.own:
+		in.trailer, in.hasHeader = fromPairs(c.End.Trailer), true
+		if in.ended = fromWire(&c.End.Status); in.ended == nil {
+			in.ended = io.EOF
+		}
+		s.leave()
+	default:
+		s.breaks("a frame that does not belong into a stream")
+		return
+	}
+	ring(s.bell)
+}
+
+// breaks ends a stream in which the other end has broken the protocol.
+func (s *stream) breaks(reason string) {
+	err := status.Error(codes.Internal, "grpcrdma: the peer broke the protocol: "+reason)
+	s.reset(err)
+}
+
+// reset ends the stream at both ends.
+func (s *stream) reset(err error) {
+	if s.over {
+		return
+	}
+	if s.id.own {
+		s.push(wire.Content{Kind: wire.KindCancel})
+	} else {
+		s.push(wire.Content{Kind: wire.KindStatus, End: wire.End{Status: toWire(statusOf(err))}})
+	}
+	s.end(err)
+}
+
+// end ends the stream at this end: what has arrived and was not read is void.
+func (s *stream) end(err error) {
+	if s.over {
+		return
+	}
+	in := &s.in
+	in.messages, in.early, in.bytes = nil, nil, 0
+	if in.ended == nil || in.ended == io.EOF && !s.id.own {
+		in.ended = err
+	}
+	in.hasHeader = true
+	s.leave()
+	if s.cancel != nil {
+		s.cancel(err)
+	}
+	ring(s.bell)
+	ring(s.open)
+}
+
+// leave has the stream forgotten: nothing is sent or taken any more.
+func (s *stream) leave() {
+	s.over = true
+	s.link.remove(s)
+	ring(s.open)
+}
+
+// fail ends the stream, as its connection has.
+func (s *stream) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(err)
+}
+
+// ---- reading
+
+// next returns the next message, after waiting for it.
+func (s *stream) next(ctx context.Context) (p packed, err error) {
+	for {
+		s.mu.Lock()
+		in := &s.in
+		switch {
+		case len(in.messages) > 0:
+			p = in.messages[0]
+			in.messages[0] = packed{}
+			if in.messages = in.messages[1:]; len(in.messages) == 0 {
+				in.messages = nil
+			}
+			s.grant(p.size() + messageCost)
+			s.mu.Unlock()
+			return p, nil
+		case in.ended != nil:
+			defer s.mu.Unlock()
+			return p, in.ended
+		}
+		s.mu.Unlock()
+		if err := s.wait(ctx, s.bell); err != nil {
+			return p, err
+		}
+	}
+}
+
+// wait waits for ch. The error is a status.
+func (s *stream) wait(ctx context.Context, ch <-chan struct{}) error {
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return s.canceled(ctx)
+	case <-s.link.conn.Done():
+		s.link.fail(s.link.conn.Err())
+		return nil // which has rung
+	}
+}
+
+// canceled ends the stream with its context.
+func (s *stream) canceled(ctx context.Context) error {
+	err := failure(ctx.Err())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.in.ended != nil && s.in.ended != io.EOF {
+		return s.in.ended // the reason why the context has ended
+	}
+	if s.id.own {
+		s.reset(err)
+	}
+	return err
+}
+
+// grant notes that n bytes have been read, and opens the window again once that is worth a frame.
+func (s *stream) grant(n int) {
+	in := &s.in
+	in.bytes -= n
+	in.owed += n
+	if more := s.link.end.cfg.window - in.granted; more > 0 { // the first message has been read: it is in use
+		in.owed += more
+		in.granted += more
+	}
+	if s.over || in.owed < in.granted/2 {
+		return
+	}
+	s.push(wire.Content{Kind: wire.KindGrant, Bytes: uint32(in.owed)})
+	in.owed = 0
+}
+
+// awaitHeader waits for the header of the other end.
+func (s *stream) awaitHeader(ctx context.Context) (metadata.MD, error) {
+	for {
+		s.mu.Lock()
+		ready, md, err := s.in.hasHeader, s.in.header, s.in.ended
+		if ready {
+			ring(s.bell) // which the reader may wait for, too
+			s.mu.Unlock()
+			if err == io.EOF || md != nil {
+				err = nil
+			}
+			return md, err
+		}
+		s.mu.Unlock()
+		if err := s.wait(ctx, s.bell); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ---- writing
+
+// push queues a frame. mu is held.
+func (s *stream) push(c wire.Content) {
+	f := wire.Frame{Id: s.id.id, Own: s.id.own, Content: c}
+	if c.Kind != wire.KindGrant && c.Kind != wire.KindCancel {
+		f.Seq = s.seq
+		s.seq++
+	}
+	s.link.out.push(&f)
+}
+
+// write queues a frame, unless the stream has ended.
+func (s *stream) write(c wire.Content) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return s.in.ended
+	}
+	s.push(c)
+	return nil
+}
+
+// send sends a message. It waits for the window, and until the other end has the items.
+func (s *stream) send(ctx context.Context, p *packed) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	n := p.size() + messageCost
+	for {
+		s.mu.Lock()
+		if s.over {
+			defer s.mu.Unlock()
+			return s.in.ended
+		}
+		full := s.link.out.full()
+		if s.credit >= min(n, openEnough) && full == nil {
+			break
+		}
+		s.mu.Unlock()
+		if full == nil {
+			full = s.open
+		}
+		if err := s.wait(ctx, full); err != nil {
+			return err
+		}
+	}
+	s.credit -= n
+	c := wire.Content{Kind: wire.KindMessage, Message: wire.Text{Layout: p.layout, Body: p.body}}
+	if len(p.items) == 0 && n < directMin {
+		s.push(c)
+		s.mu.Unlock()
+		return nil
+	}
+	f := wire.Frame{Id: s.id.id, Own: s.id.own, Seq: s.seq, Content: c}
+	s.seq++
+	s.mu.Unlock()
+	body := f.Append(xdr.AppendUint32(nil, 1))
+	var call rpc.Call
+	sendCall(&call, p.items, body)
+	// The other end takes the items whether the stream lives or not, so that giving up would save nothing
+	// and might cost the connection.
+	if err := s.link.conn.Call(context.WithoutCancel(ctx), &call); err != nil {
+		return s.unsent(err)
+	}
+	return nil
+}
+
+// unsent ends the stream after a message could not be sent.
+func (s *stream) unsent(err error) error {
+	err = failure(err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return s.in.ended
+	}
+	s.reset(err)
+	return err
+}
