@@ -347,13 +347,16 @@ type outbox struct {
 	n      int
 	busy   bool          // a goroutine sends
 	room   chan struct{} // closed when the frames have been taken
+	batch  uint64        // number of the call that takes the frames
+	done   uint64        // of the first call that has not returned
+	after  chan struct{} // closed when it has; nil: nobody waits
 }
 
 // outboxFull is how many bytes of frames wait before a stream has to wait with its next message.
 const outboxFull = 256 << 10
 
-// push queues a frame, which is marshalled at once, and has it sent soon.
-func (o *outbox) push(f *wire.Frame) {
+// push queues a frame, which is marshalled at once, and has it sent soon, by the call of that number.
+func (o *outbox) push(f *wire.Frame) (batch uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.frames = f.Append(o.frames)
@@ -362,6 +365,20 @@ func (o *outbox) push(f *wire.Frame) {
 		o.busy = true
 		go o.send()
 	}
+	return o.batch
+}
+
+// arrives returns a channel that is closed when the call of that number may have returned, or nil if it has.
+func (o *outbox) arrives(batch uint64) <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if batch < o.done {
+		return nil
+	}
+	if o.after == nil {
+		o.after = make(chan struct{})
+	}
+	return o.after
 }
 
 // full returns a channel that is closed when there may be room, or nil if there is some.
@@ -380,6 +397,10 @@ func (o *outbox) send() {
 	var body, spare []byte
 	for {
 		o.mu.Lock()
+		if o.done = o.batch; o.after != nil {
+			close(o.after)
+			o.after = nil
+		}
 		if o.n == 0 {
 			o.busy = false
 			o.mu.Unlock()
@@ -389,6 +410,7 @@ func (o *outbox) send() {
 		body = append(body, o.frames...)
 		o.frames, spare = spare[:0], o.frames
 		o.n = 0
+		o.batch++
 		close(o.room)
 		o.room = make(chan struct{})
 		o.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // A serverStream is the server's end of a stream: a grpc.ServerStream.
@@ -40,7 +41,7 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 		return unimplemented(o.Method, svc)
 	}
 	conn := st.link.conn
-	ctx, stop := withTimeout(ctx, o.Timeout)
+	ctx, stop := withTimeout(rpc.Aside(ctx), o.Timeout)
 	ctx, cancel := context.WithCancelCause(ctx)
 	st.mu.Lock()
 	st.cancel = cancel

@@ -32,6 +32,7 @@ type stream struct {
 	credit int    // bytes that may be sent
 	seq    uint64 // of the next frame that is sent
 	nextIn uint64 // of the next that is taken
+	opened uint64 // the call that opens the stream, if this end does
 	over   bool   // nothing is sent or taken any more
 	cancel context.CancelCauseFunc
 }
@@ -94,6 +95,12 @@ func (s *stream) take(f *wire.Frame, items [][]byte) {
 		ring(s.open)
 	case f.Content.Kind == wire.KindCancel:
 		s.end(status.Error(codes.Canceled, "the stream has been canceled"))
+	case f.Content.Kind == wire.KindReset:
+		err := fromWire(&f.Content.Reset.Status)
+		if err == nil {
+			err = status.Error(codes.Internal, "grpcrdma: the stream has been reset without a reason")
+		}
+		s.end(err)
 	case !s.counts(f, items):
 		s.breaks("it sends more than the window of a stream has room for")
 	case f.Seq != s.nextIn:
@@ -182,7 +189,7 @@ func (s *stream) reset(err error) {
 	if s.id.own {
 		s.push(wire.Content{Kind: wire.KindCancel})
 	} else {
-		s.push(wire.Content{Kind: wire.KindStatus, End: wire.End{Status: toWire(statusOf(err))}})
+		s.push(wire.Content{Kind: wire.KindReset, Reset: wire.End{Status: toWire(statusOf(err))}})
 	}
 	s.end(err)
 }
@@ -314,13 +321,13 @@ func (s *stream) awaitHeader(ctx context.Context) (metadata.MD, error) {
 // ---- writing
 
 // push queues a frame. mu is held.
-func (s *stream) push(c wire.Content) {
+func (s *stream) push(c wire.Content) (batch uint64) {
 	f := wire.Frame{Id: s.id.id, Own: s.id.own, Content: c}
-	if c.Kind != wire.KindGrant && c.Kind != wire.KindCancel {
+	if c.Kind < wire.KindGrant {
 		f.Seq = s.seq
 		s.seq++
 	}
-	s.link.out.push(&f)
+	return s.link.out.push(&f)
 }
 
 // write queues a frame, unless the stream has ended.
@@ -330,7 +337,10 @@ func (s *stream) write(c wire.Content) error {
 	if s.over {
 		return s.in.ended
 	}
-	s.push(c)
+	batch := s.push(c)
+	if c.Kind == wire.KindOpen {
+		s.opened = batch
+	}
 	return nil
 }
 
@@ -358,15 +368,29 @@ func (s *stream) send(ctx context.Context, p *packed) error {
 		}
 	}
 	s.credit -= n
-	c := wire.Content{Kind: wire.KindMessage, Message: wire.Text{Layout: p.layout, Body: p.body}}
-	if len(p.items) == 0 && n < directMin {
-		s.push(c)
-		s.mu.Unlock()
-		return nil
+	if len(p.items) > 0 || n >= directMin {
+		return s.direct(ctx, p)
 	}
+	s.push(wire.Content{Kind: wire.KindMessage, Message: wire.Text{Layout: p.layout, Body: p.body}})
+	s.mu.Unlock()
+	return nil
+}
+
+// direct makes a call with a message that is long, or has items. It returns when the other end has it, and
+// begins with mu held.
+func (s *stream) direct(ctx context.Context, p *packed) error {
+	c := wire.Content{Kind: wire.KindMessage, Message: wire.Text{Layout: p.layout, Body: p.body}}
 	f := wire.Frame{Id: s.id.id, Own: s.id.own, Seq: s.seq, Content: c}
 	s.seq++
 	s.mu.Unlock()
+	if s.id.own {
+		// It must not overtake the frame that makes the stream known.
+		for ch := s.link.out.arrives(s.opened); ch != nil; ch = s.link.out.arrives(s.opened) {
+			if err := s.wait(context.WithoutCancel(ctx), ch); err != nil {
+				return err
+			}
+		}
+	}
 	body := f.Append(xdr.AppendUint32(nil, 1))
 	var call rpc.Call
 	sendCall(&call, p.items, body)

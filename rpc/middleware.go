@@ -33,3 +33,20 @@ func ConnFromContext(ctx context.Context) Conn {
 // IsInline reports whether ctx is that of a handler which the program names Inline, or made from it:
 // its goroutine moves the connection, and must not wait.
 func IsInline(ctx context.Context) bool { return ctx.Value(origin.InlineKey{}) != nil }
+
+// Aside returns ctx for a goroutine that an Inline handler begins: it is not IsInline, and may wait.
+func Aside(ctx context.Context) context.Context {
+	if !IsInline(ctx) {
+		return ctx
+	}
+	return aside{ctx}
+}
+
+type aside struct{ context.Context }
+
+func (a aside) Value(key any) any {
+	if key == (origin.InlineKey{}) {
+		return nil
+	}
+	return a.Context.Value(key)
+}

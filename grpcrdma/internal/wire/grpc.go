@@ -115,7 +115,8 @@ const (
 	KindHalfClose Kind = 3
 	KindStatus    Kind = 4 // in the order of seq
 	KindGrant     Kind = 5
-	KindCancel    Kind = 6 // at once
+	KindCancel    Kind = 6
+	KindReset     Kind = 7 // at once
 )
 
 // String is the name in grpc.x, or the number of a value that has none.
@@ -135,13 +136,15 @@ func (v Kind) String() string {
 		return "GRANT"
 	case KindCancel:
 		return "CANCEL"
+	case KindReset:
+		return "RESET"
 	}
 	return "kind(" + strconv.Itoa(int(v)) + ")"
 }
 
 // Valid reports whether v is one of the constants.
 func (v Kind) Valid() bool {
-	return KindOpen <= v && v <= KindCancel
+	return KindOpen <= v && v <= KindReset
 }
 
 // Open is struct open.
@@ -170,6 +173,7 @@ type Content struct {
 	Header  Metadata // if Kind is KindHeader
 	Message Text     // if Kind is KindMessage: the next items of the call are its
 	End     End      // if Kind is KindStatus
+	Reset   End      // if Kind is KindReset: what was sent before, and has not been read, is void
 	Bytes   uint32   // if Kind is KindGrant: that may be sent, beyond those before
 }
 
@@ -997,6 +1001,8 @@ func (v *Content) Append(b []byte) []byte {
 		b = v.Message.Append(b)
 	case KindStatus:
 		b = v.End.Append(b)
+	case KindReset:
+		b = v.Reset.Append(b)
 	case KindGrant:
 		b = xdr.AppendUint32(b, v.Bytes)
 	}
@@ -1021,6 +1027,9 @@ func (v *Content) Decode(d *xdr.Decoder) {
 	case KindStatus:
 		*v = Content{Kind: v.Kind, End: v.End}
 		v.End.Decode(d)
+	case KindReset:
+		*v = Content{Kind: v.Kind, Reset: v.Reset}
+		v.Reset.Decode(d)
 	case KindGrant:
 		*v = Content{Kind: v.Kind, Bytes: v.Bytes}
 		v.Bytes = d.Uint32()
@@ -1055,6 +1064,10 @@ func (v *Content) Check() error {
 	case KindStatus:
 		if err := v.End.Check(); err != nil {
 			return xdr.InField("End", err)
+		}
+	case KindReset:
+		if err := v.Reset.Check(); err != nil {
+			return xdr.InField("Reset", err)
 		}
 	case KindGrant:
 
