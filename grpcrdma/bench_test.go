@@ -9,8 +9,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/interop"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
@@ -19,7 +19,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-type echo struct{ testgrpc.UnimplementedTestServiceServer }
+type echo struct {
+	testgrpc.UnimplementedTestServiceServer
+}
 
 func (echo) UnaryCall(_ context.Context, r *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 	return &testgrpc.SimpleResponse{Payload: r.Payload}, nil

@@ -132,14 +132,14 @@ func (cs *clientStream) SendMsg(m any) error {
 	if closed {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
 	}
-	p, err := cs.info.pack(nil, m, cs.info.send)
-	if err != nil {
+	p, fault, err := cs.s.sendMsg(cs.ctx, &cs.info.coding, m, cs.info.send)
+	switch {
+	case fault != nil:
 		cs.s.mu.Lock()
-		cs.s.reset(err)
+		cs.s.reset(fault)
 		cs.s.mu.Unlock()
-		return err
-	}
-	if cs.s.send(cs.ctx, &p) != nil {
+		return fault
+	case err != nil:
 		if !cs.desc.ClientStreams { // the caller reads nothing but by this call
 			return nil
 		}

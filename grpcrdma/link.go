@@ -2,6 +2,7 @@ package grpcrdma
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -343,8 +344,10 @@ type outbox struct {
 	link *link
 
 	mu     sync.Mutex
-	frames []byte // marshalled
+	frames []byte // marshalled, after four bytes for their number
 	n      int
+	spare  []byte        // memory for the next frames
+	call   rpc.Call      // of the goroutine that sends
 	busy   bool          // a goroutine sends
 	room   chan struct{} // closed when the frames have been taken
 	batch  uint64        // number of the call that takes the frames
@@ -359,6 +362,9 @@ const outboxFull = 256 << 10
 func (o *outbox) push(f *wire.Frame) (batch uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.n == 0 {
+		o.frames = append(o.frames[:0], 0, 0, 0, 0)
+	}
 	o.frames = f.Append(o.frames)
 	o.n++
 	if !o.busy {
@@ -393,8 +399,6 @@ func (o *outbox) full() <-chan struct{} {
 
 // send makes calls with all frames that there are, until there are no more.
 func (o *outbox) send() {
-	var call rpc.Call
-	var body, spare []byte
 	for {
 		o.mu.Lock()
 		if o.done = o.batch; o.after != nil {
@@ -403,23 +407,41 @@ func (o *outbox) send() {
 		}
 		if o.n == 0 {
 			o.busy = false
+			o.rest()
 			o.mu.Unlock()
 			return
 		}
-		body = xdr.AppendUint32(body[:0], uint32(o.n))
-		body = append(body, o.frames...)
-		o.frames, spare = spare[:0], o.frames
-		o.n = 0
+		body := o.frames
+		binary.BigEndian.PutUint32(body, uint32(o.n))
+		o.frames, o.n = o.spare[:0], 0
 		o.batch++
 		close(o.room)
 		o.room = make(chan struct{})
 		o.mu.Unlock()
 
-		sendCall(&call, nil, body)
-		if err := o.link.conn.Call(context.Background(), &call); err != nil {
+		sendCall(&o.call, nil, body)
+		if err := o.link.conn.Call(context.Background(), &o.call); err != nil {
 			o.fails(err)
 		}
+		o.spare = body
 	}
+}
+
+// maxRest bounds the memory that stays while nothing is sent, in bytes.
+const maxRest = 32 << 10
+
+// rest drops memory that a busy connection has. mu is held.
+func (o *outbox) rest() {
+	if cap(o.spare) > maxRest {
+		o.spare = nil
+	}
+	if cap(o.frames) > maxRest {
+		o.frames = nil
+	}
+	if cap(o.call.Args) > maxRest {
+		o.call.Args = nil
+	}
+	clear(o.call.ReadItems[:cap(o.call.ReadItems)])
 }
 
 // sendCall makes call one of SEND.

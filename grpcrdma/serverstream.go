@@ -1,6 +1,7 @@
 package grpcrdma
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -142,12 +143,9 @@ func (ss *serverStream) SendMsg(m any) error {
 	if err := ss.call.SendHeader(nil); err != nil && !errors.Is(err, errHeaderSent) {
 		return err
 	}
-	p, err := ss.code.pack(nil, m, ss.srv.opts.send)
-	if err != nil {
-		return err
-	}
-	if err := ss.s.send(ss.ctx, &p); err != nil {
-		return failure(err)
+	p, fault, err := ss.s.sendMsg(ss.ctx, &ss.code, m, ss.srv.opts.send)
+	if fault != nil || err != nil {
+		return cmp.Or(fault, failure(err))
 	}
 	ss.call.outPayload(m, &p)
 	return nil

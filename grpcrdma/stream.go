@@ -22,12 +22,13 @@ import (
 type stream struct {
 	link *link
 	id   streamID
-	bell chan struct{} // has room for one: something that recv waits for has happened
-	open chan struct{} // has room for one: the window has been opened
 
 	sending sync.Mutex // held by SendMsg, one at a time
+	scratch []byte     // for the body of a message that is sent
 
 	mu     sync.Mutex
+	inline bool          // mu is held by take, on the goroutine that moves the connection
+	waits  [3]rpc.Waiter // of those that wait; nil: none has
 	in     inbound
 	credit int    // bytes that may be sent
 	seq    uint64 // of the next frame that is sent
@@ -70,15 +71,25 @@ const maxEarlyFrames = 1024
 
 func newStream(l *link, id streamID) *stream {
 	return &stream{
-		link: l, id: id, bell: make(chan struct{}, 1), open: make(chan struct{}, 1), credit: leastWindow,
-		in: inbound{granted: leastWindow},
+		link: l, id: id, credit: leastWindow, in: inbound{granted: leastWindow},
 	}
 }
 
-func ring(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
+// A cause is what a goroutine waits for.
+type cause int
+
+const (
+	aMessage cause = iota // or the end
+	theHeader
+	theWindow
+)
+
+// wake wakes the goroutine that waits for one of these. mu is held.
+func (s *stream) wake(causes ...cause) {
+	for _, c := range causes {
+		if w := s.waits[c]; w != nil {
+			w.Wake(s.inline)
+		}
 	}
 }
 
@@ -88,11 +99,13 @@ func ring(ch chan struct{}) {
 func (s *stream) take(f *wire.Frame, items [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.inline = true
+	defer func() { s.inline = false }()
 	switch {
 	case s.over:
 	case f.Content.Kind == wire.KindGrant:
 		s.credit = min(s.credit+int(f.Content.Bytes), maxCredit)
-		ring(s.open)
+		s.wake(theWindow)
 	case f.Content.Kind == wire.KindCancel:
 		s.end(status.Error(codes.Canceled, "the stream has been canceled"))
 	case f.Content.Kind == wire.KindReset:
@@ -172,7 +185,10 @@ func (s *stream) apply(f *wire.Frame, items [][]byte) {
 		s.breaks("a frame that does not belong into a stream")
 		return
 	}
-	ring(s.bell)
+	s.wake(aMessage)
+	if in.hasHeader {
+		s.wake(theHeader)
+	}
 }
 
 // breaks ends a stream in which the other end has broken the protocol.
@@ -209,15 +225,14 @@ func (s *stream) end(err error) {
 	if s.cancel != nil {
 		s.cancel(err)
 	}
-	ring(s.bell)
-	ring(s.open)
+	s.wake(aMessage, theHeader)
 }
 
 // leave has the stream forgotten: nothing is sent or taken any more.
 func (s *stream) leave() {
 	s.over = true
 	s.link.remove(s)
-	ring(s.open)
+	s.wake(theWindow)
 }
 
 // fail ends the stream, as its connection has.
@@ -248,23 +263,42 @@ func (s *stream) next(ctx context.Context) (p packed, err error) {
 			defer s.mu.Unlock()
 			return p, in.ended
 		}
-		s.mu.Unlock()
-		if err := s.wait(ctx, s.bell); err != nil {
+		if err := s.wait(ctx, aMessage); err != nil {
 			return p, err
 		}
 	}
 }
 
-// wait waits for ch. The error is a status.
-func (s *stream) wait(ctx context.Context, ch <-chan struct{}) error {
+// wait waits until it is woken for one of these. It begins with mu held. The error is a status.
+func (s *stream) wait(ctx context.Context, c cause) error {
+	w := s.waits[c]
+	if w == nil {
+		w = s.link.conn.NewWaiter()
+		s.waits[c] = w
+	}
+	s.mu.Unlock()
+	err := w.Wait(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return s.canceled(ctx)
+	}
+	s.link.fail(err)
+	return nil // which has woken it
+}
+
+// waitFor waits for ch. The error is a status.
+func (s *stream) waitFor(ctx context.Context, ch <-chan struct{}) error {
 	select {
 	case <-ch:
 		return nil
 	case <-ctx.Done():
 		return s.canceled(ctx)
 	case <-s.link.conn.Done():
-		s.link.fail(s.link.conn.Err())
-		return nil // which has rung
+		err := s.link.conn.Err()
+		s.link.fail(err)
+		return lost(err)
 	}
 }
 
@@ -304,15 +338,13 @@ func (s *stream) awaitHeader(ctx context.Context) (metadata.MD, error) {
 		s.mu.Lock()
 		ready, md, err := s.in.hasHeader, s.in.header, s.in.ended
 		if ready {
-			ring(s.bell) // which the reader may wait for, too
 			s.mu.Unlock()
 			if err == io.EOF || md != nil {
 				err = nil
 			}
 			return md, err
 		}
-		s.mu.Unlock()
-		if err := s.wait(ctx, s.bell); err != nil {
+		if err := s.wait(ctx, theHeader); err != nil {
 			return nil, err
 		}
 	}
@@ -344,10 +376,26 @@ func (s *stream) write(c wire.Content) error {
 	return nil
 }
 
-// send sends a message. It waits for the window, and until the other end has the items.
-func (s *stream) send(ctx context.Context, p *packed) error {
+// maxScratch bounds the memory that a stream keeps for the next message, in bytes.
+const maxScratch = 2 << 10
+
+// sendMsg encodes a message and sends it. sent is what has been encoded, but for its body, which may change
+// again. A message that cannot be encoded is a fault of the caller's.
+func (s *stream) sendMsg(ctx context.Context, c *coding, m any, most int) (sent packed, fault, err error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
+	p, err := c.pack(s.scratch[:0], m, most)
+	if err != nil {
+		return p, err, nil
+	}
+	if cap(p.body) <= maxScratch {
+		s.scratch = p.body
+	}
+	return p, nil, s.send(ctx, &p)
+}
+
+// send sends a message. It waits for the window, and until the other end has the items.
+func (s *stream) send(ctx context.Context, p *packed) error {
 	n := p.size() + messageCost
 	for {
 		s.mu.Lock()
@@ -359,11 +407,14 @@ func (s *stream) send(ctx context.Context, p *packed) error {
 		if s.credit >= min(n, openEnough) && full == nil {
 			break
 		}
-		s.mu.Unlock()
 		if full == nil {
-			full = s.open
+			if err := s.wait(ctx, theWindow); err != nil {
+				return err
+			}
+			continue
 		}
-		if err := s.wait(ctx, full); err != nil {
+		s.mu.Unlock()
+		if err := s.waitFor(ctx, full); err != nil {
 			return err
 		}
 	}
@@ -386,7 +437,7 @@ func (s *stream) direct(ctx context.Context, p *packed) error {
 	if s.id.own {
 		// It must not overtake the frame that makes the stream known.
 		for ch := s.link.out.arrives(s.opened); ch != nil; ch = s.link.out.arrives(s.opened) {
-			if err := s.wait(context.WithoutCancel(ctx), ch); err != nil {
+			if err := s.waitFor(context.WithoutCancel(ctx), ch); err != nil {
 				return err
 			}
 		}

@@ -36,6 +36,9 @@ type Conn interface {
 	// section 6). It does nothing on a client's Conn.
 	AllowBackward(calls int)
 
+	// NewWaiter returns a Waiter of the connection.
+	NewWaiter() Waiter
+
 	// Info returns what the connection's set-up agreed on, and the credits granted.
 	Info() ConnInfo
 
@@ -64,4 +67,15 @@ type Conn interface {
 	// Close ends the connection at once. It does not wait: Done is closed when the adapter has
 	// released all memory.
 	Close() error
+}
+
+// A Waiter lets a goroutine wait for something that an Inline handler brings: the goroutine moves the connection
+// meanwhile, if no other does, so that none has to be woken for it. One goroutine at a time waits.
+type Waiter interface {
+	// Wait returns nil after Wake, be it called before or meanwhile; several calls of Wake count as one.
+	// Otherwise it returns the error of ctx, or that of the connection when it has ended.
+	Wait(ctx context.Context) error
+
+	// Wake never waits. inline says that it is called by an Inline handler of the connection.
+	Wake(inline bool)
 }

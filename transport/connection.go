@@ -48,6 +48,7 @@ type connection interface {
 	remote() net.Addr
 	addr() string // the peer's, for messages
 	connStats() rpc.ConnStats
+	newWaiter() rpc.Waiter
 	seen() *Conn // the connection as its users see it
 
 	// activity returns a number that changes when the peer shows that it is well: while calls

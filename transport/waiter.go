@@ -1,0 +1,84 @@
+package transport
+
+import (
+	"context"
+
+	"github.com/rpcrdma/rpcrdma/rpc"
+)
+
+// Goroutines that wait for what a call of the other end brings: see rpc.Waiter.
+
+// NewWaiter returns a Waiter of the connection: see [rpc.Conn].
+func (cn *Conn) NewWaiter() rpc.Waiter { return cn.c.newWaiter() }
+
+// An rdmaWaiter leads the connection while it waits, if no other goroutine does.
+type rdmaWaiter struct {
+	waiter
+	c     *conn
+	waits bool // guarded by the connection's state
+}
+
+func (c *conn) newWaiter() rpc.Waiter {
+	w := &rdmaWaiter{c: c}
+	w.Init(&w.waiter)
+	return w
+}
+
+func (w *rdmaWaiter) Wait(ctx context.Context) error {
+	w.setWaits(true)
+	err := w.c.await(ctx, &w.waiter)
+	if w.setWaits(false) {
+		return nil
+	}
+	if err == nil {
+		err = w.c.endErr()
+	}
+	return err
+}
+
+// setWaits notes whether a goroutine waits. At the end it reports whether it has been woken, once.
+func (w *rdmaWaiter) setWaits(waits bool) (woken bool) {
+	w.c.state.Lock()
+	defer w.c.state.Unlock()
+	if w.waits = waits; waits {
+		return false
+	}
+	woken, w.ready = w.ready, false
+	return woken
+}
+
+func (w *rdmaWaiter) Wake(inline bool) {
+	c := w.c
+	st := c.state.Lock()
+	w.ready = true
+	sleeps := st.baton.Leave(&w.waiter.Waiter)
+	leads := !sleeps && w.waits && !inline
+	c.state.Unlock()
+	switch {
+	case sleeps:
+		w.waiter.Wake(true)
+	case leads:
+		c.fc.Wake()
+	}
+}
+
+// A tcpWaiter waits alone: the connection has a goroutine that reads it.
+type tcpWaiter struct {
+	c    *tcpConn
+	bell chan struct{} // has room for one
+}
+
+func (c *tcpConn) newWaiter() rpc.Waiter { return &tcpWaiter{c, make(chan struct{}, 1)} }
+
+func (w *tcpWaiter) Wait(ctx context.Context) error {
+	select {
+	case <-w.bell:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.c.ended():
+		return w.c.endErr()
+	}
+}
+
+func (w *tcpWaiter) Wake(bool) { poke(w.bell) }
