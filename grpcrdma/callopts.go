@@ -91,10 +91,10 @@ func (c *callInfo) metadata(ctx context.Context, method string) (wire.Metadata, 
 // ended gives the caller what it has asked for.
 func (c *callInfo) ended(header, trailer metadata.MD, err error) {
 	for _, at := range c.header {
-		*at = header
+		*at = given(header)
 	}
 	for _, at := range c.trailer {
-		*at = trailer
+		*at = given(trailer)
 	}
 	for _, f := range c.onFinish {
 		f(err)

@@ -81,7 +81,7 @@ func (cc *ClientConn) over(c interface {
 }, close func() error) *ClientConn {
 	cc.caller, cc.close = c, close
 	cc.conn = func(ctx context.Context) (rpc.Conn, error) {
-		_, conn, err := c.OpenStream(ctx, new(rpc.Call))
+		_, conn, err := c.OpenStream(ctx, opening)
 		return conn, err
 	}
 	return cc
@@ -359,6 +359,9 @@ func (cc *ClientConn) connect(ctx context.Context, wait bool) (rpc.Conn, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if conn, err := cc.conn(ended); err == nil {
+		return conn, nil // which is there already, as a rule
+	}
 	if !wait {
 		short, cancel := context.WithTimeout(ctx, failFast)
 		defer cancel()
@@ -370,6 +373,16 @@ func (cc *ClientConn) connect(ctx context.Context, wait bool) (rpc.Conn, error) 
 	}
 	return cc.conn(ctx)
 }
+
+// opening is what connections are asked for.
+var opening = &rpc.Call{Prog: prog, Vers: vers}
+
+// ended is a context that has ended.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // failFast is how long a call waits for a connection that has been lost, unless it waits for ready.
 const failFast = time.Second

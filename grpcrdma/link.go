@@ -346,7 +346,6 @@ type outbox struct {
 	mu     sync.Mutex
 	frames []byte // marshalled, after four bytes for their number
 	n      int
-	spare  []byte        // memory for the next frames
 	call   rpc.Call      // of the goroutine that sends
 	busy   bool          // a goroutine sends
 	room   chan struct{} // closed when the frames have been taken
@@ -363,6 +362,9 @@ func (o *outbox) push(f *wire.Frame) (batch uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.n == 0 {
+		if o.frames == nil {
+			o.frames = *batches.Get().(*[]byte)
+		}
 		o.frames = append(o.frames[:0], 0, 0, 0, 0)
 	}
 	o.frames = f.Append(o.frames)
@@ -413,7 +415,7 @@ func (o *outbox) send() {
 		}
 		body := o.frames
 		binary.BigEndian.PutUint32(body, uint32(o.n))
-		o.frames, o.n = o.spare[:0], 0
+		o.frames, o.n = nil, 0
 		o.batch++
 		close(o.room)
 		o.room = make(chan struct{})
@@ -423,21 +425,18 @@ func (o *outbox) send() {
 		if err := o.link.conn.Call(context.Background(), &o.call); err != nil {
 			o.fails(err)
 		}
-		o.spare = body
+		batches.Put(&body)
 	}
 }
+
+// batches are memory for frames.
+var batches = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxRest bounds the memory that stays while nothing is sent, in bytes.
 const maxRest = 32 << 10
 
 // rest drops memory that a busy connection has. mu is held.
 func (o *outbox) rest() {
-	if cap(o.spare) > maxRest {
-		o.spare = nil
-	}
-	if cap(o.frames) > maxRest {
-		o.frames = nil
-	}
 	if cap(o.call.Args) > maxRest {
 		o.call.Args = nil
 	}

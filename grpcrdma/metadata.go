@@ -32,6 +32,14 @@ func pairs(b wire.Metadata, md metadata.MD) (wire.Metadata, error) {
 	return b, nil
 }
 
+// given is md, or empty metadata in place of none.
+func given(md metadata.MD) metadata.MD {
+	if md == nil {
+		return metadata.MD{}
+	}
+	return md
+}
+
 func validKey(k string) bool {
 	for i := range len(k) {
 		c := k[i]
@@ -42,8 +50,11 @@ func validKey(k string) bool {
 	return k != ""
 }
 
-// fromPairs reads metadata. It copies it.
+// fromPairs reads metadata. It copies it; nil: there is none.
 func fromPairs(list wire.Metadata) metadata.MD {
+	if len(list) == 0 {
+		return nil
+	}
 	md := make(metadata.MD, len(list))
 	for i := range list {
 		p := &list[i]

@@ -172,11 +172,11 @@ func (s *stream) apply(f *wire.Frame, items [][]byte) {
 	case c.Kind == wire.KindMessage:
 		in.messages = append(in.messages, packed{layout: c.Message.Layout, body: c.Message.Body, items: items})
 	case c.Kind == wire.KindHeader && s.id.own && !in.hasHeader:
-		in.header, in.hasHeader = fromPairs(c.Header), true
+		in.header, in.hasHeader = given(fromPairs(c.Header)), true
 	case c.Kind == wire.KindHalfClose && !s.id.own:
 		in.ended = io.EOF
 	case c.Kind == wire.KindStatus && s.id.own:
-		in.trailer, in.hasHeader = fromPairs(c.End.Trailer), true
+		in.trailer, in.hasHeader = given(fromPairs(c.End.Trailer)), true
 		if in.ended = fromWire(&c.End.Status); in.ended == nil {
 			in.ended = io.EOF
 		}
