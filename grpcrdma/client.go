@@ -276,7 +276,7 @@ func (u *unary) fetch(ctx context.Context, conn rpc.Conn, m *method, id uint64, 
 	defer u.cc.put(call)
 	t := wire.Ticket{Id: id, Offered: sizes}
 	call.Args = t.Append(call.Args)
-	offer(call, sizes, u.info.into)
+	offer(call, sizes, true, u.info.into)
 	if err := conn.Call(ctx, call); err != nil {
 		return err
 	}
@@ -312,19 +312,23 @@ func (m *method) offer(call *rpc.Call, info *callInfo) wire.Offers {
 	if last := m.sizes.Load(); last != nil {
 		want = *last
 	}
-	return offer(call, want, info.into)
+	return offer(call, want, false, info.into)
 }
 
-// offer gives call memory of these sizes, for which own is used as far as it goes, and returns how much there
-// is.
-func offer(call *rpc.Call, want wire.Offers, own [][]byte) wire.Offers {
-	if len(want) == 0 && len(own) == 0 {
+// offer gives call memory of these sizes, and returns how much there is. own is used as far as it goes; exact
+// says that the sizes are known, so that it has to be long enough.
+func offer(call *rpc.Call, want wire.Offers, exact bool, own [][]byte) wire.Offers {
+	n := len(want)
+	if !exact {
+		n = max(n, len(own))
+	}
+	if n == 0 {
 		return nil
 	}
-	offered := make(wire.Offers, 0, max(len(want), len(own)))
-	for i := range max(len(want), len(own)) {
+	offered := make(wire.Offers, 0, n)
+	for i := range n {
 		var b []byte
-		if i < len(own) && (i >= len(want) || len(own[i]) >= int(want[i])) {
+		if i < len(own) && (!exact || len(own[i]) >= int(want[i])) {
 			b = own[i]
 		} else {
 			b = make([]byte, want[i])
