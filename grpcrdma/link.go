@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -77,6 +78,16 @@ func (e *endpoint) forget(l *link) {
 	delete(e.links, l.conn)
 	e.mu.Unlock()
 	l.fail(l.conn.Err())
+}
+
+// flush waits until what streams have sent has arrived.
+func (e *endpoint) flush() {
+	e.mu.Lock()
+	links := slices.Collect(maps.Values(e.links))
+	e.mu.Unlock()
+	for _, l := range links {
+		l.out.flush()
+	}
 }
 
 // ServeRPC executes a call of the program.
@@ -387,6 +398,19 @@ func (o *outbox) arrives(batch uint64) <-chan struct{} {
 		o.after = make(chan struct{})
 	}
 	return o.after
+}
+
+// flush waits until the frames that are queued have arrived, or the connection has ended.
+func (o *outbox) flush() {
+	o.mu.Lock()
+	last := o.batch
+	if o.n == 0 {
+		last--
+	}
+	o.mu.Unlock()
+	for ch := o.arrives(last); ch != nil; ch = o.arrives(last) {
+		<-ch
+	}
 }
 
 // full returns a channel that is closed when there may be room, or nil if there is some.

@@ -263,10 +263,13 @@ func FuzzJoin(f *testing.F) {
 		for i := range items {
 			items[i] = append(bytes.Clone(data), byte('0'+i))
 		}
-		got := newAll()
-		err := join(got, body, places, items)
 		whole, wantErr := splice(nil, body, gather(places, items))
 		want := newAll()
+		if panics(body) || panics(whole) {
+			t.Skip("protobuf panics at the key of a map entry that comes twice, the second time with another type (1.36.12)")
+		}
+		got := newAll()
+		err := join(got, body, places, items)
 		if wantErr == nil {
 			wantErr = proto.Unmarshal(whole, want)
 		}
@@ -277,4 +280,11 @@ func FuzzJoin(f *testing.F) {
 			t.Fatalf("join made\n%x\nand protobuf\n%x", marshal(t, got), marshal(t, want))
 		}
 	})
+}
+
+// panics reports whether protobuf itself does.
+func panics(b []byte) (yes bool) {
+	defer func() { yes = recover() != nil }()
+	_ = proto.Unmarshal(b, newAll())
+	return
 }

@@ -12,7 +12,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -34,8 +33,7 @@ type Server struct {
 
 	services map[string]*service
 
-	streams  sync.WaitGroup // handlers
-	draining atomic.Bool
+	running running
 
 	mine     sync.Once
 	server   *transport.Server // of Serve
@@ -151,7 +149,7 @@ func (s *Server) Serve(l *transport.Listener) error {
 	if err == nil {
 		err = t.Serve(l)
 	}
-	if s.draining.Load() && errors.Is(err, net.ErrClosed) {
+	if s.running.stopped() && errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return err
@@ -169,8 +167,9 @@ func (s *Server) ListenAndServe(ctx context.Context, p fabric.Provider, addr str
 // GracefulStop refuses further calls and streams, waits until the handlers have returned, and closes the
 // connections.
 func (s *Server) GracefulStop() {
-	s.draining.Store(true)
-	s.streams.Wait()
+	s.running.stop()
+	s.running.wait()
+	s.endpoint.flush()
 	if t, err := s.transport(); err == nil {
 		t.Shutdown(context.Background())
 	}
@@ -178,11 +177,66 @@ func (s *Server) GracefulStop() {
 
 // Stop closes all connections at once.
 func (s *Server) Stop() {
-	s.draining.Store(true)
+	s.running.stop()
 	if t, err := s.transport(); err == nil {
 		t.Close()
 	}
-	s.streams.Wait()
+	s.running.wait()
+}
+
+// running counts the handlers of streams, which the transport knows nothing of.
+type running struct {
+	mu   sync.Mutex
+	n    int
+	over bool          // no more are begun
+	idle chan struct{} // closed when the last one has returned; nil: nobody waits
+}
+
+// begin reports whether a handler may begin.
+func (r *running) begin() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.over {
+		r.n++
+	}
+	return !r.over
+}
+
+func (r *running) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.n--; r.n == 0 && r.idle != nil {
+		close(r.idle)
+		r.idle = nil
+	}
+}
+
+func (r *running) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+}
+
+func (r *running) stopped() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.over
+}
+
+// wait waits for the handlers, after stop.
+func (r *running) wait() {
+	r.mu.Lock()
+	var idle chan struct{}
+	if r.n > 0 {
+		if r.idle == nil {
+			r.idle = make(chan struct{})
+		}
+		idle = r.idle
+	}
+	r.mu.Unlock()
+	if idle != nil {
+		<-idle
+	}
 }
 
 // ---- calls
@@ -230,7 +284,7 @@ func withTimeout(ctx context.Context, left uint64) (context.Context, context.Can
 
 // unary has the handler of a call execute it.
 func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, in *packed, st *serverCall, out *packed) (err error) {
-	if s == nil || s.draining.Load() {
+	if s == nil || s.running.stopped() {
 		return s.unavailable(r.Method)
 	}
 	svc, name := s.lookup(r.Method)

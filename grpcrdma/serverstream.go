@@ -27,7 +27,7 @@ var _ grpc.ServerStream = (*serverStream)(nil)
 // serveStream begins the handler of a stream, on a goroutine of its own. The error is why
 // there is none. It runs on the goroutine that moves the connection.
 func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) error {
-	if s == nil || s.draining.Load() {
+	if s == nil {
 		return s.unavailable(o.Method)
 	}
 	svc, name := s.lookup(o.Method)
@@ -41,13 +41,17 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 	case desc.Handler == nil:
 		return unimplemented(o.Method, svc)
 	}
+	if !s.running.begin() {
+		return s.unavailable(o.Method)
+	}
 	conn := st.link.conn
 	ctx, stop := withTimeout(rpc.Aside(ctx), o.Timeout)
 	ctx, cancel := context.WithCancelCause(ctx)
 	st.mu.Lock()
 	st.cancel = cancel
 	st.mu.Unlock()
-	s.streams.Go(func() {
+	go func() {
+		defer s.running.end()
 		defer stop()
 		defer cancel(nil)
 		call := &serverCall{method: o.Method}
@@ -60,7 +64,7 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 		err := s.runStream(ss, desc, impl)
 		ss.finish(err)
 		call.end(err)
-	})
+	}()
 	return nil
 }
 

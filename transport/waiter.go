@@ -50,6 +50,10 @@ func (w *rdmaWaiter) setWaits(waits bool) (woken bool) {
 func (w *rdmaWaiter) Wake(inline bool) {
 	c := w.c
 	st := c.state.Lock()
+	if st.ended() { // which wakes all
+		c.state.Unlock()
+		return
+	}
 	w.ready = true
 	sleeps := st.baton.Leave(&w.waiter.Waiter)
 	leads := !sleeps && w.waits && !inline

@@ -1,0 +1,310 @@
+package grpcrdma_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/grpcrdma"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rpc"
+)
+
+// TestUnread: a stream that nobody reads holds no more than its window, and does not delay another one.
+func TestUnread(t *testing.T) {
+	const window = 128 << 10
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		var mu sync.Mutex
+		sent := 0
+		c, _ := client(t, p, addr, &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			r, err := s.Recv()
+			if err != nil {
+				return err
+			}
+			if r.ResponseType == 0 { // the other stream
+				if err := s.Send(&testgrpc.StreamingOutputCallResponse{}); err != nil {
+					return err
+				}
+				return echoStream(s)
+			}
+			for {
+				if err := s.Send(&testgrpc.StreamingOutputCallResponse{Payload: payload(int(r.ResponseParameters[0].Size))}); err != nil {
+					return err
+				}
+				mu.Lock()
+				sent += int(r.ResponseParameters[0].Size)
+				mu.Unlock()
+			}
+		}}, grpcrdma.Window(window))
+		for _, size := range []int{100, 3000, 20000, 200000} {
+			mu.Lock()
+			sent = 0
+			mu.Unlock()
+			ctx, cancel := context.WithCancel(t.Context())
+			unread, err := c.FullDuplexCall(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := unread.Send(&testgrpc.StreamingOutputCallRequest{
+				ResponseType: 1, ResponseParameters: []*testgrpc.ResponseParameters{{Size: int32(size)}},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			other, err := c.FullDuplexCall(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 200 {
+				if err := other.Send(&testgrpc.StreamingOutputCallRequest{Payload: payload(1000)}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := other.Recv(); err != nil && other.CloseSend() == nil {
+					t.Fatal(err)
+				}
+			}
+			mu.Lock()
+			if sent > window+2*size {
+				t.Errorf("messages of %d bytes: %d bytes are on their way, with a window of %d", size, sent, window)
+			}
+			mu.Unlock()
+			cancel()
+		}
+	})
+}
+
+// TestOrder: messages of all sizes from many goroutines, each with a stream, arrive as they were sent, while
+// unary calls go on.
+func TestOrder(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		c, _ := client(t, p, addr, &service{unary: echoes, duplex: echoStream})
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(i), 0))
+				if err := conversation(t.Context(), c, r, 60); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// conversation sends messages at random over a stream that echoes them, and reads what comes back.
+func conversation(ctx context.Context, c testgrpc.TestServiceClient, r *rand.Rand, messages int) error {
+	s, err := c.FullDuplexCall(ctx)
+	if err != nil {
+		return err
+	}
+	lengths := make(chan int, messages)
+	go func() {
+		defer close(lengths)
+		for i := range messages {
+			n := 8 + r.IntN(1<<(3+r.IntN(15)))
+			body := pattern(n)
+			binary.BigEndian.PutUint64(body, uint64(i))
+			if s.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: body}}) != nil {
+				return
+			}
+			lengths <- n
+		}
+		s.CloseSend()
+	}()
+	for i := 0; ; i++ {
+		m, err := s.Recv()
+		if err == io.EOF && i == messages {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+		want := pattern(<-lengths)
+		binary.BigEndian.PutUint64(want, uint64(i))
+		if !bytes.Equal(m.Payload.Body, want) {
+			return fmt.Errorf("message %d of %d bytes is not what was sent", i, len(want))
+		}
+	}
+}
+
+var soak = flag.Duration("soak", 3*time.Second, "how long TestCut cuts connections")
+
+// TestCut: while connections are cut, each message arrives once and in order, or its stream ends with
+// UNAVAILABLE.
+func TestCut(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		var mu sync.Mutex
+		conns := make(map[rpc.Conn]bool)
+		c, _ := client(t, p, addr, &service{unary: echoes, duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			mu.Lock()
+			conns[rpc.ConnFromContext(s.Context())] = true
+			mu.Unlock()
+			return echoStream(s)
+		}})
+		over := time.Now().Add(*soak)
+		var wg sync.WaitGroup
+		done, lost := 0, 0
+		count := func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				done++
+			case status.Code(err) == codes.Unavailable:
+				lost++
+			default:
+				t.Error(err)
+			}
+		}
+		for i := range 8 {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(i), 1))
+				for time.Now().Before(over) {
+					count(conversation(t.Context(), c, r, 20))
+				}
+			})
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(i), 2))
+				for time.Now().Before(over) {
+					body := pattern(8 << r.IntN(16))
+					m, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: body}})
+					if err == nil && !bytes.Equal(m.Payload.Body, body) {
+						t.Error("another message than was sent")
+					}
+					count(err)
+				}
+			})
+		}
+		for time.Now().Before(over) {
+			time.Sleep(*soak / 10)
+			mu.Lock()
+			for conn := range conns {
+				conn.Close()
+			}
+			clear(conns)
+			mu.Unlock()
+		}
+		wg.Wait()
+		if done == 0 || lost == 0 {
+			t.Errorf("%d calls and streams have ended well, and %d lost their connection", done, lost)
+		}
+	})
+}
+
+// TestIdleStreams: what streams cost that are open and have nothing to say.
+func TestIdleStreams(t *testing.T) {
+	const n = 10_000
+	c, _ := client(t, iwarp.New(iwarp.Config{}), "127.0.0.1:0", &service{duplex: echoStream})
+	before := inUse()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range n {
+		s, err := c.FullDuplexCall(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Send(&testgrpc.StreamingOutputCallRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { runtime.KeepAlive(s) })
+	}
+	each := (inUse() - before) / n
+	t.Logf("%d bytes for both ends of each", each)
+	if each > 16<<10 {
+		t.Errorf("a stream takes %d bytes at both ends together", each)
+	}
+}
+
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// TestFromServer: a server calls a service of its client, and has streams with it, over the client's
+// connection.
+func TestFromServer(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		srv := grpcrdma.NewServer()
+		ends := make(chan error, 1)
+		testgrpc.RegisterTestServiceServer(srv, &service{unary: func(ctx context.Context, r *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			back := testgrpc.NewTestServiceClient(srv.NewClientConn(rpc.ConnFromContext(ctx)))
+			go func() {
+				ends <- conversation(context.WithoutCancel(ctx), back, rand.New(rand.NewPCG(1, 1)), 50)
+			}()
+			return back.UnaryCall(ctx, r)
+		}})
+		own := grpcrdma.NewServer()
+		testgrpc.RegisterTestServiceServer(own, &service{unary: echoes, duplex: echoStream})
+		cc := serve(t, p, addr, srv, grpcrdma.WithServices(own))
+		body := pattern(100_000)
+		r, err := testgrpc.NewTestServiceClient(cc).UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: body}})
+		if err != nil || !bytes.Equal(r.Payload.Body, body) {
+			t.Errorf("got %v", err)
+		}
+		if err := <-ends; err != nil {
+			t.Errorf("the stream: %v", err)
+		}
+	})
+}
+
+// TestGracefulStop: the server waits for what it has begun, and refuses the rest.
+func TestGracefulStop(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		srv := grpcrdma.NewServer()
+		testgrpc.RegisterTestServiceServer(srv, &service{unary: echoes, duplex: echoStream})
+		c := testgrpc.NewTestServiceClient(serve(t, p, addr, srv))
+		s, err := c.FullDuplexCall(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		talk := func() error {
+			if err := s.Send(&testgrpc.StreamingOutputCallRequest{}); err != nil {
+				return err
+			}
+			_, err := s.Recv()
+			return err
+		}
+		if err := talk(); err != nil {
+			t.Fatal(err)
+		}
+		stopped := make(chan struct{})
+		go func() {
+			srv.GracefulStop()
+			close(stopped)
+		}()
+		for {
+			if _, err = c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}); err != nil {
+				break
+			}
+		}
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("a call: %v", err)
+		}
+		if err := talk(); err != nil {
+			t.Errorf("the stream: %v", err)
+		}
+		s.CloseSend()
+		if _, err := s.Recv(); err != io.EOF {
+			t.Errorf("the stream ended with %v", err)
+		}
+		<-stopped
+	})
+}
