@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
@@ -393,6 +394,27 @@ func TestLost(t *testing.T) {
 		}
 		if _, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.WaitForReady(true)); err != nil {
 			t.Errorf("the next call: %v", err)
+		}
+	})
+}
+
+// TestRaw: programs that do not know the types pass messages on, with their long fields.
+func TestRaw(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		_, cc := client(t, p, addr, &service{unary: echoes, duplex: echoStream})
+		m := &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: pattern(100_000)}, FillUsername: true}
+		b, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := grpcrdma.RawMessage(b)
+		var raw grpcrdma.RawMessage
+		var got testgrpc.SimpleResponse
+		if err := cc.Invoke(t.Context(), testgrpc.TestService_UnaryCall_FullMethodName, &sent, &raw); err != nil {
+			t.Fatal(err)
+		}
+		if err := proto.Unmarshal(raw, &got); err != nil || !bytes.Equal(got.Payload.Body, m.Payload.Body) {
+			t.Errorf("got another message: %v", err)
 		}
 	})
 }

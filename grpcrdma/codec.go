@@ -45,6 +45,11 @@ func (c *coding) as(l *wire.Layout) error {
 	return nil
 }
 
+// A RawMessage is a message of Protocol Buffers as it is marshalled, for programs that pass messages on and do
+// not know their types. Calls and streams take a *RawMessage in place of a message, at either end. It is sent
+// in one piece; one that is received has the fields in it that came beside it.
+type RawMessage []byte
+
 // messageOf returns v as a message of Protocol Buffers.
 func messageOf(v any) (proto.Message, bool) {
 	switch v := v.(type) {
@@ -59,7 +64,9 @@ func messageOf(v any) (proto.Message, bool) {
 // pack encodes v. The body is appended to b. Errors are statuses.
 func (c *coding) pack(b []byte, v any, max int) (p packed, err error) {
 	m, ok := messageOf(v)
-	switch {
+	switch raw, isRaw := v.(*RawMessage); {
+	case isRaw:
+		p.body = append(b, *raw...)
 	case c.codec != nil:
 		p.layout.Subtype = c.codec.Name()
 		var parts mem.BufferSlice
@@ -99,6 +106,17 @@ func (c *coding) unpack(p *packed, v any, max int) error {
 		if body, err = decompress(c.compressor, body, max); err != nil {
 			return err
 		}
+	}
+	if raw, ok := v.(*RawMessage); ok {
+		if len(p.layout.Places) != len(p.items) {
+			return status.Error(codes.Internal, errPlaces.Error())
+		}
+		whole, err := splice(nil, body, gather(p.layout.Places, p.items))
+		if err != nil {
+			return status.Error(codes.Internal, err.Error())
+		}
+		*raw = whole
+		return nil
 	}
 	if p.layout.Subtype != "" {
 		body = bytes.Clone(body) // a codec may keep it

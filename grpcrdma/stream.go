@@ -40,15 +40,16 @@ type stream struct {
 
 // inbound is what has arrived.
 type inbound struct {
-	early     map[uint64]arrival // frames that have overtaken others, by seq
-	messages  []packed           // not read
-	bytes     int                // in messages and early
-	owed      int                // bytes read, and not granted again
-	granted   int                // the window
-	header    metadata.MD
-	hasHeader bool
-	trailer   metadata.MD
-	ended     error // how the messages end: io.EOF, or the status; nil: there may be more
+	early      map[uint64]arrival // frames that have overtaken others, by seq
+	earlyBytes int
+	messages   []packed // not read
+	bytes      int      // in messages
+	owed       int      // bytes read, and not granted again
+	granted    int      // the window
+	header     metadata.MD
+	hasHeader  bool
+	trailer    metadata.MD
+	ended      error // how the messages end: io.EOF, or the status; nil: there may be more
 }
 
 // An arrival is a frame and its items.
@@ -114,8 +115,6 @@ func (s *stream) take(f *wire.Frame, items [][]byte) {
 			err = status.Error(codes.Internal, "grpcrdma: the stream has been reset without a reason")
 		}
 		s.end(err)
-	case !s.counts(f, items):
-		s.breaks("it sends more than the window of a stream has room for")
 	case f.Seq != s.nextIn:
 		s.keep(f, items)
 	default:
@@ -126,6 +125,7 @@ func (s *stream) take(f *wire.Frame, items [][]byte) {
 				break
 			}
 			delete(s.in.early, s.nextIn)
+			s.in.earlyBytes -= cost(&a.frame, a.items)
 			s.apply(&a.frame, a.items)
 		}
 	}
@@ -133,13 +133,17 @@ func (s *stream) take(f *wire.Frame, items [][]byte) {
 
 const maxCredit = 1 << 30
 
-// counts adds a message to those that wait, if there is room.
-func (s *stream) counts(f *wire.Frame, items [][]byte) bool {
+// cost is what a frame counts in the window.
+func cost(f *wire.Frame, items [][]byte) int {
 	if f.Content.Kind != wire.KindMessage {
-		return true
+		return 0
 	}
-	n := len(f.Content.Message.Body) + sumOf(items) + messageCost
-	in := &s.in
+	return len(f.Content.Message.Body) + sumOf(items) + messageCost
+}
+
+// counts adds a message of that cost to those that wait, if there is room. Messages count in the order of seq, as
+// the sender has counted them.
+func (in *inbound) counts(n int) bool {
 	waiting := in.bytes + in.owed
 	if waiting+n > in.granted && waiting > in.granted-openEnough {
 		return false
@@ -151,7 +155,7 @@ func (s *stream) counts(f *wire.Frame, items [][]byte) bool {
 // keep keeps a frame that has come too early.
 func (s *stream) keep(f *wire.Frame, items [][]byte) {
 	in := &s.in
-	if _, twice := in.early[f.Seq]; twice || f.Seq < s.nextIn || len(in.early) == maxEarlyFrames {
+	if _, twice := in.early[f.Seq]; twice || f.Seq < s.nextIn || len(in.early) == maxEarlyFrames || in.earlyBytes > in.granted {
 		s.breaks("frames of a stream that are out of order")
 		return
 	}
@@ -159,6 +163,7 @@ func (s *stream) keep(f *wire.Frame, items [][]byte) {
 		in.early = make(map[uint64]arrival)
 	}
 	in.early[f.Seq] = arrival{*f, items}
+	in.earlyBytes += cost(f, items)
 }
 
 // apply takes the next frame.
@@ -168,6 +173,9 @@ func (s *stream) apply(f *wire.Frame, items [][]byte) {
 	switch {
 	case in.ended != nil:
 		s.breaks("frames after the end of a stream")
+		return
+	case c.Kind == wire.KindMessage && !in.counts(cost(f, items)):
+		s.breaks("it sends more than the window of a stream has room for")
 		return
 	case c.Kind == wire.KindMessage:
 		in.messages = append(in.messages, packed{layout: c.Message.Layout, body: c.Message.Body, items: items})

@@ -110,6 +110,10 @@ func conversation(ctx context.Context, c testgrpc.TestServiceClient, r *rand.Ran
 		return err
 	}
 	lengths := make(chan int, messages)
+	defer func() {
+		for range lengths { // until the goroutine has ended
+		}
+	}()
 	go func() {
 		defer close(lengths)
 		for i := range messages {
