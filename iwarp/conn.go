@@ -356,6 +356,7 @@ func (c *Conn) endFirst(f *failure) {
 	t := c.tx.Lock()
 	silent := wasUp && t.lastWords(f)
 	t.dead = true
+	t.view = view{}
 	t.releaseBatch()
 	x := c.rx.Lock()
 	x.dead = true

@@ -226,6 +226,9 @@ func (q *queues) stalled(e *sqEntry, ord int) bool {
 	return e.flags&fabric.Fence != 0 && q.orq.len() > 0 || e.op == fabric.OpRead && q.orq.len() >= max(ord, 1)
 }
 
+// owes reports whether the peer has a Read that this end has not begun to answer, or not to the end.
+func (q *queues) owes() bool { return q.irqNext != q.irq.tail }
+
 // answered removes the Read Requests that this end has answered in full. Messages that the peer sends
 // after it has received a whole response must not find the request, even if the rest of the batch is
 // not written yet.

@@ -80,6 +80,7 @@ type sender struct {
 	dead   bool // for good
 	writer bool // the writer goroutine runs, and does all sending
 	b      *batch
+	view
 	next   uint64    // send queue entry to begin next
 	msn    [3]uint32 // of the next message on each queue
 	cur    message
@@ -208,7 +209,7 @@ func (c *Conn) endSending(f *failure) {
 func (t *sender) flush() (blocked bool, f *failure) {
 	for !t.dead {
 		if t.b == nil {
-			if !t.pending() {
+			if !t.look() {
 				return false, nil
 			}
 			t.b = t.c.p.getBatch()
@@ -237,15 +238,20 @@ func (t *sender) flush() (blocked bool, f *failure) {
 	return false, nil
 }
 
-// pending reports whether there may be something to send.
-func (t *sender) pending() bool {
-	if t.cur.active || t.nudge {
-		return true
-	}
+// A view is the queues as the sender has last seen them. The requests that it has yet to begin are
+// its own to read while tx is held: no other goroutine changes them.
+type view struct {
+	sq   ring[sqEntry]
+	sges ring[fabric.SGE]
+	owes bool // the peer has Reads to be answered
+}
+
+// look takes a view of the queues, and reports whether there may be something to send.
+func (t *sender) look() bool {
 	st := t.c.state.Lock()
-	more := t.next != st.sq.tail || st.irqNext != st.irq.tail
+	t.sq, t.sges, t.owes = st.sq, st.sges, st.owes()
 	t.c.state.Unlock()
-	return more
+	return t.next != t.sq.tail || t.owes || t.cur.active || t.nudge
 }
 
 // write writes the rest of b to the socket.
@@ -345,13 +351,12 @@ func (t *sender) build(b *batch) {
 		b.sqDone = t.next
 		return
 	}
-	var next lookahead
 	for t.local == nil {
 		if b.full() {
 			b.more = true
 			break
 		}
-		if !t.cur.active && !t.begin(b, &next) {
+		if !t.cur.active && !t.begin(b) {
 			break
 		}
 		t.segment(b)
@@ -369,43 +374,9 @@ func (t *sender) mayContinue(m *message) bool {
 	return true
 }
 
-// A lookahead has copies of the requests that follow the current one, so that begin takes the
-// lock once for several small messages.
-type lookahead struct {
-	list [8]struct {
-		e   sqEntry
-		sge fabric.SGE
-	}
-	n, at int
-}
-
-// look fills an empty lookahead with the requests after number i, as long as they depend on
-// nothing that may change.
-func (l *lookahead) look(q *queues, i uint64) {
-	l.n, l.at = 0, 0
-	for i++; i != q.sq.tail && l.n < len(l.list); i++ {
-		e := q.sq.at(i)
-		if e.op > fabric.OpWrite || e.nsge > 1 || e.flags&fabric.Fence != 0 {
-			return
-		}
-		to := &l.list[l.n]
-		to.e = *e
-		if e.nsge > 0 {
-			to.sge = *q.sges.at(e.sge)
-		}
-		l.n++
-	}
-}
-
 // begin makes the next message the current one. Requests that send nothing are executed on the
-// way. It returns false if no message can be begun now.
-func (t *sender) begin(b *batch, next *lookahead) bool {
-	if next.at < next.n {
-		l := &next.list[next.at]
-		next.at++
-		t.cur.sgl[0] = l.sge
-		return t.beginRequest(&l.e)
-	}
+// way. It returns false if no message of the view can be begun now.
+func (t *sender) begin(b *batch) bool {
 	if t.nudge {
 		// Before requests, which may be waiting for the peer.
 		t.nudge = false
@@ -415,43 +386,40 @@ func (t *sender) begin(b *batch, next *lookahead) bool {
 		m.rem, m.si, m.so, m.nsge = 0, 0, 0, 0
 		return true
 	}
-	st := t.c.state.Lock()
 	for {
-		send := t.next != st.sq.tail && !st.stalled(st.sq.at(t.next), t.ord)
-		if st.irqNext != st.irq.tail && (t.turn || !send) {
-			req := *st.irq.at(st.irqNext)
-			t.c.state.Unlock()
+		send := t.next != t.sq.tail && !t.stalled(t.sq.at(t.next))
+		if t.owes && (t.turn || !send) {
 			t.turn = false
-			return t.beginResponse(&req)
+			return t.beginResponse()
 		}
 		if !send {
-			t.c.state.Unlock()
 			return false
 		}
 		t.turn = true
-		e := *st.sq.at(t.next)
+		e := t.sq.at(t.next)
 		if e.op != fabric.OpBindMW && e.op != fabric.OpLocalInv {
-			for i := range int(e.nsge) {
-				t.cur.sgl[i] = *st.sges.at(e.sge + uint64(i))
-			}
-			next.look(&st.queues, t.next)
-			t.c.state.Unlock()
-			return t.beginRequest(&e)
+			return t.beginRequest(e)
 		}
 		if e.op == fabric.OpLocalInv && b.exposes {
 			// Memory to be invalidated may be in this batch. Its turn comes when the batch has left.
 			b.more = true
-			t.c.state.Unlock()
 			return false
 		}
-		t.c.state.Unlock()
-		if status := t.executeLocal(&e); status != fabric.WCSuccess {
+		if status := t.executeLocal(e); status != fabric.WCSuccess {
 			t.failRequest(status)
 			return false
 		}
 		t.next++
-		st = t.c.state.Lock()
 	}
+}
+
+// stalled reports whether a request has to wait for earlier Reads.
+func (t *sender) stalled(e *sqEntry) bool {
+	if e.flags&fabric.Fence == 0 && e.op != fabric.OpRead {
+		return false
+	}
+	defer t.c.state.Unlock()
+	return t.c.state.Lock().stalled(e, t.ord)
 }
 
 // executeLocal executes a request that sends nothing.
@@ -490,7 +458,7 @@ var sendOps = [2][2]rdmap.Opcode{
 	{rdmap.OpSendInv, rdmap.OpSendSEInv},
 }
 
-// beginRequest makes a request from the gather list already in t.cur, the current message.
+// beginRequest makes a request the current message.
 func (t *sender) beginRequest(e *sqEntry) bool {
 	m := &t.cur
 	if e.op == fabric.OpRead && t.ord == 0 {
@@ -498,6 +466,7 @@ func (t *sender) beginRequest(e *sqEntry) bool {
 		return false
 	}
 	for i := range int(e.nsge) {
+		m.sgl[i] = *t.sges.at(e.sge + uint64(i))
 		r, ok := t.c.stags.local(&m.sgl[i], e.op == fabric.OpRead)
 		if !ok {
 			clear(m.sgl[:e.nsge])
@@ -538,8 +507,11 @@ func (t *sender) beginRequest(e *sqEntry) bool {
 	return true
 }
 
-// beginResponse makes the response to a Read of the peer the current message.
-func (t *sender) beginResponse(req *rdmap.ReadRequest) bool {
+// beginResponse makes the response to the next Read of the peer the current message.
+func (t *sender) beginResponse() bool {
+	st := t.c.state.Lock()
+	req := *st.irq.at(st.irqNext)
+	t.c.state.Unlock()
 	m := &t.cur
 	m.sgl[0], m.ref[0] = fabric.SGE{}, ref{}
 	if req.Size > 0 {
@@ -652,6 +624,7 @@ func (t *sender) finish(b *batch) {
 		// not count any longer.
 		st := t.c.state.Lock()
 		st.irqNext++
+		t.owes = st.owes()
 		t.c.state.Unlock()
 		b.addResponse()
 		return
