@@ -198,14 +198,19 @@ func (c *Conn) alive() error {
 
 // Post implements fabric.Conn.
 func (c *Conn) Post(wrs []fabric.SendWR) error {
+	foreign := false
 	for i := range wrs {
-		if capability := checkWR(&wrs[i]); capability != "" {
+		capability, has := checkWR(&wrs[i])
+		if capability != "" {
 			return c.p.lacks(capability)
 		}
+		foreign = foreign || has
 	}
-	wrs, err := c.resolved(wrs)
-	if err != nil {
-		return err
+	if foreign {
+		var err error
+		if wrs, err = c.resolved(wrs); err != nil {
+			return err
+		}
 	}
 	st := c.state.Lock()
 	switch {
@@ -242,8 +247,9 @@ func (c *Conn) windowOf(wr *fabric.SendWR) *MW {
 	return nil
 }
 
-// checkWR returns what there is not of a request that can never be executed.
-func checkWR(wr *fabric.SendWR) (capability string) {
+// checkWR returns what there is not of a request that can never be executed, and whether it has
+// foreign memory.
+func checkWR(wr *fabric.SendWR) (capability string, foreign bool) {
 	most := 0
 	switch wr.Op {
 	case fabric.OpSend, fabric.OpSendInv, fabric.OpWrite:
@@ -252,19 +258,20 @@ func checkWR(wr *fabric.SendWR) (capability string) {
 		most = 1
 	case fabric.OpBindMW, fabric.OpLocalInv:
 	default:
-		return fmt.Sprintf("opcode %d", wr.Op)
+		return fmt.Sprintf("opcode %d", wr.Op), false
 	}
 	if len(wr.SGL) > most {
-		return fmt.Sprintf("list of %d SGEs with opcode %d", len(wr.SGL), wr.Op)
+		return fmt.Sprintf("list of %d SGEs with opcode %d", len(wr.SGL), wr.Op), false
 	}
 	n := uint64(0)
 	for i := range wr.SGL {
 		n += uint64(wr.SGL[i].Len())
+		foreign = foreign || wr.SGL[i].Foreign != nil
 	}
 	if n > math.MaxUint32 {
-		return "message of 4 GiB or more"
+		return "message of 4 GiB or more", false
 	}
-	return ""
+	return "", foreign
 }
 
 // PostRecv implements fabric.Conn.

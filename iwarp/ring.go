@@ -21,16 +21,22 @@ func (r *ring[T]) push() *T {
 	if r.len() == len(r.buf) {
 		r.grow()
 	}
+	e := r.at(r.tail)
 	r.tail++
-	return r.at(r.tail - 1)
+	return e
 }
 
-// drop removes the first n elements and clears them.
-func (r *ring[T]) drop(n int) {
+// pop removes the first element and clears it.
+func (r *ring[T]) pop() {
 	var zero T
+	*r.at(r.head) = zero
+	r.head++
+}
+
+// drop removes the first n elements.
+func (r *ring[T]) drop(n int) {
 	for range n {
-		*r.at(r.head) = zero
-		r.head++
+		r.pop()
 	}
 }
 

@@ -195,13 +195,14 @@ func (x *receiver) step() (empty bool, f *failure) {
 	x.iov = [2]iovec{}
 	x.stats.readv++
 	switch {
+	case err == nil && n == 0:
+		return false, x.eof()
+	case err == nil:
 	case err == errAgain:
 		x.stats.empty++
 		return true, nil
-	case err != nil:
+	default:
 		return false, &failure{err: fabric.ConnError{Remote: true, Cause: &BrokenError{"read", err}}}
-	case n == 0:
-		return false, x.eof()
 	}
 	x.stats.bytes += uint64(n)
 	if direct > 0 {
@@ -282,6 +283,9 @@ func (x *receiver) parse() *failure {
 	for {
 		switch x.phase {
 		case rxHeader:
+			if x.r == x.w {
+				return nil
+			}
 			if f := x.header(); f != nil || x.phase == rxHeader {
 				return f
 			}
@@ -542,13 +546,13 @@ func (x *receiver) send(h *ddp.Untagged) *failure {
 	if !x.placed {
 		return x.refuse(ddpUntagged(ddp.UntaggedNoBuffer), "Send without a receive posted")
 	}
-	sge := x.place
+	sge := &x.place
 	if uint64(x.pay) > uint64(len(sge.Buf))-uint64(h.MO) {
 		f := x.refuse(ddpUntagged(ddp.UntaggedMsgTooLong), "Send of more than the %d bytes of its receive", len(sge.Buf))
 		f.recv = fabric.WCLocLenErr
 		return f
 	}
-	r, ok := x.c.stags.local(&sge, true)
+	r, ok := x.c.stags.local(sge, true)
 	if !ok {
 		return x.localFault()
 	}
@@ -586,15 +590,17 @@ func (x *receiver) deliver() *failure {
 			return nil
 		}
 		x.msn[rdmap.QNSend]++
-		wc := fabric.WC{Len: x.sendGot}
 		if x.op.Invalidates() {
 			if f := x.remoteInvalidate(x.inv); f != nil {
 				return f
 			}
-			wc.WithInv, wc.InvalidatedKey = true, x.inv
 		}
 		st := x.c.state.Lock()
-		st.completeRecv(wc)
+		wc := st.completeRecv(fabric.WCSuccess)
+		wc.Len = x.sendGot
+		if x.op.Invalidates() {
+			wc.WithInv, wc.InvalidatedKey = true, x.inv
+		}
 		x.placeReceive(&st.queues)
 		x.c.state.Unlock()
 	}

@@ -121,19 +121,30 @@ type message struct {
 // kick starts sending what has been queued, unless another goroutine is already sending and
 // will send it.
 func (c *Conn) kick() {
-	c.txPending.Store(true)
-	c.drive()
+	t := c.tx.TryLock()
+	if t == nil {
+		c.txPending.Store(true)
+		t = c.announced()
+	}
+	c.drive(t)
 }
 
-// drive sends what kick announced. A holder of tx calls it after unlocking (unlockTx), so
-// that a kick that found tx locked is not lost.
-func (c *Conn) drive() {
-	for c.txPending.Load() {
-		t := c.tx.TryLock()
-		if t == nil {
-			return
-		}
+// announced locks tx, if that is free, for what a kick that found it locked has announced.
+func (c *Conn) announced() *sender {
+	if !c.txPending.Load() {
+		return nil
+	}
+	t := c.tx.TryLock()
+	if t != nil {
 		c.txPending.Store(false)
+	}
+	return t
+}
+
+// drive sends what can be sent, as long as it has tx. A holder of tx does so with what has been
+// announced meanwhile, after unlocking (unlockTx), so that no kick is lost.
+func (c *Conn) drive(t *sender) {
+	for ; t != nil; t = c.announced() {
 		f := t.pump()
 		c.tx.Unlock()
 		if f != nil {
@@ -145,7 +156,7 @@ func (c *Conn) drive() {
 
 func (c *Conn) unlockTx() {
 	c.tx.Unlock()
-	c.drive()
+	c.drive(c.announced())
 }
 
 // pump sends what can be sent.
@@ -265,7 +276,9 @@ func (t *sender) write(b *batch) (blocked bool, f *failure) {
 		st := t.c.state.Lock()
 		st.unsent, st.writing = true, true
 		t.c.state.Unlock()
-		t.c.spoke.Store(true)
+		if !t.c.spoke.Load() {
+			t.c.spoke.Store(true)
+		}
 	}
 	for b.pos < b.niov {
 		t.stats.writev++
@@ -563,9 +576,8 @@ func (t *sender) segment(b *batch) {
 	}
 	b.na = len(h)
 	crc, summed := t.payload(b, start, n)
-	pad := b.arena[b.na : b.na+mpa.Pad(ulpdu)]
-	clear(pad)
-	b.na += len(pad)
+	binary.BigEndian.PutUint32(b.arena[b.na:], 0) // the pad, or more
+	b.na += mpa.Pad(ulpdu)
 	if t.crc {
 		crc = mpa.UpdateCRC(crc, b.arena[summed:b.na])
 	}
