@@ -43,8 +43,8 @@ type exch struct {
 	idx           uint32
 	state         exchState
 
-	hdr    rpcrdma.Header // of the call: the chunks to use
-	rb     *recvBuf       // the receive buffer that Msg is in; nil when it is in Mem
+	hdr    *rpcrdma.Header // of the call: the chunks to use
+	rb     *recvBuf        // the receive buffer that Msg is in; nil when it is in Mem
 	covers uint64         // deferred replies, up to this one; see sendQueue
 	passed passed         // of a bridge without middleware
 

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -71,10 +72,10 @@ func (q *sendQueue) readDone() {
 // than its message is signaled: memory should not wait for another call.
 func (q *sendQueue) addReplies(list ...*exch) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	for _, x := range list {
 		q.addReply(x)
 	}
+	q.mu.Unlock()
 }
 
 // addReply queues a reply. The grant is written here, in the order in which replies leave: a reply
@@ -140,8 +141,7 @@ func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
 		q.mu.Lock()
 		q.flushing = false
 	}
-	q.mu.Unlock()
-	q.flush()
+	q.flushLocked()
 }
 
 // flush posts all that is pending. Requests that do not fit the adapter's queue stay, in order, for
@@ -150,44 +150,47 @@ func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
 // tries again.
 func (q *sendQueue) flush() {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.flushing {
-		q.again = true
-		return
-	}
-	for len(q.pending) > 0 {
+	q.flushLocked()
+}
+
+// flushLocked is flush by a goroutine that holds mu, which it releases.
+func (q *sendQueue) flushLocked() {
+	q.again = q.flushing
+	for len(q.pending) > 0 && !q.flushing {
 		batch := q.pending
 		q.pending = q.spare[:0]
 		q.flushing, q.again = true, false
 		q.mu.Unlock()
 
-		rest := batch
-		full := false
-		for len(rest) > 0 && !full {
-			n := min(len(rest), postBatch)
-			switch err := q.c.fc.Post(rest[:n]); err {
-			case nil:
-				rest = rest[n:]
-			case fabric.ErrQueueFull:
-				full = true
-			default:
-				rest = nil
-				q.c.breakOff(err)
-			}
-		}
+		rest := q.postAll(batch)
 
 		q.mu.Lock()
 		q.flushing = false
-		if full {
-			later := q.pending
-			q.pending = append(append([]fabric.SendWR(nil), rest...), later...)
-			q.spare = batch[:0]
-			if !q.again {
-				return
-			}
-			continue
+		if len(rest) > 0 {
+			q.pending = append(slices.Clone(rest), q.pending...)
 		}
 		clear(batch)
 		q.spare = batch[:0]
+		if len(rest) > 0 && !q.again {
+			break
+		}
 	}
+	q.mu.Unlock()
+}
+
+// postAll posts requests, and returns those that the adapter's queue has no room for.
+func (q *sendQueue) postAll(rest []fabric.SendWR) []fabric.SendWR {
+	for len(rest) > 0 {
+		n := min(len(rest), postBatch)
+		switch err := q.c.fc.Post(rest[:n]); err {
+		case nil:
+			rest = rest[n:]
+		case fabric.ErrQueueFull:
+			return rest
+		default:
+			q.c.breakOff(err)
+			return nil
+		}
+	}
+	return nil
 }
