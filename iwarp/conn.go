@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,7 +115,7 @@ type steps struct {
 
 func (p *Provider) newConn(attr fabric.ConnAttr, s *setup) *Conn {
 	c := &Conn{p: p, attr: attr, passive: s.passive}
-	if s.over != nil && runtime.GOMAXPROCS(0) > 1 {
+	if s.over != nil && p.polls.look() {
 		c.spinner = new(spin.Spinner)
 	}
 	c.steps = steps{c.waitStep, c.drainStep, c.writeStep, c.writer}

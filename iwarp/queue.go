@@ -141,7 +141,7 @@ func (q *queues) completeRecv(status fabric.WCStatus) *fabric.WC {
 	wc := q.cq.push()
 	wc.ID, wc.Status, wc.Op = q.rq.at(q.rq.head).ID, status, fabric.WCRecv
 	q.rq.pop()
-	q.waiter.cqn.Add(1)
+	q.waiter.cqn.Add(oneReceive + 1)
 	return wc
 }
 
@@ -160,7 +160,7 @@ func (q *queues) take(wc []fabric.WC) int {
 			q.sqUsed--
 		}
 	}
-	q.waiter.cqn.Add(-int32(n))
+	q.waiter.cqn.Add(-uint64(n))
 	if n < len(wc) && q.untold.n >= tellQuiet {
 		// Completions of requests before these have all been taken.
 		wc[n] = fabric.WC{ID: q.untold.id, Op: wcOpcode[q.untold.op]}

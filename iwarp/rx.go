@@ -130,7 +130,7 @@ func (c *Conn) progress(untilCompletion bool) (empty bool) {
 		if empty {
 			return true
 		}
-		if untilCompletion && c.cqn.Load() > 0 {
+		if untilCompletion && c.queued() {
 			return false
 		}
 	}

@@ -9,7 +9,7 @@ import (
 // spin waits as Wait does, over a stream that is read without system calls: by polling at first, where
 // that has been faster than parking.
 func (c *Conn) spin() {
-	start := time.Now()
+	start := c.p.now()
 	limit := c.spinner.Begin(c.received())
 	if limit == 0 {
 		c.park(c.steps.wait)
@@ -26,7 +26,7 @@ func (c *Conn) spin() {
 		}
 	}
 	if !c.wakeup.Load() {
-		c.spinner.End(c.received(), time.Since(start))
+		c.spinner.End(c.received(), c.p.now()-start)
 	}
 }
 
@@ -34,9 +34,17 @@ func (c *Conn) spin() {
 // those that have something to do: one processor is left to them, and where polling is mostly in vain, as on
 // many connections with a few calls each, hardly any goroutine polls.
 type polls struct {
+	procs atomic.Int32 // as GOMAXPROCS, which locks the scheduler
 	under atomic.Int32
 	vain  atomic.Int32 // excess of polls in vain, from 0 to maxVain
 	tries atomic.Uint32
+}
+
+// look looks how many processors there are.
+func (p *polls) look() (several bool) {
+	n := runtime.GOMAXPROCS(0)
+	p.procs.Store(int32(n))
+	return n > 1
 }
 
 const (
@@ -48,8 +56,7 @@ const (
 
 // enter reports whether another goroutine may poll.
 func (p *polls) enter() bool {
-	under := p.under.Add(1)
-	return int(under) < runtime.GOMAXPROCS(0) && (p.vain.Load() < mostlyVain || p.tries.Add(1)%seldom == 0)
+	return p.under.Add(1) < p.procs.Load() && (p.vain.Load() < mostlyVain || p.tries.Add(1)%seldom == 0)
 }
 
 // leave counts a poll, if there was one.
@@ -57,6 +64,7 @@ func (p *polls) leave(polled, found bool) {
 	p.under.Add(-1)
 	switch v := p.vain.Load(); {
 	case !polled:
+	case found && v == 0:
 	case found:
 		p.vain.Store(max(0, v-foundFor))
 	default:
@@ -64,11 +72,8 @@ func (p *polls) leave(polled, found bool) {
 	}
 }
 
-// received returns how many messages have been received.
-func (c *Conn) received() uint64 {
-	defer c.rx.Unlock()
-	return uint64(c.rx.Lock().msn[0])
-}
+// now returns the time since p was made.
+func (p *Provider) now() time.Duration { return time.Since(p.made) }
 
 const (
 	// A goroutine looks this often before it lets others of its process run, and does that this often
@@ -78,7 +83,7 @@ const (
 )
 
 // poll polls until Wait can return. It gives up after limit, and returns false.
-func (c *Conn) poll(start time.Time, limit time.Duration) bool {
+func (c *Conn) poll(start, limit time.Duration) bool {
 	for turn := 1; ; turn++ {
 		for range glances {
 			if c.ready() {
@@ -91,11 +96,12 @@ func (c *Conn) poll(start time.Time, limit time.Duration) bool {
 				c.progress(true)
 			}
 		}
-		if time.Since(start) > limit {
+		if c.p.now()-start > limit {
 			return false
 		}
 		runtime.Gosched()
 		if turn%turns == 0 {
+			c.p.polls.look()
 			yield()
 		}
 	}
