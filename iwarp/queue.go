@@ -234,6 +234,9 @@ func (q *queues) owes() bool { return q.irqNext != q.irq.tail }
 // after it has received a whole response must not find the request, even if the rest of the batch is
 // not written yet.
 func (q *queues) answered(b *batch) {
+	if b.nresp == 0 {
+		return
+	}
 	k := 0
 	for k < b.nresp && int(b.resp[k].end) <= b.pos {
 		q.irq.drop(int(b.resp[k].n))

@@ -18,12 +18,11 @@ func (r *ring[T]) at(i uint64) *T { return &r.buf[i&uint64(len(r.buf)-1)] }
 
 // push appends a zero element and returns it for the caller to fill.
 func (r *ring[T]) push() *T {
-	if r.len() == len(r.buf) {
+	if r.tail-r.head == uint64(len(r.buf)) {
 		r.grow()
 	}
-	e := r.at(r.tail)
 	r.tail++
-	return e
+	return &r.buf[(r.tail-1)&uint64(len(r.buf)-1)]
 }
 
 // pop removes the first element and clears it.

@@ -280,60 +280,69 @@ func (x *fpdu) refuse(cause rdmap.Cause, format string, args ...any) *failure {
 
 // parse processes the bytes in the stage.
 func (x *receiver) parse() *failure {
-	for {
-		switch x.phase {
-		case rxHeader:
-			if x.r == x.w {
-				return nil
-			}
+	for x.r < x.w || x.phase != rxHeader {
+		if x.phase == rxHeader {
 			if f := x.header(); f != nil || x.phase == rxHeader {
 				return f
 			}
-		case rxPayload:
-			if n := min(x.w-x.r, x.pay); n > 0 {
-				if f := x.stillMay(); f != nil {
-					return f
-				}
-				b := x.st[x.r : x.r+n]
-				if x.crc && !x.crcDone {
-					x.sum = mpa.UpdateCRC(x.sum, b)
-				}
-				copy(x.dst, b)
-				x.dst = x.dst[n:]
-				x.r += n
-				x.pay -= n
-			}
-			if x.pay > 0 {
-				return nil
-			}
-			x.phase = rxTrailer
-		case rxTrailer:
-			pad := mpa.Pad(x.ulpdu)
-			if x.w-x.r < pad+mpa.CRCLen {
-				return nil
-			}
-			if x.crc && !x.crcDone {
-				if mpa.UpdateCRC(x.sum, x.st[x.r:x.r+pad]) != mpa.CRC(x.st[x.r+pad:]) {
-					return violation(llpCause(mpa.CodeCRC), "CRC mismatch")
-				}
-			}
-			x.r += pad + mpa.CRCLen
-			x.phase = rxHeader
-			x.dst = nil
-			x.stats.fpdus++
-			if !x.heard {
-				x.heard = true
-				if x.c.held.Load() {
-					// RFC 5044 section 7.1.2: now the responder may send.
-					x.c.held.Store(false)
-					x.kick = true
-				}
-			}
-			if f := x.deliver(); f != nil {
+		}
+		if x.phase == rxPayload {
+			if f := x.payload(); f != nil || x.phase == rxPayload {
 				return f
 			}
 		}
+		if f := x.trailer(); f != nil || x.phase == rxTrailer {
+			return f
+		}
 	}
+	return nil
+}
+
+// payload places the payload of an FPDU, as far as it is there.
+func (x *receiver) payload() *failure {
+	if n := min(x.w-x.r, x.pay); n > 0 {
+		if f := x.stillMay(); f != nil {
+			return f
+		}
+		b := x.st[x.r : x.r+n]
+		if x.crc && !x.crcDone {
+			x.sum = mpa.UpdateCRC(x.sum, b)
+		}
+		copy(x.dst, b)
+		x.dst = x.dst[n:]
+		x.r += n
+		x.pay -= n
+	}
+	if x.pay == 0 {
+		x.phase = rxTrailer
+	}
+	return nil
+}
+
+// trailer ends an FPDU, if it is complete.
+func (x *receiver) trailer() *failure {
+	pad := mpa.Pad(x.ulpdu)
+	if x.w-x.r < pad+mpa.CRCLen {
+		return nil
+	}
+	if x.crc && !x.crcDone {
+		if mpa.UpdateCRC(x.sum, x.st[x.r:x.r+pad]) != mpa.CRC(x.st[x.r+pad:]) {
+			return violation(llpCause(mpa.CodeCRC), "CRC mismatch")
+		}
+	}
+	x.r += pad + mpa.CRCLen
+	x.phase = rxHeader
+	x.dst = nil
+	x.stats.fpdus++
+	if !x.heard {
+		x.heard = true
+		if x.c.held.Load() {
+			// RFC 5044 section 7.1.2: now the responder may send.
+			x.c.held.Store(false)
+			x.kick = true
+		}
+	}
+	return x.deliver()
 }
 
 // opNone is the empty FPDU that RFC 6581 section 4 allows as a Ready To Receive
@@ -384,15 +393,17 @@ func (x *receiver) header() *failure {
 			x.sum = mpa.UpdateCRC(0, b[:mpa.LengthLen+hlen])
 		}
 	}
-	x.hlen = copy(x.hdr[:hlen], b[mpa.LengthLen:])
+	x.hlen = hlen
 	x.pay = u - hlen
 	x.dst = nil
 	x.r += mpa.LengthLen + hlen
 	x.phase = rxPayload
 	x.gen = x.c.stags.gen.Load()
 	if hlen == ddp.TaggedLen {
+		copy(x.hdr[:], b[mpa.LengthLen:][:ddp.TaggedLen])
 		return x.tagged()
 	}
+	x.hdr = [ddp.UntaggedLen]byte(b[mpa.LengthLen:])
 	return x.untagged()
 }
 

@@ -111,9 +111,10 @@ type message struct {
 	qn       uint32
 	mo       uint32
 	rem      uint32 // bytes to go
-	si, so   int    // the next of them: element of sgl, and offset in it
+	si, so   int    // the next of them: element of the gather list, and offset in it
 	nsge     int
-	sgl      [MaxSendSGE]fabric.SGE
+	sge      uint64     // number of the first element in sender.sges
+	own      fabric.SGE // the only element, of a message that is no request's
 	ref      [MaxSendSGE]ref
 	control  [rdmap.ReadRequestLen]byte
 }
@@ -479,10 +480,8 @@ func (t *sender) beginRequest(e *sqEntry) bool {
 		return false
 	}
 	for i := range int(e.nsge) {
-		m.sgl[i] = *t.sges.at(e.sge + uint64(i))
-		r, ok := t.c.stags.local(&m.sgl[i], e.op == fabric.OpRead)
+		r, ok := t.c.stags.local(t.sges.at(e.sge+uint64(i)), e.op == fabric.OpRead)
 		if !ok {
-			clear(m.sgl[:e.nsge])
 			t.failRequest(fabric.WCLocProtErr)
 			return false
 		}
@@ -490,7 +489,7 @@ func (t *sender) beginRequest(e *sqEntry) bool {
 	}
 	m.active, m.response = true, false
 	m.stag, m.to, m.mo, m.qn = e.rkey, e.roff, 0, rdmap.QNSend
-	m.rem, m.si, m.so, m.nsge = e.n, 0, 0, int(e.nsge)
+	m.rem, m.si, m.so, m.nsge, m.sge = e.n, 0, 0, int(e.nsge), e.sge
 	switch e.op {
 	case fabric.OpWrite:
 		m.op = rdmap.OpWrite
@@ -500,7 +499,7 @@ func (t *sender) beginRequest(e *sqEntry) bool {
 			SinkSTag: sinkSTag(t.next), SinkTO: sinkTO(t.next), Size: e.n, SrcSTag: e.rkey, SrcTO: e.roff,
 		})
 		m.rem, m.nsge = rdmap.ReadRequestLen, 1
-		m.sgl[0], m.ref[0] = fabric.SGE{Buf: m.control[:]}, ref{}
+		m.own, m.ref[0] = fabric.SGE{Buf: m.control[:]}, ref{}
 		// The response may arrive as soon as the request is in the socket.
 		st := t.c.state.Lock()
 		*st.orq.push() = t.next
@@ -526,7 +525,7 @@ func (t *sender) beginResponse() bool {
 	req := *st.irq.at(st.irqNext)
 	t.c.state.Unlock()
 	m := &t.cur
-	m.sgl[0], m.ref[0] = fabric.SGE{}, ref{}
+	m.own, m.ref[0] = fabric.SGE{}, ref{}
 	if req.Size > 0 {
 		// The STag was valid when the request arrived, but the memory may have been revoked
 		// since. Bounds and rights cannot have changed, as a new use of the entry has a new
@@ -540,7 +539,7 @@ func (t *sender) beginResponse() bool {
 			}
 			return false
 		}
-		m.sgl[0], m.ref[0] = fabric.SGE{Buf: buf}, r
+		m.own, m.ref[0] = fabric.SGE{Buf: buf}, r
 	}
 	m.active, m.response = true, true
 	m.op, m.stag, m.to = rdmap.OpReadResponse, req.SinkSTag, req.SinkTO
@@ -591,6 +590,14 @@ func (t *sender) segment(b *batch) {
 	}
 }
 
+// gather returns the next element of the gather list of the current message.
+func (t *sender) gather() *fabric.SGE {
+	if m := &t.cur; m.op.IsSend() || m.op == rdmap.OpWrite {
+		return t.sges.at(m.sge + uint64(m.si))
+	}
+	return &t.cur.own
+}
+
 // payload appends the next n bytes of the message to b: up to copyMax bytes are copied into
 // the arena, more become elements of the iovec. The FPDU begins at start in the arena. crc
 // covers the arena up to summed and all bytes that were not copied.
@@ -598,7 +605,7 @@ func (t *sender) payload(b *batch, start, n int) (crc uint32, summed int) {
 	m := &t.cur
 	summed = start
 	for left := n; left > 0; {
-		buf := m.sgl[m.si].Buf[m.so:]
+		buf := t.gather().Buf[m.so:]
 		if len(buf) == 0 {
 			m.si, m.so = m.si+1, 0
 			continue
@@ -625,13 +632,13 @@ func (t *sender) payload(b *batch, start, n int) (crc uint32, summed int) {
 // finish removes the current message, which ends in b, from its queue.
 func (t *sender) finish(b *batch) {
 	m := &t.cur
-	clear(m.sgl[:m.nsge])
 	m.active = false
 	if m.nudge {
 		m.nudge = false
 		return
 	}
 	if m.response {
+		m.own.Buf = nil
 		// The peer may send another request as soon as this is in the socket, so this one must
 		// not count any longer.
 		st := t.c.state.Lock()
@@ -715,7 +722,10 @@ func (t *sender) releaseBatch() {
 		return
 	}
 	t.b = nil
-	clear(b.iov[:b.niov])
+	for i := range b.niov {
+		v := &b.iov[i]
+		*v = iovec{}
+	}
 	b.niov, b.pos, b.na, b.run, b.bytes = 0, 0, 0, 0, 0
 	b.blocked, b.more, b.exposes, b.nresp, b.sqDone = false, false, false, 0, 0
 	t.c.p.batches.Put(b)

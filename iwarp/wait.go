@@ -11,10 +11,10 @@ import (
 // sets parked before it looks at the rest, and others store what has happened before they unpark.
 type waiter struct {
 	cqn    atomic.Uint64 // length of the completion queue; in the upper half, the receives completed
-	over   atomic.Bool  // everything outstanding has been flushed
-	wakeup atomic.Bool  // Wake has been called
-	drain  atomic.Bool  // the end of the send queue is waited for
-	parked atomic.Bool  // a goroutine is parked on the socket and needs unpark for other events
+	over   atomic.Bool   // everything outstanding has been flushed
+	wakeup atomic.Bool   // Wake has been called
+	drain  atomic.Bool   // the end of the send queue is waited for
+	parked atomic.Bool   // a goroutine is parked on the socket and needs unpark for other events
 	wakes  atomic.Uint64
 }
 

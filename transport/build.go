@@ -402,11 +402,16 @@ func (s *slot) unexpose() {
 // giveBuffersBack gives the call's buffers back. Their exposure has ended.
 func (s *slot) giveBuffersBack() {
 	s.reply = nil
-	for _, b := range []**arena.Buffer{&s.long, &s.back, &s.pull.Mem} {
-		if *b != nil {
-			s.c.arena.Put(*b)
-			*b = nil
-		}
+	s.giveBufferBack(&s.long)
+	s.giveBufferBack(&s.back)
+	s.giveBufferBack(&s.pull.Mem)
+}
+
+// giveBufferBack gives a buffer back, if there is one.
+func (s *slot) giveBufferBack(b **arena.Buffer) {
+	if *b != nil {
+		s.c.arena.Put(*b)
+		*b = nil
 	}
 }
 

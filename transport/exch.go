@@ -45,8 +45,8 @@ type exch struct {
 
 	hdr    *rpcrdma.Header // of the call: the chunks to use
 	rb     *recvBuf        // the receive buffer that Msg is in; nil when it is in Mem
-	covers uint64         // deferred replies, up to this one; see sendQueue
-	passed passed         // of a bridge without middleware
+	covers uint64          // deferred replies, up to this one; see sendQueue
+	passed passed          // of a bridge without middleware
 
 	outgoing
 	lending lending
@@ -193,7 +193,11 @@ func (x *exch) release(taken bool) {
 	ln.acked = false
 	x.Msg = nil
 	clear(x.parts)
-	clear(x.sges)
+	if taken { // else a goroutine may be about to post it, in vain
+		for i := range x.sges {
+			x.sges[i].Buf = nil
+		}
+	}
 	x.settle(taken)
 }
 

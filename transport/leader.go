@@ -193,7 +193,6 @@ func (l *leader) doAsked() {
 func (l *leader) endPass() {
 	if len(l.replies) > 0 {
 		l.c.sends.addReplies(l.replies...)
-		clear(l.replies)
 		l.replies = l.replies[:0]
 	}
 	l.c.sends.flush()

@@ -169,7 +169,9 @@ func (q *sendQueue) flushLocked() {
 		if len(rest) > 0 {
 			q.pending = append(slices.Clone(rest), q.pending...)
 		}
-		clear(batch)
+		for i := range batch {
+			batch[i].SGL, batch[i].MW = nil, nil
+		}
 		q.spare = batch[:0]
 		if len(rest) > 0 && !q.again {
 			break
