@@ -211,28 +211,37 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 			return err
 		}
 	}
+	t := c.tx.TryLock()
 	st := c.state.Lock()
+	err := st.mayPost(len(wrs), c.attr.SendDepth)
+	if err == nil && len(wrs) > 0 {
+		for i := range wrs {
+			st.pushSend(&wrs[i], c.windowOf(&wrs[i]), false)
+		}
+		st.doorbells++
+	}
+	if t != nil {
+		t.view = st.view()
+	}
+	c.state.Unlock()
+	if t == nil {
+		t = c.announce()
+	}
+	c.drive(t)
+	return err
+}
+
+// mayPost is nil if n requests may be posted.
+func (st *state) mayPost(n, depth int) error {
 	switch {
 	case st.phase == phaseOver || st.quiet:
-		defer c.state.Unlock()
 		return st.connErr()
 	case st.phase != phaseUp:
-		c.state.Unlock()
 		return ErrNotConnected
-	case st.sqUsed+len(wrs) > c.attr.SendDepth:
+	case st.sqUsed+n > depth:
 		st.starved = true
-		c.state.Unlock()
 		return fabric.ErrQueueFull
-	case len(wrs) == 0:
-		c.state.Unlock()
-		return nil
 	}
-	for i := range wrs {
-		st.pushSend(&wrs[i], c.windowOf(&wrs[i]), false)
-	}
-	st.doorbells++
-	c.state.Unlock()
-	c.kick()
 	return nil
 }
 

@@ -105,29 +105,7 @@ const stageControl = 64
 // is set, until there is a completion. No lock may be held.
 func (c *Conn) progress(untilCompletion bool) (empty bool) {
 	for range rxBurst {
-		x := c.rx.Lock()
-		if x.dead {
-			c.rx.Unlock()
-			return true
-		}
-		if x.failed == nil {
-			empty, x.failed = x.step()
-		}
-		f := x.failed
-		if empty && x.r == x.w && x.phase == rxHeader {
-			x.releaseStage()
-		}
-		kick := x.kick
-		x.kick = false
-		c.rx.Unlock()
-		if kick {
-			c.kick()
-		}
-		if f != nil {
-			c.end(f)
-			return true
-		}
-		if empty {
+		if c.advance(c.rx.Lock()) {
 			return true
 		}
 		if untilCompletion && c.queued() {
@@ -135,6 +113,31 @@ func (c *Conn) progress(untilCompletion bool) (empty bool) {
 		}
 	}
 	return false
+}
+
+// advance reads once, processes what that returns, and unlocks rx.
+func (c *Conn) advance(x *receiver) (empty bool) {
+	if x.dead {
+		c.rx.Unlock()
+		return true
+	}
+	if x.failed == nil {
+		empty, x.failed = x.step()
+	}
+	f := x.failed
+	if empty && x.r == x.w && x.phase == rxHeader {
+		x.releaseStage()
+	}
+	kick := x.kick
+	x.kick = false
+	c.rx.Unlock()
+	if kick {
+		c.kick()
+	}
+	if f != nil {
+		c.end(f)
+	}
+	return empty || f != nil
 }
 
 // releaseStage gives the stage back.

@@ -121,16 +121,15 @@ type message struct {
 
 // kick starts sending what has been queued, unless another goroutine is already sending and
 // will send it.
-func (c *Conn) kick() {
-	t := c.tx.TryLock()
-	if t == nil {
-		c.txPending.Store(true)
-		t = c.announced()
-	}
-	c.drive(t)
+func (c *Conn) kick() { c.drive(c.announce()) }
+
+// announce has the holder of tx send what has been queued. Without one it locks tx.
+func (c *Conn) announce() *sender {
+	c.txPending.Store(true)
+	return c.announced()
 }
 
-// announced locks tx, if that is free, for what a kick that found it locked has announced.
+// announced locks tx, if that is free and something has been announced, and looks at the queues.
 func (c *Conn) announced() *sender {
 	if !c.txPending.Load() {
 		return nil
@@ -138,12 +137,13 @@ func (c *Conn) announced() *sender {
 	t := c.tx.TryLock()
 	if t != nil {
 		c.txPending.Store(false)
+		t.look()
 	}
 	return t
 }
 
 // drive sends what can be sent, as long as it has tx. A holder of tx does so with what has been
-// announced meanwhile, after unlocking (unlockTx), so that no kick is lost.
+// announced meanwhile, after unlocking (unlockTx), so that nothing that was announced is lost.
 func (c *Conn) drive(t *sender) {
 	for ; t != nil; t = c.announced() {
 		f := t.pump()
@@ -217,11 +217,11 @@ func (c *Conn) endSending(f *failure) {
 }
 
 // flush builds and writes batches until there is nothing to send or the socket is full, which
-// it reports.
+// it reports. The caller has looked at the queues, unless there is a batch.
 func (t *sender) flush() (blocked bool, f *failure) {
 	for !t.dead {
 		if t.b == nil {
-			if !t.look() {
+			if !t.more() {
 				return false, nil
 			}
 			t.b = t.c.p.getBatch()
@@ -246,6 +246,7 @@ func (t *sender) flush() (blocked bool, f *failure) {
 		if !more {
 			return false, nil
 		}
+		t.look()
 	}
 	return false, nil
 }
@@ -258,13 +259,14 @@ type view struct {
 	owes bool // the peer has Reads to be answered
 }
 
-// look takes a view of the queues, and reports whether there may be something to send.
-func (t *sender) look() bool {
-	st := t.c.state.Lock()
-	t.sq, t.sges, t.owes = st.sq, st.sges, st.owes()
+// look brings the view up to date.
+func (t *sender) look() {
+	t.view = t.c.state.Lock().view()
 	t.c.state.Unlock()
-	return t.next != t.sq.tail || t.owes || t.cur.active || t.nudge
 }
+
+// more reports whether there may be something to send.
+func (t *sender) more() bool { return t.next != t.sq.tail || t.owes || t.cur.active || t.nudge }
 
 // write writes the rest of b to the socket.
 func (t *sender) write(b *batch) (blocked bool, f *failure) {

@@ -61,7 +61,9 @@ func (c *Conn) Wait() error {
 	} else {
 		c.park(c.steps.wait)
 	}
-	c.wakeup.Store(false)
+	if c.wakeup.Load() {
+		c.wakeup.Store(false)
+	}
 	return c.readyErr()
 }
 
