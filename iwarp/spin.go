@@ -9,14 +9,17 @@ import (
 // spin waits as Wait does, over a stream that is read without system calls: by polling at first, where
 // that has been faster than parking.
 func (c *Conn) spin() {
-	start := c.p.now()
-	limit := c.spinner.Begin(c.received())
+	limit, counts := c.spinner.Begin(c.received()), c.spinner.Counts()
+	var start time.Duration
+	if counts {
+		start = c.p.now()
+	}
 	if limit == 0 {
 		c.park(c.steps.wait)
 	} else {
 		// A wait that parks for want of room says nothing of the two ways.
 		room := c.p.polls.enter()
-		found := room && c.poll(start, limit)
+		found := room && c.poll(limit)
 		c.p.polls.leave(room, found)
 		if !found {
 			c.park(c.steps.wait)
@@ -25,7 +28,7 @@ func (c *Conn) spin() {
 			return
 		}
 	}
-	if !c.wakeup.Load() {
+	if counts && !c.wakeup.Load() {
 		c.spinner.End(c.received(), c.p.now()-start)
 	}
 }
@@ -83,20 +86,24 @@ const (
 )
 
 // poll polls until Wait can return. It gives up after limit, and returns false.
-func (c *Conn) poll(start, limit time.Duration) bool {
+func (c *Conn) poll(limit time.Duration) bool {
+	var start time.Duration
 	for turn := 1; ; turn++ {
 		for range glances {
 			if c.ready() {
 				return true
 			}
-			x := c.rx.Lock()
-			look := !x.dead && x.sock.stream.Ready()
-			c.rx.Unlock()
-			if look {
-				c.progress(true)
+			if x := c.rx.Lock(); x.dead || !x.sock.stream.Ready() {
+				c.rx.Unlock()
+			} else {
+				c.advance(x)
 			}
 		}
-		if c.p.now()-start > limit {
+		now := c.p.now()
+		if turn == 1 {
+			start = now
+		}
+		if now-start > limit {
 			return false
 		}
 		runtime.Gosched()
