@@ -93,6 +93,7 @@ type state struct {
 	doorbells    uint64
 	unsent       bool       // a batch has not been written completely
 	writing      bool       // a batch is being written, and not accounted for yet
+	awaited      bool       // a goroutine waits for wrote
 	wrote        *sync.Cond // signaled when writing becomes false
 	queues
 }

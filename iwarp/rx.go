@@ -644,6 +644,7 @@ func (x *receiver) remoteInvalidate(stag uint32) *failure {
 	st := x.c.state.Lock()
 	busy := st.responding(stag)
 	for busy && st.writing {
+		st.awaited = true
 		st.wrote.Wait()
 		busy = st.responding(stag)
 	}

@@ -333,7 +333,10 @@ func (b *batch) mayLeave(t *table) bool {
 // stopWriting signals that no memory is being read.
 func (st *state) stopWriting() {
 	st.writing = false
-	st.wrote.Broadcast()
+	if st.awaited {
+		st.awaited = false
+		st.wrote.Broadcast()
+	}
 }
 
 // settle accounts for a batch that has been written.
