@@ -287,7 +287,7 @@ func (x *exch) post() {
 		return
 	}
 	x.state = exchReplying
-	c.sends.addReplies(x)
+	c.sends.addReply(x)
 	c.state.Unlock()
 	c.sends.post(nil, true)
 	c.arena.Drop()

@@ -191,11 +191,8 @@ func (l *leader) doAsked() {
 
 // endPass posts the messages gathered in this pass over completions, then wakes the callers.
 func (l *leader) endPass() {
-	if len(l.replies) > 0 {
-		l.c.sends.addReplies(l.replies...)
-		l.replies = l.replies[:0]
-	}
-	l.c.sends.flush()
+	l.c.sends.flush(l.replies...)
+	l.replies = l.replies[:0]
 	l.wakeAll()
 }
 
