@@ -105,7 +105,13 @@ const stageControl = 64
 // is set, until there is a completion. No lock may be held.
 func (c *Conn) progress(untilCompletion bool) (empty bool) {
 	for range rxBurst {
-		if c.advance(c.rx.Lock()) {
+		x := c.rx.Lock()
+		if x.idle() {
+			x.rest()
+			c.rx.Unlock()
+			return true
+		}
+		if c.advance(x) {
 			return true
 		}
 		if untilCompletion && c.queued() {
@@ -115,18 +121,24 @@ func (c *Conn) progress(untilCompletion bool) (empty bool) {
 	return false
 }
 
+// idle reports whether there is nothing to read.
+func (x *receiver) idle() bool { return x.dead || !x.sock.stream.Ready() }
+
+// rest gives the stage back, unless there are bytes in it or about to come.
+func (x *receiver) rest() {
+	if x.r == x.w && x.phase == rxHeader {
+		x.releaseStage()
+	}
+}
+
 // advance reads once, processes what that returns, and unlocks rx.
 func (c *Conn) advance(x *receiver) (empty bool) {
-	if x.dead {
-		c.rx.Unlock()
-		return true
-	}
 	if x.failed == nil {
 		empty, x.failed = x.step()
 	}
 	f := x.failed
-	if empty && x.r == x.w && x.phase == rxHeader {
-		x.releaseStage()
+	if empty {
+		x.rest()
 	}
 	kick := x.kick
 	x.kick = false

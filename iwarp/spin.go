@@ -93,7 +93,7 @@ func (c *Conn) poll(limit time.Duration) bool {
 			if c.ready() {
 				return true
 			}
-			if x := c.rx.Lock(); x.dead || !x.sock.stream.Ready() {
+			if x := c.rx.Lock(); x.idle() {
 				c.rx.Unlock()
 			} else {
 				c.advance(x)
