@@ -222,7 +222,7 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 		st.doorbells++
 	}
 	if t != nil {
-		t.view = st.view()
+		t.view.of(&st.queues)
 	}
 	c.state.Unlock()
 	if t == nil {

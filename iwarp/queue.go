@@ -227,9 +227,6 @@ func (q *queues) stalled(e *sqEntry, ord int) bool {
 	return e.flags&fabric.Fence != 0 && q.orq.len() > 0 || e.op == fabric.OpRead && q.orq.len() >= max(ord, 1)
 }
 
-// view is the queues as they are.
-func (q *queues) view() view { return view{q.sq, q.sges, q.owes()} }
-
 // owes reports whether the peer has a Read that this end has not begun to answer, or not to the end.
 func (q *queues) owes() bool { return q.irqNext != q.irq.tail }
 

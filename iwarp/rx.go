@@ -324,9 +324,11 @@ func (x *receiver) payload() *failure {
 			x.sum = mpa.UpdateCRC(x.sum, b)
 		}
 		copy(x.dst, b)
-		x.dst = x.dst[n:]
 		x.r += n
 		x.pay -= n
+		if x.pay > 0 {
+			x.dst = x.dst[n:]
+		}
 	}
 	if x.pay == 0 {
 		x.phase = rxTrailer

@@ -259,9 +259,12 @@ type view struct {
 	owes bool // the peer has Reads to be answered
 }
 
+// of makes v a view of q as it is.
+func (v *view) of(q *queues) { v.sq, v.sges, v.owes = q.sq, q.sges, q.owes() }
+
 // look brings the view up to date.
 func (t *sender) look() {
-	t.view = t.c.state.Lock().view()
+	t.view.of(&t.c.state.Lock().queues)
 	t.c.state.Unlock()
 }
 
@@ -406,16 +409,19 @@ func (t *sender) begin(b *batch) bool {
 		return true
 	}
 	for {
-		send := t.next != t.sq.tail && !t.stalled(t.sq.at(t.next))
-		if t.owes && (t.turn || !send) {
+		var e *sqEntry
+		if t.next != t.sq.tail {
+			e = t.sq.at(t.next)
+		}
+		stalled := e == nil || t.stalled(e)
+		if t.owes && (t.turn || stalled) {
 			t.turn = false
 			return t.beginResponse()
 		}
-		if !send {
+		if stalled {
 			return false
 		}
 		t.turn = true
-		e := t.sq.at(t.next)
 		if e.op != fabric.OpBindMW && e.op != fabric.OpLocalInv {
 			return t.beginRequest(e)
 		}
@@ -434,9 +440,11 @@ func (t *sender) begin(b *batch) bool {
 
 // stalled reports whether a request has to wait for earlier Reads.
 func (t *sender) stalled(e *sqEntry) bool {
-	if e.flags&fabric.Fence == 0 && e.op != fabric.OpRead {
-		return false
-	}
+	return (e.flags&fabric.Fence != 0 || e.op == fabric.OpRead) && t.awaitsReads(e)
+}
+
+// awaitsReads is stalled for a request that depends on Reads.
+func (t *sender) awaitsReads(e *sqEntry) bool {
 	defer t.c.state.Unlock()
 	return t.c.state.Lock().stalled(e, t.ord)
 }
