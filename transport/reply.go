@@ -190,7 +190,9 @@ func (x *exch) formInline(head, results []byte, inline, moved int) []byte {
 	if !inPlace {
 		copy(msg[first:], results)
 	}
-	origin.Splice(msg[first:], len(results), x.items[moved:])
+	if moved < len(x.items) {
+		origin.Splice(msg[first:], len(results), x.items[moved:])
+	}
 	copy(msg[x.base:], head)
 	rpcrdma.AppendHeader(buf[:0], &x.rh)
 	return msg
