@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,6 +93,7 @@ type state struct {
 	doorbells    uint64
 	unsent       bool       // a batch has not been written completely
 	writing      bool       // a batch is being written, and not accounted for yet
+	awaited      bool       // a goroutine waits for wrote
 	wrote        *sync.Cond // signaled when writing becomes false
 	queues
 }
@@ -116,7 +116,7 @@ type steps struct {
 
 func (p *Provider) newConn(attr fabric.ConnAttr, s *setup) *Conn {
 	c := &Conn{p: p, attr: attr, passive: s.passive}
-	if s.over != nil && runtime.GOMAXPROCS(0) > 1 {
+	if s.over != nil && p.polls.look() {
 		c.spinner = new(spin.Spinner)
 	}
 	c.steps = steps{c.waitStep, c.drainStep, c.writeStep, c.writer}
@@ -198,37 +198,51 @@ func (c *Conn) alive() error {
 
 // Post implements fabric.Conn.
 func (c *Conn) Post(wrs []fabric.SendWR) error {
+	foreign := false
 	for i := range wrs {
-		if capability := checkWR(&wrs[i]); capability != "" {
+		capability, has := checkWR(&wrs[i])
+		if capability != "" {
 			return c.p.lacks(capability)
 		}
+		foreign = foreign || has
 	}
-	wrs, err := c.resolved(wrs)
-	if err != nil {
-		return err
+	if foreign {
+		var err error
+		if wrs, err = c.resolved(wrs); err != nil {
+			return err
+		}
 	}
+	t := c.tx.TryLock()
 	st := c.state.Lock()
+	err := st.mayPost(len(wrs), c.attr.SendDepth)
+	if err == nil && len(wrs) > 0 {
+		for i := range wrs {
+			st.pushSend(&wrs[i], c.windowOf(&wrs[i]), false)
+		}
+		st.doorbells++
+	}
+	if t != nil {
+		t.view.of(&st.queues)
+	}
+	c.state.Unlock()
+	if t == nil {
+		t = c.announce()
+	}
+	c.drive(t)
+	return err
+}
+
+// mayPost is nil if n requests may be posted.
+func (st *state) mayPost(n, depth int) error {
 	switch {
 	case st.phase == phaseOver || st.quiet:
-		defer c.state.Unlock()
 		return st.connErr()
 	case st.phase != phaseUp:
-		c.state.Unlock()
 		return ErrNotConnected
-	case st.sqUsed+len(wrs) > c.attr.SendDepth:
+	case st.sqUsed+n > depth:
 		st.starved = true
-		c.state.Unlock()
 		return fabric.ErrQueueFull
-	case len(wrs) == 0:
-		c.state.Unlock()
-		return nil
 	}
-	for i := range wrs {
-		st.pushSend(&wrs[i], c.windowOf(&wrs[i]), false)
-	}
-	st.doorbells++
-	c.state.Unlock()
-	c.kick()
 	return nil
 }
 
@@ -242,8 +256,9 @@ func (c *Conn) windowOf(wr *fabric.SendWR) *MW {
 	return nil
 }
 
-// checkWR returns what there is not of a request that can never be executed.
-func checkWR(wr *fabric.SendWR) (capability string) {
+// checkWR returns what there is not of a request that can never be executed, and whether it has
+// foreign memory.
+func checkWR(wr *fabric.SendWR) (capability string, foreign bool) {
 	most := 0
 	switch wr.Op {
 	case fabric.OpSend, fabric.OpSendInv, fabric.OpWrite:
@@ -252,19 +267,20 @@ func checkWR(wr *fabric.SendWR) (capability string) {
 		most = 1
 	case fabric.OpBindMW, fabric.OpLocalInv:
 	default:
-		return fmt.Sprintf("opcode %d", wr.Op)
+		return fmt.Sprintf("opcode %d", wr.Op), false
 	}
 	if len(wr.SGL) > most {
-		return fmt.Sprintf("list of %d SGEs with opcode %d", len(wr.SGL), wr.Op)
+		return fmt.Sprintf("list of %d SGEs with opcode %d", len(wr.SGL), wr.Op), false
 	}
 	n := uint64(0)
 	for i := range wr.SGL {
 		n += uint64(wr.SGL[i].Len())
+		foreign = foreign || wr.SGL[i].Foreign != nil
 	}
 	if n > math.MaxUint32 {
-		return "message of 4 GiB or more"
+		return "message of 4 GiB or more", false
 	}
-	return ""
+	return "", foreign
 }
 
 // PostRecv implements fabric.Conn.
@@ -356,6 +372,7 @@ func (c *Conn) endFirst(f *failure) {
 	t := c.tx.Lock()
 	silent := wasUp && t.lastWords(f)
 	t.dead = true
+	t.view = view{}
 	t.releaseBatch()
 	x := c.rx.Lock()
 	x.dead = true

@@ -211,7 +211,7 @@ func TestLocalInvBehindResponse(t *testing.T) {
 	}
 	c.unlockTx()
 	pollUntil(t, c, "a full socket", func() bool { return c.Stats().Writers == 1 })
-	if c.cqn.Load() != 0 || !c.stags.names(seg.Handle) {
+	if c.queued() || !c.stags.names(seg.Handle) {
 		t.Fatal("the window was invalidated while the response was on its way")
 	}
 	got := make(chan []byte, 1)
@@ -275,8 +275,8 @@ func TestLocalInvFencesPlacing(t *testing.T) {
 			waits = bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".(*Conn).awaitRx"))
 		}
 	}
-	if c.stags.names(seg.Handle) || c.cqn.Load() != 0 {
-		t.Errorf("while bytes are being placed: the window is still named: %t, completions: %d", c.stags.names(seg.Handle), c.cqn.Load())
+	if c.stags.names(seg.Handle) || c.queued() {
+		t.Errorf("while bytes are being placed: the window is still named: %t, completions: %t", c.stags.names(seg.Handle), c.queued())
 	}
 	copy(place, garbage)
 	c.rx.Unlock()

@@ -66,18 +66,12 @@ func (t *entries) resolve(sge *fabric.SGE) bool {
 	return ok
 }
 
-// resolved returns requests without Foreigns: the same ones, as a rule.
+// resolved returns copies of requests, without Foreigns.
 func (c *Conn) resolved(wrs []fabric.SendWR) ([]fabric.SendWR, error) {
-	fresh := false
+	wrs = append([]fabric.SendWR(nil), wrs...)
 	for i := range wrs {
+		wrs[i].SGL = append([]fabric.SGE(nil), wrs[i].SGL...)
 		for j := range wrs[i].SGL {
-			if wrs[i].SGL[j].Foreign == nil {
-				continue
-			}
-			if !fresh {
-				wrs, fresh = append([]fabric.SendWR(nil), wrs...), true
-			}
-			wrs[i].SGL = append([]fabric.SGE(nil), wrs[i].SGL...)
 			ok := c.stags.entries.Lock().resolve(&wrs[i].SGL[j])
 			c.stags.entries.Unlock()
 			if !ok {

@@ -113,6 +113,7 @@ type Provider struct {
 	stages  sync.Pool // *stage
 	batches sync.Pool // *batch
 
+	made  time.Time
 	polls polls
 
 	listening lockorder.Value[listening]
@@ -130,7 +131,7 @@ type listening struct {
 
 // New returns a Provider. It holds nothing open until it is used.
 func New(cfg Config) *Provider {
-	p := &Provider{cfg: cfg}
+	p := &Provider{cfg: cfg, made: time.Now()}
 	p.listening.Init(lockorder.IwarpProvider)
 	return p
 }

@@ -75,10 +75,8 @@ type sqEntry struct {
 // pushSend appends a request, which binds mw if that is not nil.
 func (q *queues) pushSend(wr *fabric.SendWR, mw *MW, hidden bool) {
 	e := q.sq.push()
-	*e = sqEntry{
-		id: wr.ID, roff: wr.RemoteOffset, rkey: wr.RKey, op: wr.Op, flags: wr.Flags,
-		sge: q.sges.tail, nsge: uint8(len(wr.SGL)), mw: mw, hidden: hidden,
-	}
+	e.id, e.roff, e.rkey, e.op, e.flags = wr.ID, wr.RemoteOffset, wr.RKey, wr.Op, wr.Flags
+	e.sge, e.nsge, e.mw, e.hidden = q.sges.tail, uint8(len(wr.SGL)), mw, hidden
 	for i := range wr.SGL {
 		*q.sges.push() = wr.SGL[i]
 		e.n += uint32(len(wr.SGL[i].Buf))
@@ -135,32 +133,35 @@ func (q *queues) complete(status fabric.WCStatus) {
 		}
 	}
 	q.sges.drop(int(e.nsge))
-	q.sq.drop(1)
+	q.sq.pop()
 }
 
-// completeRecv removes the oldest receive.
-func (q *queues) completeRecv(wc fabric.WC) {
-	wc.ID = q.rq.at(q.rq.head).ID
-	wc.Op = fabric.WCRecv
-	q.rq.drop(1)
-	*q.cq.push() = wc
-	q.waiter.cqn.Add(1)
+// completeRecv removes the oldest receive, and returns its completion.
+func (q *queues) completeRecv(status fabric.WCStatus) *fabric.WC {
+	wc := q.cq.push()
+	wc.ID, wc.Status, wc.Op = q.rq.at(q.rq.head).ID, status, fabric.WCRecv
+	q.rq.pop()
+	q.waiter.cqn.Add(oneReceive + 1)
+	return wc
 }
 
 // take removes completions from the completion queue.
 func (q *queues) take(wc []fabric.WC) int {
 	n := min(len(wc), q.cq.len())
-	for i := range n {
-		wc[i] = *q.cq.at(q.cq.head + uint64(i))
+	if n == 0 {
+		return 0
+	}
+	for i := range wc[:n] {
+		wc[i] = *q.cq.at(q.cq.head)
+		q.cq.pop()
 		if wc[i].Op == fabric.WCRecv {
 			q.rqUsed--
 		} else {
 			q.sqUsed--
 		}
 	}
-	q.cq.drop(n)
-	q.waiter.cqn.Add(-int32(n))
-	if n > 0 && n < len(wc) && q.untold.n >= tellQuiet {
+	q.waiter.cqn.Add(-uint64(n))
+	if n < len(wc) && q.untold.n >= tellQuiet {
 		// Completions of requests before these have all been taken.
 		wc[n] = fabric.WC{ID: q.untold.id, Op: wcOpcode[q.untold.op]}
 		q.untold.n = 0
@@ -212,7 +213,7 @@ func (q *queues) flush(recv fabric.WCStatus) {
 		if recv == fabric.WCSuccess {
 			recv = fabric.WCFlushErr
 		}
-		q.completeRecv(fabric.WC{Status: recv})
+		q.completeRecv(recv)
 		recv = fabric.WCFlushErr
 	}
 	q.orq.drop(q.orq.len())
@@ -226,10 +227,16 @@ func (q *queues) stalled(e *sqEntry, ord int) bool {
 	return e.flags&fabric.Fence != 0 && q.orq.len() > 0 || e.op == fabric.OpRead && q.orq.len() >= max(ord, 1)
 }
 
+// owes reports whether the peer has a Read that this end has not begun to answer, or not to the end.
+func (q *queues) owes() bool { return q.irqNext != q.irq.tail }
+
 // answered removes the Read Requests that this end has answered in full. Messages that the peer sends
 // after it has received a whole response must not find the request, even if the rest of the batch is
 // not written yet.
 func (q *queues) answered(b *batch) {
+	if b.nresp == 0 {
+		return
+	}
 	k := 0
 	for k < b.nresp && int(b.resp[k].end) <= b.pos {
 		q.irq.drop(int(b.resp[k].n))

@@ -18,19 +18,24 @@ func (r *ring[T]) at(i uint64) *T { return &r.buf[i&uint64(len(r.buf)-1)] }
 
 // push appends a zero element and returns it for the caller to fill.
 func (r *ring[T]) push() *T {
-	if r.len() == len(r.buf) {
+	if r.tail-r.head == uint64(len(r.buf)) {
 		r.grow()
 	}
 	r.tail++
-	return r.at(r.tail - 1)
+	return &r.buf[(r.tail-1)&uint64(len(r.buf)-1)]
 }
 
-// drop removes the first n elements and clears them.
-func (r *ring[T]) drop(n int) {
+// pop removes the first element and clears it.
+func (r *ring[T]) pop() {
 	var zero T
+	*r.at(r.head) = zero
+	r.head++
+}
+
+// drop removes the first n elements.
+func (r *ring[T]) drop(n int) {
 	for range n {
-		*r.at(r.head) = zero
-		r.head++
+		r.pop()
 	}
 }
 

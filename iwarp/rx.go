@@ -106,35 +106,50 @@ const stageControl = 64
 func (c *Conn) progress(untilCompletion bool) (empty bool) {
 	for range rxBurst {
 		x := c.rx.Lock()
-		if x.dead {
+		if x.idle() {
+			x.rest()
 			c.rx.Unlock()
 			return true
 		}
-		if x.failed == nil {
-			empty, x.failed = x.step()
-		}
-		f := x.failed
-		if empty && x.r == x.w && x.phase == rxHeader {
-			x.releaseStage()
-		}
-		kick := x.kick
-		x.kick = false
-		c.rx.Unlock()
-		if kick {
-			c.kick()
-		}
-		if f != nil {
-			c.end(f)
+		if c.advance(x) {
 			return true
 		}
-		if empty {
-			return true
-		}
-		if untilCompletion && c.cqn.Load() > 0 {
+		if untilCompletion && c.queued() {
 			return false
 		}
 	}
 	return false
+}
+
+// idle reports whether there is nothing to read.
+func (x *receiver) idle() bool { return x.dead || !x.sock.stream.Ready() }
+
+// rest gives the stage back, unless there are bytes in it or about to come.
+func (x *receiver) rest() {
+	if x.r == x.w && x.phase == rxHeader {
+		x.releaseStage()
+	}
+}
+
+// advance reads once, processes what that returns, and unlocks rx.
+func (c *Conn) advance(x *receiver) (empty bool) {
+	if x.failed == nil {
+		empty, x.failed = x.step()
+	}
+	f := x.failed
+	if empty {
+		x.rest()
+	}
+	kick := x.kick
+	x.kick = false
+	c.rx.Unlock()
+	if kick {
+		c.kick()
+	}
+	if f != nil {
+		c.end(f)
+	}
+	return empty || f != nil
 }
 
 // releaseStage gives the stage back.
@@ -195,13 +210,14 @@ func (x *receiver) step() (empty bool, f *failure) {
 	x.iov = [2]iovec{}
 	x.stats.readv++
 	switch {
+	case err == nil && n == 0:
+		return false, x.eof()
+	case err == nil:
 	case err == errAgain:
 		x.stats.empty++
 		return true, nil
-	case err != nil:
+	default:
 		return false, &failure{err: fabric.ConnError{Remote: true, Cause: &BrokenError{"read", err}}}
-	case n == 0:
-		return false, x.eof()
 	}
 	x.stats.bytes += uint64(n)
 	if direct > 0 {
@@ -279,57 +295,71 @@ func (x *fpdu) refuse(cause rdmap.Cause, format string, args ...any) *failure {
 
 // parse processes the bytes in the stage.
 func (x *receiver) parse() *failure {
-	for {
-		switch x.phase {
-		case rxHeader:
+	for x.r < x.w || x.phase != rxHeader {
+		if x.phase == rxHeader {
 			if f := x.header(); f != nil || x.phase == rxHeader {
 				return f
 			}
-		case rxPayload:
-			if n := min(x.w-x.r, x.pay); n > 0 {
-				if f := x.stillMay(); f != nil {
-					return f
-				}
-				b := x.st[x.r : x.r+n]
-				if x.crc && !x.crcDone {
-					x.sum = mpa.UpdateCRC(x.sum, b)
-				}
-				copy(x.dst, b)
-				x.dst = x.dst[n:]
-				x.r += n
-				x.pay -= n
-			}
-			if x.pay > 0 {
-				return nil
-			}
-			x.phase = rxTrailer
-		case rxTrailer:
-			pad := mpa.Pad(x.ulpdu)
-			if x.w-x.r < pad+mpa.CRCLen {
-				return nil
-			}
-			if x.crc && !x.crcDone {
-				if mpa.UpdateCRC(x.sum, x.st[x.r:x.r+pad]) != mpa.CRC(x.st[x.r+pad:]) {
-					return violation(llpCause(mpa.CodeCRC), "CRC mismatch")
-				}
-			}
-			x.r += pad + mpa.CRCLen
-			x.phase = rxHeader
-			x.dst = nil
-			x.stats.fpdus++
-			if !x.heard {
-				x.heard = true
-				if x.c.held.Load() {
-					// RFC 5044 section 7.1.2: now the responder may send.
-					x.c.held.Store(false)
-					x.kick = true
-				}
-			}
-			if f := x.deliver(); f != nil {
+		}
+		if x.phase == rxPayload {
+			if f := x.payload(); f != nil || x.phase == rxPayload {
 				return f
 			}
 		}
+		if f := x.trailer(); f != nil || x.phase == rxTrailer {
+			return f
+		}
 	}
+	return nil
+}
+
+// payload places the payload of an FPDU, as far as it is there.
+func (x *receiver) payload() *failure {
+	if n := min(x.w-x.r, x.pay); n > 0 {
+		if f := x.stillMay(); f != nil {
+			return f
+		}
+		b := x.st[x.r : x.r+n]
+		if x.crc && !x.crcDone {
+			x.sum = mpa.UpdateCRC(x.sum, b)
+		}
+		copy(x.dst, b)
+		x.r += n
+		x.pay -= n
+		if x.pay > 0 {
+			x.dst = x.dst[n:]
+		}
+	}
+	if x.pay == 0 {
+		x.phase = rxTrailer
+	}
+	return nil
+}
+
+// trailer ends an FPDU, if it is complete.
+func (x *receiver) trailer() *failure {
+	pad := mpa.Pad(x.ulpdu)
+	if x.w-x.r < pad+mpa.CRCLen {
+		return nil
+	}
+	if x.crc && !x.crcDone {
+		if mpa.UpdateCRC(x.sum, x.st[x.r:x.r+pad]) != mpa.CRC(x.st[x.r+pad:]) {
+			return violation(llpCause(mpa.CodeCRC), "CRC mismatch")
+		}
+	}
+	x.r += pad + mpa.CRCLen
+	x.phase = rxHeader
+	x.dst = nil
+	x.stats.fpdus++
+	if !x.heard {
+		x.heard = true
+		if x.c.held.Load() {
+			// RFC 5044 section 7.1.2: now the responder may send.
+			x.c.held.Store(false)
+			x.kick = true
+		}
+	}
+	return x.deliver()
 }
 
 // opNone is the empty FPDU that RFC 6581 section 4 allows as a Ready To Receive
@@ -380,15 +410,17 @@ func (x *receiver) header() *failure {
 			x.sum = mpa.UpdateCRC(0, b[:mpa.LengthLen+hlen])
 		}
 	}
-	x.hlen = copy(x.hdr[:hlen], b[mpa.LengthLen:])
+	x.hlen = hlen
 	x.pay = u - hlen
 	x.dst = nil
 	x.r += mpa.LengthLen + hlen
 	x.phase = rxPayload
 	x.gen = x.c.stags.gen.Load()
 	if hlen == ddp.TaggedLen {
+		copy(x.hdr[:], b[mpa.LengthLen:][:ddp.TaggedLen])
 		return x.tagged()
 	}
+	x.hdr = [ddp.UntaggedLen]byte(b[mpa.LengthLen:])
 	return x.untagged()
 }
 
@@ -542,13 +574,13 @@ func (x *receiver) send(h *ddp.Untagged) *failure {
 	if !x.placed {
 		return x.refuse(ddpUntagged(ddp.UntaggedNoBuffer), "Send without a receive posted")
 	}
-	sge := x.place
+	sge := &x.place
 	if uint64(x.pay) > uint64(len(sge.Buf))-uint64(h.MO) {
 		f := x.refuse(ddpUntagged(ddp.UntaggedMsgTooLong), "Send of more than the %d bytes of its receive", len(sge.Buf))
 		f.recv = fabric.WCLocLenErr
 		return f
 	}
-	r, ok := x.c.stags.local(&sge, true)
+	r, ok := x.c.stags.local(sge, true)
 	if !ok {
 		return x.localFault()
 	}
@@ -586,15 +618,17 @@ func (x *receiver) deliver() *failure {
 			return nil
 		}
 		x.msn[rdmap.QNSend]++
-		wc := fabric.WC{Len: x.sendGot}
 		if x.op.Invalidates() {
 			if f := x.remoteInvalidate(x.inv); f != nil {
 				return f
 			}
-			wc.WithInv, wc.InvalidatedKey = true, x.inv
 		}
 		st := x.c.state.Lock()
-		st.completeRecv(wc)
+		wc := st.completeRecv(fabric.WCSuccess)
+		wc.Len = x.sendGot
+		if x.op.Invalidates() {
+			wc.WithInv, wc.InvalidatedKey = true, x.inv
+		}
 		x.placeReceive(&st.queues)
 		x.c.state.Unlock()
 	}
@@ -624,6 +658,7 @@ func (x *receiver) remoteInvalidate(stag uint32) *failure {
 	st := x.c.state.Lock()
 	busy := st.responding(stag)
 	for busy && st.writing {
+		st.awaited = true
 		st.wrote.Wait()
 		busy = st.responding(stag)
 	}

@@ -9,14 +9,17 @@ import (
 // spin waits as Wait does, over a stream that is read without system calls: by polling at first, where
 // that has been faster than parking.
 func (c *Conn) spin() {
-	start := time.Now()
-	limit := c.spinner.Begin(c.received())
+	limit, counts := c.spinner.Begin(c.received()), c.spinner.Counts()
+	var start time.Duration
+	if counts {
+		start = c.p.now()
+	}
 	if limit == 0 {
 		c.park(c.steps.wait)
 	} else {
 		// A wait that parks for want of room says nothing of the two ways.
 		room := c.p.polls.enter()
-		found := room && c.poll(start, limit)
+		found := room && c.poll(limit)
 		c.p.polls.leave(room, found)
 		if !found {
 			c.park(c.steps.wait)
@@ -25,8 +28,8 @@ func (c *Conn) spin() {
 			return
 		}
 	}
-	if !c.wakeup.Load() {
-		c.spinner.End(c.received(), time.Since(start))
+	if counts && !c.wakeup.Load() {
+		c.spinner.End(c.received(), c.p.now()-start)
 	}
 }
 
@@ -34,9 +37,17 @@ func (c *Conn) spin() {
 // those that have something to do: one processor is left to them, and where polling is mostly in vain, as on
 // many connections with a few calls each, hardly any goroutine polls.
 type polls struct {
+	procs atomic.Int32 // as GOMAXPROCS, which locks the scheduler
 	under atomic.Int32
 	vain  atomic.Int32 // excess of polls in vain, from 0 to maxVain
 	tries atomic.Uint32
+}
+
+// look looks how many processors there are.
+func (p *polls) look() (several bool) {
+	n := runtime.GOMAXPROCS(0)
+	p.procs.Store(int32(n))
+	return n > 1
 }
 
 const (
@@ -48,8 +59,7 @@ const (
 
 // enter reports whether another goroutine may poll.
 func (p *polls) enter() bool {
-	under := p.under.Add(1)
-	return int(under) < runtime.GOMAXPROCS(0) && (p.vain.Load() < mostlyVain || p.tries.Add(1)%seldom == 0)
+	return p.under.Add(1) < p.procs.Load() && (p.vain.Load() < mostlyVain || p.tries.Add(1)%seldom == 0)
 }
 
 // leave counts a poll, if there was one.
@@ -57,6 +67,7 @@ func (p *polls) leave(polled, found bool) {
 	p.under.Add(-1)
 	switch v := p.vain.Load(); {
 	case !polled:
+	case found && v == 0:
 	case found:
 		p.vain.Store(max(0, v-foundFor))
 	default:
@@ -64,11 +75,8 @@ func (p *polls) leave(polled, found bool) {
 	}
 }
 
-// received returns how many messages have been received.
-func (c *Conn) received() uint64 {
-	defer c.rx.Unlock()
-	return uint64(c.rx.Lock().msn[0])
-}
+// now returns the time since p was made.
+func (p *Provider) now() time.Duration { return time.Since(p.made) }
 
 const (
 	// A goroutine looks this often before it lets others of its process run, and does that this often
@@ -78,24 +86,29 @@ const (
 )
 
 // poll polls until Wait can return. It gives up after limit, and returns false.
-func (c *Conn) poll(start time.Time, limit time.Duration) bool {
+func (c *Conn) poll(limit time.Duration) bool {
+	var start time.Duration
 	for turn := 1; ; turn++ {
 		for range glances {
 			if c.ready() {
 				return true
 			}
-			x := c.rx.Lock()
-			look := !x.dead && x.sock.stream.Ready()
-			c.rx.Unlock()
-			if look {
-				c.progress(true)
+			if x := c.rx.Lock(); x.idle() {
+				c.rx.Unlock()
+			} else {
+				c.advance(x)
 			}
 		}
-		if time.Since(start) > limit {
+		now := c.p.now()
+		if turn == 1 {
+			start = now
+		}
+		if now-start > limit {
 			return false
 		}
 		runtime.Gosched()
 		if turn%turns == 0 {
+			c.p.polls.look()
 			yield()
 		}
 	}

@@ -249,6 +249,11 @@ func (t *table) local(sge *fabric.SGE, write bool) (ref, bool) {
 	if sge.LKey == fabric.LocalDMAKey {
 		return ref{}, true
 	}
+	return t.keyed(sge, write)
+}
+
+// keyed is local for memory of a region.
+func (t *table) keyed(sge *fabric.SGE, write bool) (ref, bool) {
 	r, ok := t.entries.Lock().local(sge, write)
 	t.entries.Unlock()
 	return r, ok

@@ -80,6 +80,7 @@ type sender struct {
 	dead   bool // for good
 	writer bool // the writer goroutine runs, and does all sending
 	b      *batch
+	view
 	next   uint64    // send queue entry to begin next
 	msn    [3]uint32 // of the next message on each queue
 	cur    message
@@ -110,29 +111,41 @@ type message struct {
 	qn       uint32
 	mo       uint32
 	rem      uint32 // bytes to go
-	si, so   int    // the next of them: element of sgl, and offset in it
+	si, so   int    // the next of them: element of the gather list, and offset in it
 	nsge     int
-	sgl      [MaxSendSGE]fabric.SGE
+	sge      uint64     // number of the first element in sender.sges
+	own      fabric.SGE // the only element, of a message that is no request's
 	ref      [MaxSendSGE]ref
 	control  [rdmap.ReadRequestLen]byte
 }
 
 // kick starts sending what has been queued, unless another goroutine is already sending and
 // will send it.
-func (c *Conn) kick() {
+func (c *Conn) kick() { c.drive(c.announce()) }
+
+// announce has the holder of tx send what has been queued. Without one it locks tx.
+func (c *Conn) announce() *sender {
 	c.txPending.Store(true)
-	c.drive()
+	return c.announced()
 }
 
-// drive sends what kick announced. A holder of tx calls it after unlocking (unlockTx), so
-// that a kick that found tx locked is not lost.
-func (c *Conn) drive() {
-	for c.txPending.Load() {
-		t := c.tx.TryLock()
-		if t == nil {
-			return
-		}
+// announced locks tx, if that is free and something has been announced, and looks at the queues.
+func (c *Conn) announced() *sender {
+	if !c.txPending.Load() {
+		return nil
+	}
+	t := c.tx.TryLock()
+	if t != nil {
 		c.txPending.Store(false)
+		t.look()
+	}
+	return t
+}
+
+// drive sends what can be sent, as long as it has tx. A holder of tx does so with what has been
+// announced meanwhile, after unlocking (unlockTx), so that nothing that was announced is lost.
+func (c *Conn) drive(t *sender) {
+	for ; t != nil; t = c.announced() {
 		f := t.pump()
 		c.tx.Unlock()
 		if f != nil {
@@ -144,7 +157,7 @@ func (c *Conn) drive() {
 
 func (c *Conn) unlockTx() {
 	c.tx.Unlock()
-	c.drive()
+	c.drive(c.announced())
 }
 
 // pump sends what can be sent.
@@ -204,11 +217,11 @@ func (c *Conn) endSending(f *failure) {
 }
 
 // flush builds and writes batches until there is nothing to send or the socket is full, which
-// it reports.
+// it reports. The caller has looked at the queues, unless there is a batch.
 func (t *sender) flush() (blocked bool, f *failure) {
 	for !t.dead {
 		if t.b == nil {
-			if !t.pending() {
+			if !t.more() {
 				return false, nil
 			}
 			t.b = t.c.p.getBatch()
@@ -233,20 +246,30 @@ func (t *sender) flush() (blocked bool, f *failure) {
 		if !more {
 			return false, nil
 		}
+		t.look()
 	}
 	return false, nil
 }
 
-// pending reports whether there may be something to send.
-func (t *sender) pending() bool {
-	if t.cur.active || t.nudge {
-		return true
-	}
-	st := t.c.state.Lock()
-	more := t.next != st.sq.tail || st.irqNext != st.irq.tail
-	t.c.state.Unlock()
-	return more
+// A view is the queues as the sender has last seen them. The requests that it has yet to begin are
+// its own to read while tx is held: no other goroutine changes them.
+type view struct {
+	sq   ring[sqEntry]
+	sges ring[fabric.SGE]
+	owes bool // the peer has Reads to be answered
 }
+
+// of makes v a view of q as it is.
+func (v *view) of(q *queues) { v.sq, v.sges, v.owes = q.sq, q.sges, q.owes() }
+
+// look brings the view up to date.
+func (t *sender) look() {
+	t.view.of(&t.c.state.Lock().queues)
+	t.c.state.Unlock()
+}
+
+// more reports whether there may be something to send.
+func (t *sender) more() bool { return t.next != t.sq.tail || t.owes || t.cur.active || t.nudge }
 
 // write writes the rest of b to the socket.
 func (t *sender) write(b *batch) (blocked bool, f *failure) {
@@ -259,7 +282,9 @@ func (t *sender) write(b *batch) (blocked bool, f *failure) {
 		st := t.c.state.Lock()
 		st.unsent, st.writing = true, true
 		t.c.state.Unlock()
-		t.c.spoke.Store(true)
+		if !t.c.spoke.Load() {
+			t.c.spoke.Store(true)
+		}
 	}
 	for b.pos < b.niov {
 		t.stats.writev++
@@ -311,7 +336,10 @@ func (b *batch) mayLeave(t *table) bool {
 // stopWriting signals that no memory is being read.
 func (st *state) stopWriting() {
 	st.writing = false
-	st.wrote.Broadcast()
+	if st.awaited {
+		st.awaited = false
+		st.wrote.Broadcast()
+	}
 }
 
 // settle accounts for a batch that has been written.
@@ -345,13 +373,12 @@ func (t *sender) build(b *batch) {
 		b.sqDone = t.next
 		return
 	}
-	var next lookahead
 	for t.local == nil {
 		if b.full() {
 			b.more = true
 			break
 		}
-		if !t.cur.active && !t.begin(b, &next) {
+		if !t.cur.active && !t.begin(b) {
 			break
 		}
 		t.segment(b)
@@ -369,43 +396,9 @@ func (t *sender) mayContinue(m *message) bool {
 	return true
 }
 
-// A lookahead has copies of the requests that follow the current one, so that begin takes the
-// lock once for several small messages.
-type lookahead struct {
-	list [8]struct {
-		e   sqEntry
-		sge fabric.SGE
-	}
-	n, at int
-}
-
-// look fills an empty lookahead with the requests after number i, as long as they depend on
-// nothing that may change.
-func (l *lookahead) look(q *queues, i uint64) {
-	l.n, l.at = 0, 0
-	for i++; i != q.sq.tail && l.n < len(l.list); i++ {
-		e := q.sq.at(i)
-		if e.op > fabric.OpWrite || e.nsge > 1 || e.flags&fabric.Fence != 0 {
-			return
-		}
-		to := &l.list[l.n]
-		to.e = *e
-		if e.nsge > 0 {
-			to.sge = *q.sges.at(e.sge)
-		}
-		l.n++
-	}
-}
-
 // begin makes the next message the current one. Requests that send nothing are executed on the
-// way. It returns false if no message can be begun now.
-func (t *sender) begin(b *batch, next *lookahead) bool {
-	if next.at < next.n {
-		l := &next.list[next.at]
-		next.at++
-		t.cur.sgl[0] = l.sge
-		return t.beginRequest(&l.e)
-	}
+// way. It returns false if no message of the view can be begun now.
+func (t *sender) begin(b *batch) bool {
 	if t.nudge {
 		// Before requests, which may be waiting for the peer.
 		t.nudge = false
@@ -415,43 +408,45 @@ func (t *sender) begin(b *batch, next *lookahead) bool {
 		m.rem, m.si, m.so, m.nsge = 0, 0, 0, 0
 		return true
 	}
-	st := t.c.state.Lock()
 	for {
-		send := t.next != st.sq.tail && !st.stalled(st.sq.at(t.next), t.ord)
-		if st.irqNext != st.irq.tail && (t.turn || !send) {
-			req := *st.irq.at(st.irqNext)
-			t.c.state.Unlock()
-			t.turn = false
-			return t.beginResponse(&req)
+		var e *sqEntry
+		if t.next != t.sq.tail {
+			e = t.sq.at(t.next)
 		}
-		if !send {
-			t.c.state.Unlock()
+		stalled := e == nil || t.stalled(e)
+		if t.owes && (t.turn || stalled) {
+			t.turn = false
+			return t.beginResponse()
+		}
+		if stalled {
 			return false
 		}
 		t.turn = true
-		e := *st.sq.at(t.next)
 		if e.op != fabric.OpBindMW && e.op != fabric.OpLocalInv {
-			for i := range int(e.nsge) {
-				t.cur.sgl[i] = *st.sges.at(e.sge + uint64(i))
-			}
-			next.look(&st.queues, t.next)
-			t.c.state.Unlock()
-			return t.beginRequest(&e)
+			return t.beginRequest(e)
 		}
 		if e.op == fabric.OpLocalInv && b.exposes {
 			// Memory to be invalidated may be in this batch. Its turn comes when the batch has left.
 			b.more = true
-			t.c.state.Unlock()
 			return false
 		}
-		t.c.state.Unlock()
-		if status := t.executeLocal(&e); status != fabric.WCSuccess {
+		if status := t.executeLocal(e); status != fabric.WCSuccess {
 			t.failRequest(status)
 			return false
 		}
 		t.next++
-		st = t.c.state.Lock()
 	}
+}
+
+// stalled reports whether a request has to wait for earlier Reads.
+func (t *sender) stalled(e *sqEntry) bool {
+	return (e.flags&fabric.Fence != 0 || e.op == fabric.OpRead) && t.awaitsReads(e)
+}
+
+// awaitsReads is stalled for a request that depends on Reads.
+func (t *sender) awaitsReads(e *sqEntry) bool {
+	defer t.c.state.Unlock()
+	return t.c.state.Lock().stalled(e, t.ord)
 }
 
 // executeLocal executes a request that sends nothing.
@@ -490,7 +485,7 @@ var sendOps = [2][2]rdmap.Opcode{
 	{rdmap.OpSendInv, rdmap.OpSendSEInv},
 }
 
-// beginRequest makes a request from the gather list already in t.cur, the current message.
+// beginRequest makes a request the current message.
 func (t *sender) beginRequest(e *sqEntry) bool {
 	m := &t.cur
 	if e.op == fabric.OpRead && t.ord == 0 {
@@ -498,9 +493,8 @@ func (t *sender) beginRequest(e *sqEntry) bool {
 		return false
 	}
 	for i := range int(e.nsge) {
-		r, ok := t.c.stags.local(&m.sgl[i], e.op == fabric.OpRead)
+		r, ok := t.c.stags.local(t.sges.at(e.sge+uint64(i)), e.op == fabric.OpRead)
 		if !ok {
-			clear(m.sgl[:e.nsge])
 			t.failRequest(fabric.WCLocProtErr)
 			return false
 		}
@@ -508,7 +502,7 @@ func (t *sender) beginRequest(e *sqEntry) bool {
 	}
 	m.active, m.response = true, false
 	m.stag, m.to, m.mo, m.qn = e.rkey, e.roff, 0, rdmap.QNSend
-	m.rem, m.si, m.so, m.nsge = e.n, 0, 0, int(e.nsge)
+	m.rem, m.si, m.so, m.nsge, m.sge = e.n, 0, 0, int(e.nsge), e.sge
 	switch e.op {
 	case fabric.OpWrite:
 		m.op = rdmap.OpWrite
@@ -518,7 +512,7 @@ func (t *sender) beginRequest(e *sqEntry) bool {
 			SinkSTag: sinkSTag(t.next), SinkTO: sinkTO(t.next), Size: e.n, SrcSTag: e.rkey, SrcTO: e.roff,
 		})
 		m.rem, m.nsge = rdmap.ReadRequestLen, 1
-		m.sgl[0], m.ref[0] = fabric.SGE{Buf: m.control[:]}, ref{}
+		m.own, m.ref[0] = fabric.SGE{Buf: m.control[:]}, ref{}
 		// The response may arrive as soon as the request is in the socket.
 		st := t.c.state.Lock()
 		*st.orq.push() = t.next
@@ -538,10 +532,13 @@ func (t *sender) beginRequest(e *sqEntry) bool {
 	return true
 }
 
-// beginResponse makes the response to a Read of the peer the current message.
-func (t *sender) beginResponse(req *rdmap.ReadRequest) bool {
+// beginResponse makes the response to the next Read of the peer the current message.
+func (t *sender) beginResponse() bool {
+	st := t.c.state.Lock()
+	req := *st.irq.at(st.irqNext)
+	t.c.state.Unlock()
 	m := &t.cur
-	m.sgl[0], m.ref[0] = fabric.SGE{}, ref{}
+	m.own, m.ref[0] = fabric.SGE{}, ref{}
 	if req.Size > 0 {
 		// The STag was valid when the request arrived, but the memory may have been revoked
 		// since. Bounds and rights cannot have changed, as a new use of the entry has a new
@@ -555,7 +552,7 @@ func (t *sender) beginResponse(req *rdmap.ReadRequest) bool {
 			}
 			return false
 		}
-		m.sgl[0], m.ref[0] = fabric.SGE{Buf: buf}, r
+		m.own, m.ref[0] = fabric.SGE{Buf: buf}, r
 	}
 	m.active, m.response = true, true
 	m.op, m.stag, m.to = rdmap.OpReadResponse, req.SinkSTag, req.SinkTO
@@ -591,9 +588,8 @@ func (t *sender) segment(b *batch) {
 	}
 	b.na = len(h)
 	crc, summed := t.payload(b, start, n)
-	pad := b.arena[b.na : b.na+mpa.Pad(ulpdu)]
-	clear(pad)
-	b.na += len(pad)
+	binary.BigEndian.PutUint32(b.arena[b.na:], 0) // the pad, or more
+	b.na += mpa.Pad(ulpdu)
 	if t.crc {
 		crc = mpa.UpdateCRC(crc, b.arena[summed:b.na])
 	}
@@ -607,6 +603,14 @@ func (t *sender) segment(b *batch) {
 	}
 }
 
+// gather returns the next element of the gather list of the current message.
+func (t *sender) gather() *fabric.SGE {
+	if m := &t.cur; m.op.IsSend() || m.op == rdmap.OpWrite {
+		return t.sges.at(m.sge + uint64(m.si))
+	}
+	return &t.cur.own
+}
+
 // payload appends the next n bytes of the message to b: up to copyMax bytes are copied into
 // the arena, more become elements of the iovec. The FPDU begins at start in the arena. crc
 // covers the arena up to summed and all bytes that were not copied.
@@ -614,7 +618,7 @@ func (t *sender) payload(b *batch, start, n int) (crc uint32, summed int) {
 	m := &t.cur
 	summed = start
 	for left := n; left > 0; {
-		buf := m.sgl[m.si].Buf[m.so:]
+		buf := t.gather().Buf[m.so:]
 		if len(buf) == 0 {
 			m.si, m.so = m.si+1, 0
 			continue
@@ -641,17 +645,18 @@ func (t *sender) payload(b *batch, start, n int) (crc uint32, summed int) {
 // finish removes the current message, which ends in b, from its queue.
 func (t *sender) finish(b *batch) {
 	m := &t.cur
-	clear(m.sgl[:m.nsge])
 	m.active = false
 	if m.nudge {
 		m.nudge = false
 		return
 	}
 	if m.response {
+		m.own.Buf = nil
 		// The peer may send another request as soon as this is in the socket, so this one must
 		// not count any longer.
 		st := t.c.state.Lock()
 		st.irqNext++
+		t.owes = st.owes()
 		t.c.state.Unlock()
 		b.addResponse()
 		return
@@ -730,7 +735,10 @@ func (t *sender) releaseBatch() {
 		return
 	}
 	t.b = nil
-	clear(b.iov[:b.niov])
+	for i := range b.niov {
+		v := &b.iov[i]
+		*v = iovec{}
+	}
 	b.niov, b.pos, b.na, b.run, b.bytes = 0, 0, 0, 0, 0
 	b.blocked, b.more, b.exposes, b.nresp, b.sqDone = false, false, false, 0, 0
 	t.c.p.batches.Put(b)

@@ -10,17 +10,26 @@ import (
 // A waiter is the event that Wait and Disconnect wait for. Any goroutine may use it: one that waits
 // sets parked before it looks at the rest, and others store what has happened before they unpark.
 type waiter struct {
-	cqn    atomic.Int32 // length of the completion queue
-	over   atomic.Bool  // everything outstanding has been flushed
-	wakeup atomic.Bool  // Wake has been called
-	drain  atomic.Bool  // the end of the send queue is waited for
-	parked atomic.Bool  // a goroutine is parked on the socket and needs unpark for other events
+	cqn    atomic.Uint64 // length of the completion queue; in the upper half, the receives completed
+	over   atomic.Bool   // everything outstanding has been flushed
+	wakeup atomic.Bool   // Wake has been called
+	drain  atomic.Bool   // the end of the send queue is waited for
+	parked atomic.Bool   // a goroutine is parked on the socket and needs unpark for other events
 	wakes  atomic.Uint64
 }
 
+// oneReceive is a receive completed, in cqn.
+const oneReceive = 1 << 32
+
+// queued reports whether there are completions.
+func (w *waiter) queued() bool { return uint32(w.cqn.Load()) > 0 }
+
+// received returns how many messages have been received.
+func (w *waiter) received() uint64 { return w.cqn.Load() / oneReceive }
+
 // Poll implements fabric.Conn. It reads from the socket only if no completion is queued.
 func (c *Conn) Poll(wc []fabric.WC) (int, error) {
-	if c.cqn.Load() == 0 && c.link.Load() != nil && !c.over.Load() {
+	if !c.queued() && c.link.Load() != nil && !c.over.Load() {
 		c.progress(true)
 	}
 	n, err := c.state.Lock().poll(wc)
@@ -52,7 +61,9 @@ func (c *Conn) Wait() error {
 	} else {
 		c.park(c.steps.wait)
 	}
-	c.wakeup.Store(false)
+	if c.wakeup.Load() {
+		c.wakeup.Store(false)
+	}
 	return c.readyErr()
 }
 
@@ -104,18 +115,19 @@ func (c *Conn) waitStep(uintptr) bool {
 
 // armed reports whether there is something to read after all, before a goroutine parks.
 func (c *Conn) armed() bool {
-	defer c.rx.Unlock()
 	x := c.rx.Lock()
-	return !x.dead && x.sock.stream.ArmRead()
+	armed := !x.dead && x.sock.stream.ArmRead()
+	c.rx.Unlock()
+	return armed
 }
 
 // ready reports whether Wait has a reason to return.
 func (w *waiter) ready() bool {
-	return w.cqn.Load() > 0 || w.over.Load() || w.wakeup.Load()
+	return w.queued() || w.over.Load() || w.wakeup.Load()
 }
 
 func (c *Conn) readyErr() error {
-	if c.cqn.Load() == 0 && c.over.Load() {
+	if c.over.Load() && !c.queued() {
 		return c.connErr()
 	}
 	return nil

@@ -68,6 +68,7 @@ type stream struct {
 	}
 	writer struct {
 		tail uint64
+		head uint64 // theirs.head when it was last looked at
 		rung uint32
 	}
 }
@@ -171,13 +172,18 @@ func (s *stream) freed() {
 	}
 }
 
-// room returns how many bytes can be written.
+// room returns how many bytes can be written, at least. While that is half of the ring the position of the
+// reader is left alone: with each look its cache line goes to and fro.
 func (s *stream) room() (int, error) {
-	n := s.writer.tail - s.theirs.head.Load()
-	if n > uint64(len(s.mine.ring)) {
+	w, size := &s.writer, uint64(len(s.mine.ring))
+	if w.tail-w.head > size/2 {
+		w.head = s.theirs.head.Load()
+	}
+	n := w.tail - w.head
+	if n > size {
 		return 0, errRing
 	}
-	return len(s.mine.ring) - int(n), nil
+	return int(size - n), nil
 }
 
 // Writev implements llp.Stream.

@@ -28,7 +28,6 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 		if !l.lead(ctx, w) {
 			return nil
 		}
-		c.state.Lock()
 		next := l.giveBack(st)
 		ready := w.ready
 		c.state.Unlock()
@@ -101,16 +100,15 @@ func (l *leader) release() {
 	next.Wake(false)
 }
 
-// lead moves the connection until w is ready, ctx has ended, or the keeper is wanted. It
-// returns false when the connection has ended.
+// lead moves the connection until w is ready, ctx has ended, or the keeper is wanted. Then it
+// returns true, and the connection's state is locked; or false when the connection has ended.
 func (l *leader) lead(ctx context.Context, w *waiter) bool {
 	for l.step() {
 		st := l.c.state.Lock()
-		leave := w.ready || l.wantsKeeper(st)
-		l.c.state.Unlock()
-		if leave || ctx.Err() != nil {
+		if w.ready || l.wantsKeeper(st) || ctx.Err() != nil {
 			return true
 		}
+		l.c.state.Unlock()
 	}
 	return false
 }

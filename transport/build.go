@@ -157,7 +157,10 @@ func (s *slot) build(call *pendingCall) error {
 			Send: c.sendMax(), Recv: c.recvMax(), Message: c.cfg.MaxMessage, Segment: c.cfg.MaxSegment,
 			Chunks: c.chunks(), Protected: call.Cred.Protected(),
 		}
-		if err = call.takesForeign(&t); err == nil {
+		if call.hasItems() {
+			err = call.takesForeign(&t)
+		}
+		if err == nil && (call.hasItems() || call.MaxResults > 0) {
 			err = s.offerChunks(&t)
 		}
 		if err == nil {
@@ -189,12 +192,12 @@ func (call *pendingCall) keepsXID() (keep bool, xid uint32) {
 	return false, 0
 }
 
+// hasItems reports whether parts of the call or its reply may be chunks of their own.
+func (call *pendingCall) hasItems() bool { return len(call.ReadItems)+len(call.WriteItems) > 0 }
+
 // offerChunks exposes what the reply may use: write chunks and a reply chunk.
 func (s *slot) offerChunks(t *plan.Terms) error {
 	call, c, h := s.call, s.c, &s.hdr
-	if call.MaxResults == 0 && len(call.WriteItems) == 0 {
-		return nil
-	}
 	results, err := s.scratch.results(call)
 	if err != nil {
 		return err
@@ -399,11 +402,16 @@ func (s *slot) unexpose() {
 // giveBuffersBack gives the call's buffers back. Their exposure has ended.
 func (s *slot) giveBuffersBack() {
 	s.reply = nil
-	for _, b := range []**arena.Buffer{&s.long, &s.back, &s.pull.Mem} {
-		if *b != nil {
-			s.c.arena.Put(*b)
-			*b = nil
-		}
+	s.giveBufferBack(&s.long)
+	s.giveBufferBack(&s.back)
+	s.giveBufferBack(&s.pull.Mem)
+}
+
+// giveBufferBack gives a buffer back, if there is one.
+func (s *slot) giveBufferBack(b **arena.Buffer) {
+	if *b != nil {
+		s.c.arena.Put(*b)
+		*b = nil
 	}
 }
 

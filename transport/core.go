@@ -122,15 +122,21 @@ func (lf *life) ended() bool { return lf.err != nil }
 
 // refuse says why there are no new calls, nil if there may be.
 func (lf *life) refuse() error {
+	if lf.err == nil && !lf.closing && lf.allowed {
+		return nil
+	}
+	return lf.refusal()
+}
+
+// refusal is why there are no new calls.
+func (lf *life) refusal() error {
 	switch {
 	case lf.err != nil:
 		return lf.err
 	case lf.closing:
 		return &rpc.ClosedError{Addr: lf.core.addr(), Reason: errClosing}
-	case !lf.allowed:
-		return &rpc.NotReadyError{Addr: lf.core.addr()}
 	}
-	return nil
+	return &rpc.NotReadyError{Addr: lf.core.addr()}
 }
 
 // drain wakes the goroutine that waits until no calls are under way, and reports whether there is one.

@@ -43,10 +43,10 @@ type exch struct {
 	idx           uint32
 	state         exchState
 
-	hdr    rpcrdma.Header // of the call: the chunks to use
-	rb     *recvBuf       // the receive buffer that Msg is in; nil when it is in Mem
-	covers uint64         // deferred replies, up to this one; see sendQueue
-	passed passed         // of a bridge without middleware
+	hdr    *rpcrdma.Header // of the call: the chunks to use
+	rb     *recvBuf        // the receive buffer that Msg is in; nil when it is in Mem
+	covers uint64          // deferred replies, up to this one; see sendQueue
+	passed passed          // of a bridge without middleware
 
 	outgoing
 	lending lending
@@ -194,7 +194,11 @@ func (x *exch) release(taken bool) {
 	ln.acked = false
 	x.Msg = nil
 	clear(x.parts)
-	clear(x.sges)
+	if taken { // else a goroutine may be about to post it, in vain
+		for i := range x.sges {
+			x.sges[i].Buf = nil
+		}
+	}
 	x.settle(taken)
 }
 
@@ -284,7 +288,7 @@ func (x *exch) post() {
 		return
 	}
 	x.state = exchReplying
-	c.sends.addReplies(x)
+	c.sends.addReply(x)
 	c.state.Unlock()
 	c.sends.post(nil, true)
 	c.arena.Drop()

@@ -20,7 +20,7 @@ type leader struct {
 	handled int             // completions that have been handled
 	due     []func(*leader) // what other goroutines have asked for; see doAsked
 	heard   int             // messages received in the latest step
-	hdr     rpcrdma.Header  // scratch for incoming headers
+	hdr     *rpcrdma.Header // scratch for incoming headers; an exchange takes it for another
 	recvs   receives
 	reads   reads.Queue
 	gone    []*exch // scratch
@@ -49,7 +49,7 @@ const (
 )
 
 func newLeader(c *conn) *leader {
-	l := &leader{c: c, wcs: make([]fabric.WC, firstPoll)}
+	l := &leader{c: c, wcs: make([]fabric.WC, firstPoll), hdr: new(rpcrdma.Header)}
 	l.reads.Init(&c.sends, maxReads)
 	if c.role == roleClient {
 		l.granted = 1 // RFC 8166 section 3.3.3: until the first reply
@@ -191,12 +191,8 @@ func (l *leader) doAsked() {
 
 // endPass posts the messages gathered in this pass over completions, then wakes the callers.
 func (l *leader) endPass() {
-	if len(l.replies) > 0 {
-		l.c.sends.addReplies(l.replies...)
-		clear(l.replies)
-		l.replies = l.replies[:0]
-	}
-	l.c.sends.flush()
+	l.c.sends.flush(l.replies...)
+	l.replies = l.replies[:0]
 	l.wakeAll()
 }
 
@@ -263,7 +259,7 @@ func (l *leader) complete(wc *fabric.WC) {
 // receives are the receive buffers of a connection.
 type receives struct {
 	bufs   []*recvBuf      // all, by number
-	repost []fabric.RecvWR // consumed, to be posted again
+	repost []fabric.RecvWR // consumed, to be posted again: memory of bufs
 }
 
 // A recvBuf is a receive buffer. It is posted, or holds a message.
@@ -330,7 +326,6 @@ func (l *leader) receiveDone(rb *recvBuf) {
 	if err := l.c.fc.PostRecv(r.repost); err != nil {
 		l.c.breakOff(err)
 	}
-	clear(r.repost)
 	r.repost = r.repost[:0]
 }
 
@@ -351,12 +346,12 @@ func (l *leader) count() {
 func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 	c := l.c
 	b := rb.Bytes[:wc.Len]
-	n, err := rpcrdma.ConsumeHeader(b, &l.hdr, &c.cfg.Limits)
+	n, err := rpcrdma.ConsumeHeader(b, l.hdr, &c.cfg.Limits)
 	if err != nil {
 		l.badHeader(rb, err)
 		return
 	}
-	h, payload := &l.hdr, b[n:]
+	h, payload := l.hdr, b[n:]
 	if c.version() == 0 {
 		l.settleVersion(h)
 	}

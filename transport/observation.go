@@ -189,7 +189,7 @@ func replyTransfer(h *rpcrdma.Header, n int) rpc.Transfer {
 
 // transfer describes the arrival of the call of x.
 func (x *exch) transfer() rpc.Transfer {
-	t := rpc.Transfer{Bytes: len(x.Msg), By: wayOf(&x.hdr)}
+	t := rpc.Transfer{Bytes: len(x.Msg), By: wayOf(x.hdr)}
 	for i := range x.hdr.Reads {
 		t.Chunks += int(x.hdr.Reads[i].Length)
 	}

@@ -133,7 +133,7 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 		return true
 	}
 	inc(&c.stats.Optional)
-	x.hdr, *h = *h, x.hdr
+	x.hdr, l.hdr = h, x.hdr
 	l.keepUp(x.hdr.Credit)
 	x.state = exchExecuting
 	if x.begin() != nil {

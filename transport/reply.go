@@ -29,7 +29,7 @@ func (x *exch) begin() error {
 		}
 		x.out = b
 	}
-	h, ch := &x.rh, &x.hdr
+	h, ch := &x.rh, x.hdr
 	h.XID, h.Vers, h.Proc = ch.XID, ch.Vers, rpcrdma.ProcMsg
 	h.Reads, h.Writes = h.Reads[:0], h.Writes[:0]
 	for _, chunk := range ch.Writes {
@@ -190,7 +190,9 @@ func (x *exch) formInline(head, results []byte, inline, moved int) []byte {
 	if !inPlace {
 		copy(msg[first:], results)
 	}
-	origin.Splice(msg[first:], len(results), x.items[moved:])
+	if moved < len(x.items) {
+		origin.Splice(msg[first:], len(results), x.items[moved:])
+	}
 	copy(msg[x.base:], head)
 	rpcrdma.AppendHeader(buf[:0], &x.rh)
 	return msg
@@ -216,7 +218,7 @@ func (x *exch) invalidates() (key uint32, ok bool) {
 	if !x.c.agreed.remoteInv.Load() || x.hdr.Vers != x.c.version() || x.c.role == roleClient {
 		return 0, false // what was agreed on is for replies to clients
 	}
-	return plan.OnlyHandle(&x.hdr)
+	return plan.OnlyHandle(x.hdr)
 }
 
 // reserve makes room for n gather elements and as many again as the call has
@@ -430,7 +432,7 @@ func (l *leader) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode, why
 	if x == nil {
 		return
 	}
-	h := &x.hdr
+	h := x.hdr
 	h.XID, h.Vers = xid, vers
 	h.Reads, h.Writes, h.Reply, h.HasReply = h.Reads[:0], h.Writes[:0], h.Reply[:0], false
 	if x.begin() != nil {

@@ -192,7 +192,7 @@ func (c *conn) handOn(w *waiter) {
 
 // plain reports whether call and reply fit inline, so that the call is cheap to make.
 func (c *conn) plain(call *pendingCall) bool {
-	return call.op == nil && call.raw == nil && call.Sign == nil && !call.sent && len(call.ReadItems)+len(call.WriteItems) == 0 &&
+	return call.op == nil && call.raw == nil && call.Sign == nil && !call.sent && !call.hasItems() &&
 		len(call.Args) <= c.sendMax()/2 && call.MaxResults <= c.recvMax()/2
 }
 
@@ -298,17 +298,13 @@ func (l *leader) slot(n uint32) *slot {
 // when no caller waits for the answer.
 func (l *leader) answered(xid uint32) *slot {
 	st := l.c.state.Lock()
-	defer l.c.state.Unlock()
 	s := st.calls.underWay.Find(xid)
+	ours := s != nil && s.state == slotPending
 	switch {
-	case s != nil && s.state == slotPending:
+	case ours:
 		s.state = slotAnswered
 		st.answered = true
 		st.answers++
-		if e := s.call.event; e != nil {
-			e.met()
-		}
-		return s
 	case s != nil && s.state == slotZombie:
 		st.answers++
 		st.release(s).goOn()
@@ -316,8 +312,15 @@ func (l *leader) answered(xid uint32) *slot {
 		st.answers++
 		s.late = true
 	}
-	inc(&l.c.stats.Dropped)
-	return nil
+	l.c.state.Unlock()
+	if !ours {
+		inc(&l.c.stats.Dropped)
+		return nil
+	}
+	if e := s.call.event; e != nil {
+		e.met()
+	}
+	return s
 }
 
 // replyReceived handles a message that is the reply to a call.
@@ -493,11 +496,11 @@ func (l *leader) fence(s *slot) {
 		c.sends.add(s.wrs)
 	}
 	st := c.state.Lock()
-	defer c.state.Unlock()
 	s.fences, s.state = n, slotAccepted
 	if n == 0 {
 		l.completeCall(st, s) // the slot may be its caller's from here on
 	}
+	c.state.Unlock()
 }
 
 // invalidated handles the completion of a local invalidation of slot n. One that has

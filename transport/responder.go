@@ -143,7 +143,7 @@ func (l *leader) takeExchange(rb *recvBuf) *exch {
 }
 
 func newExchange(c *conn, idx uint32) *exch {
-	x := &exch{c: c, idx: idx}
+	x := &exch{c: c, idx: idx, hdr: new(rpcrdma.Header)}
 	x.exchange.init(&c.core, x)
 	x.Init(wrID(wrRead, idx))
 	x.lending.loan = expose.NewLoan(&c.exposes)
@@ -163,7 +163,7 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 	if x == nil {
 		return
 	}
-	x.hdr, *h = *h, x.hdr
+	x.hdr, l.hdr = h, x.hdr
 	x.arrived()
 	l.keepUp(x.hdr.Credit)
 	result := planBad
@@ -172,7 +172,7 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 	}
 	if result != planBad {
 		inc(&c.stats.Calls)
-		c.countCall(&x.hdr)
+		c.countCall(x.hdr)
 		if !c.called.Load() {
 			c.called.Store(true)
 		}
@@ -229,7 +229,7 @@ const (
 
 // plan checks the chunk lists of a call, and lays out how its message is put together.
 func (l *leader) plan(x *exch, payload []byte) planResult {
-	c, h := l.c, &x.hdr
+	c, h := l.c, x.hdr
 	if !c.takesChunks() && (len(h.Reads) > 0 || len(h.Writes) > 0 || h.HasReply) {
 		return planBad // RFC 8167 section 5.3
 	}
@@ -286,7 +286,7 @@ func (l *leader) keeps(payload []byte) bool {
 // do all chunks together: then each may be rounded up to twice its length, and those that are rounded
 // further do not count here, see chargeIfRoom.
 func (x *exch) offered() int {
-	h := &x.hdr
+	h := x.hdr
 	if len(h.Writes) == 0 && !h.HasReply {
 		return 0
 	}

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -66,21 +67,20 @@ func (q *sendQueue) readDone() {
 	q.mu.Unlock()
 }
 
-// addReplies queues the lists of replies, each of which ends with its Send. Most replies are
-// deferred, so that they wake no goroutine: none waits for them to leave. A reply that holds more
-// than its message is signaled: memory should not wait for another call.
-func (q *sendQueue) addReplies(list ...*exch) {
+// addReply queues a reply for the next flush.
+func (q *sendQueue) addReply(x *exch) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, x := range list {
-		q.addReply(x)
-	}
+	q.reply(x)
+	q.mu.Unlock()
 }
 
-// addReply queues a reply. The grant is written here, in the order in which replies leave: a reply
-// that was built before the grant rose must not carry the old grant after another reply carried the
-// new one. mu is held.
-func (q *sendQueue) addReply(x *exch) {
+// reply queues the list of a reply, which ends with its Send. Most replies are deferred, so that they
+// wake no goroutine: none waits for them to leave. A reply that holds more than its message is
+// signaled: memory should not wait for another call.
+//
+// The grant is written here, in the order in which replies leave: a reply that was built before the
+// grant rose must not carry the old grant after another reply carried the new one. mu is held.
+func (q *sendQueue) reply(x *exch) {
 	send := &x.wrs[len(x.wrs)-1]
 	rpcrdma.SetCredit(send.SGL[0].Buf, uint32(q.c.grant.Load()))
 	if x.lean() && q.c.drain.Load() == nil {
@@ -140,54 +140,61 @@ func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
 		q.mu.Lock()
 		q.flushing = false
 	}
-	q.mu.Unlock()
-	q.flush()
+	q.flushLocked()
 }
 
-// flush posts all that is pending. Requests that do not fit the adapter's queue stay, in order, for
+// flush queues replies and posts all that is pending. Requests that do not fit the adapter's queue stay, in order, for
 // the flush at the end of the leader's next pass: completions make room. A pass that ends while
 // another goroutine flushes may have been the last one: then that flush, if it met a full queue,
 // tries again.
-func (q *sendQueue) flush() {
+func (q *sendQueue) flush(replies ...*exch) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.flushing {
-		q.again = true
-		return
+	for _, x := range replies {
+		q.reply(x)
 	}
-	for len(q.pending) > 0 {
+	q.flushLocked()
+}
+
+// flushLocked is flush for a goroutine that holds mu, and unlocks it.
+func (q *sendQueue) flushLocked() {
+	q.again = q.flushing
+	for len(q.pending) > 0 && !q.flushing {
 		batch := q.pending
 		q.pending = q.spare[:0]
 		q.flushing, q.again = true, false
 		q.mu.Unlock()
 
-		rest := batch
-		full := false
-		for len(rest) > 0 && !full {
-			n := min(len(rest), postBatch)
-			switch err := q.c.fc.Post(rest[:n]); err {
-			case nil:
-				rest = rest[n:]
-			case fabric.ErrQueueFull:
-				full = true
-			default:
-				rest = nil
-				q.c.breakOff(err)
-			}
-		}
+		rest := q.postAll(batch)
 
 		q.mu.Lock()
 		q.flushing = false
-		if full {
-			later := q.pending
-			q.pending = append(append([]fabric.SendWR(nil), rest...), later...)
-			q.spare = batch[:0]
-			if !q.again {
-				return
-			}
-			continue
+		if len(rest) > 0 {
+			q.pending = append(slices.Clone(rest), q.pending...)
 		}
-		clear(batch)
+		for i := range batch {
+			batch[i].SGL, batch[i].MW = nil, nil
+		}
 		q.spare = batch[:0]
+		if len(rest) > 0 && !q.again {
+			break
+		}
 	}
+	q.mu.Unlock()
+}
+
+// postAll posts requests, and returns those that the adapter's queue has no room for.
+func (q *sendQueue) postAll(rest []fabric.SendWR) []fabric.SendWR {
+	for len(rest) > 0 {
+		n := min(len(rest), postBatch)
+		switch err := q.c.fc.Post(rest[:n]); err {
+		case nil:
+			rest = rest[n:]
+		case fabric.ErrQueueFull:
+			return rest
+		default:
+			q.c.breakOff(err)
+			return nil
+		}
+	}
+	return nil
 }

@@ -22,6 +22,7 @@ type Spinner struct {
 	trial bool  // the other one is being tried
 	try   tally // of the trial
 	due   uint64
+	waits uint64 // begun
 }
 
 // A tally summarizes the latest waits that began in the same way.
@@ -47,6 +48,8 @@ const (
 	trialShare = 32
 	minPause   = 256
 	maxPause   = 4096
+	// countEvery is how many waits there are for each that counts, where little is to be learned.
+	countEvery = 4
 )
 
 // Begin returns how long the wait that begins polls before it parks. received is the
@@ -61,7 +64,14 @@ func (s *Spinner) Begin(received uint64) time.Duration {
 	return maxSpin
 }
 
-// End counts a wait that has ended.
+// Counts reports whether the wait that begins is worth counting. For a wait that looks at memory alone it
+// takes longer to read the clock twice than to see a message that is there.
+func (s *Spinner) Counts() bool {
+	s.waits++
+	return s.trial || s.use.n < fewWaits || s.waits%countEvery == 0
+}
+
+// End counts a wait that has ended. A program may leave out those that need not count.
 func (s *Spinner) End(received uint64, took time.Duration) {
 	t := &s.use
 	if s.trial {

@@ -1,6 +1,7 @@
 package spin
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -42,6 +43,8 @@ type end struct {
 	received uint64
 	since    time.Time // it waits
 	limit    time.Duration
+	leaves   bool // out the waits that need not count
+	counts   bool
 }
 
 func (e *end) wait(how way, now time.Time) {
@@ -49,6 +52,7 @@ func (e *end) wait(how way, now time.Time) {
 	switch how {
 	case adapts:
 		e.limit = e.Begin(e.received)
+		e.counts = e.Counts() || !e.leaves
 	case polls:
 		e.limit = time.Hour
 	case parks:
@@ -84,7 +88,7 @@ func (w *world) calls(client, server *end, how way, n int) (mean time.Duration, 
 		}
 		now = now.Add(takes)
 		to.received++
-		if how == adapts {
+		if how == adapts && to.counts {
 			to.End(to.received, now.Sub(to.since))
 		}
 	}
@@ -133,27 +137,31 @@ func worlds() []world {
 // TestSpinner: in the long run waits take hardly longer than in the better way, and next to
 // nothing is polled in vain.
 func TestSpinner(t *testing.T) {
-	for _, w := range worlds() {
-		t.Run(w.name, func(t *testing.T) {
-			const n = 50_000
-			var mean [3]time.Duration
-			var client, server end
-			var vain float64
-			mean[adapts], vain = w.calls(&client, &server, adapts, n)
-			for _, how := range []way{polls, parks} {
-				mean[how], _ = w.calls(&end{}, &end{}, how, n)
-			}
-			t.Logf("adaptive %v, %.2f %% in vain; polled %v, parked %v", mean[adapts], 100*vain, mean[polls], mean[parks])
-			if best := min(mean[polls], mean[parks]); float64(mean[adapts]) > w.worst*float64(best) {
-				t.Errorf("a call takes %v, in the better way %v", mean[adapts], best)
-			}
-			if vain > w.vain {
-				t.Errorf("%.2f %% of the time have been polled in vain", 100*vain)
-			}
-			if w.parks && !(client.parks && server.parks) {
-				t.Errorf("parks: client %v, server %v", client.parks, server.parks)
-			}
-		})
+	for _, leaves := range []bool{false, true} {
+		for _, w := range worlds() {
+			t.Run(fmt.Sprintf("%s/leaves=%t", w.name, leaves), func(t *testing.T) { testWorld(t, &w, leaves) })
+		}
+	}
+}
+
+func testWorld(t *testing.T, w *world, leaves bool) {
+	const n = 50_000
+	var mean [3]time.Duration
+	client, server := end{leaves: leaves}, end{leaves: leaves}
+	var vain float64
+	mean[adapts], vain = w.calls(&client, &server, adapts, n)
+	for _, how := range []way{polls, parks} {
+		mean[how], _ = w.calls(&end{}, &end{}, how, n)
+	}
+	t.Logf("adaptive %v, %.2f %% in vain; polled %v, parked %v", mean[adapts], 100*vain, mean[polls], mean[parks])
+	if best := min(mean[polls], mean[parks]); float64(mean[adapts]) > w.worst*float64(best) {
+		t.Errorf("a call takes %v, in the better way %v", mean[adapts], best)
+	}
+	if vain > w.vain {
+		t.Errorf("%.2f %% of the time have been polled in vain", 100*vain)
+	}
+	if w.parks && !(client.parks && server.parks) {
+		t.Errorf("parks: client %v, server %v", client.parks, server.parks)
 	}
 }
 

@@ -218,6 +218,12 @@ func (l *Loan) Withdraw() {
 // End deregisters what has been registered for the loan. Windows are closed by then:
 // invalidated, or never bound.
 func (l *Loan) End() {
+	if l.n > 0 {
+		l.end()
+	}
+}
+
+func (l *Loan) end() {
 	for i := range l.parts[:l.n] {
 		e := &l.parts[i]
 		e.deregister(l.a)
