@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/interop"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -48,8 +47,6 @@ func (echo) StreamingInputCall(s testgrpc.TestService_StreamingInputCallServer) 
 		n++
 	}
 }
-
-var _ = interop.NewTestServer
 
 func benchBeds(b *testing.B, f func(b *testing.B, c testgrpc.TestServiceClient)) {
 	b.Run("grpc-go", func(b *testing.B) {

@@ -108,7 +108,7 @@ func longest(offered wire.Offers) int {
 	return n
 }
 
-// maxOffer bounds what is believed of an offer.
+// maxOffer bounds an offer that is believed, in bytes.
 const maxOffer = 1 << 30
 
 func (binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
@@ -135,7 +135,7 @@ func (binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.
 	return items
 }
 
-// names are those of the program. How long messages are is the configuration's to bound.
+// names are those of the program. How long messages are is the configuration's to bound. Immutable.
 var names = &oncrpc.Program{Number: prog, Vers: vers, Name: wire.GrpcV1Names.Name, Procedures: wire.GrpcV1Names.Procedures}
 
 // program returns the program of both ends.

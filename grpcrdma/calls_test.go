@@ -80,46 +80,46 @@ func pattern(n int) []byte {
 
 // TestSizes: messages of each size come back as they were, whichever way they go, and again when the client
 // knows how long results are.
-func TestSizes(t *testing.T) {
-	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
-		c, _ := client(t, p, addr, &service{unary: echoes, duplex: echoStream})
-		s, err := c.FullDuplexCall(t.Context())
-		if err != nil {
+func TestSizes(t *testing.T) { onBeds(t, testSizes) }
+
+func testSizes(t *testing.T, p fabric.Provider, addr string) {
+	c, _ := client(t, p, addr, &service{unary: echoes, duplex: echoStream})
+	s, err := c.FullDuplexCall(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{0, 1, 900, 1024, 3000, 4095, 4096, 70000, 300000, 1 << 20, 4<<20 - 64, 5, 1 << 19} {
+		sent := pattern(n)
+		for round := range 2 {
+			r, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: sent}})
+			if err != nil || !bytes.Equal(r.Payload.Body, sent) {
+				t.Fatalf("%d bytes, round %d: %v", n, round, err)
+			}
+		}
+		if err := s.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: sent}}); err != nil {
 			t.Fatal(err)
 		}
-		for _, n := range []int{0, 1, 900, 1024, 3000, 4095, 4096, 70000, 300000, 1 << 20, 4<<20 - 64, 5, 1 << 19} {
-			sent := pattern(n)
-			for round := range 2 {
-				r, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: sent}})
-				if err != nil || !bytes.Equal(r.Payload.Body, sent) {
-					t.Fatalf("%d bytes, round %d: %v", n, round, err)
-				}
-			}
-			if err := s.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: sent}}); err != nil {
-				t.Fatal(err)
-			}
-			if r, err := s.Recv(); err != nil || !bytes.Equal(r.Payload.Body, sent) {
-				t.Fatalf("%d bytes by stream: %v", n, err)
-			}
-			// Many short fields, of which none is placed.
-			req := &testgrpc.StreamingOutputCallRequest{ResponseParameters: make([]*testgrpc.ResponseParameters, n/100)}
-			for i := range req.ResponseParameters {
-				req.ResponseParameters[i] = &testgrpc.ResponseParameters{Size: math.MaxInt32, IntervalUs: math.MaxInt32}
-			}
-			if err := s.Send(req); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.Recv(); err != nil {
-				t.Fatal(err)
-			}
+		if r, err := s.Recv(); err != nil || !bytes.Equal(r.Payload.Body, sent) {
+			t.Fatalf("%d bytes by stream: %v", n, err)
 		}
-		if err := s.CloseSend(); err != nil {
+		// Many short fields, of which none is placed.
+		req := &testgrpc.StreamingOutputCallRequest{ResponseParameters: make([]*testgrpc.ResponseParameters, n/100)}
+		for i := range req.ResponseParameters {
+			req.ResponseParameters[i] = &testgrpc.ResponseParameters{Size: math.MaxInt32, IntervalUs: math.MaxInt32}
+		}
+		if err := s.Send(req); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Recv(); err != io.EOF {
-			t.Errorf("the stream ended with %v", err)
+		if _, err := s.Recv(); err != nil {
+			t.Fatal(err)
 		}
-	})
+	}
+	if err := s.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Recv(); err != io.EOF {
+		t.Errorf("the stream ended with %v", err)
+	}
 }
 
 // TestInto: results are placed in the caller's memory, which the message refers to.

@@ -11,9 +11,11 @@ import (
 
 // TestChannel runs the cases that grpchan has for all that is a grpc.ClientConnInterface.
 func TestChannel(t *testing.T) {
-	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
-		srv := grpcrdma.NewServer()
-		grpchantesting.RegisterTestServiceServer(srv, &grpchantesting.TestServer{})
-		grpchantesting.RunChannelTestCases(t, serve(t, p, addr, srv), true)
-	})
+	onBeds(t, testChannel)
+}
+
+func testChannel(t *testing.T, p fabric.Provider, addr string) {
+	srv := grpcrdma.NewServer()
+	grpchantesting.RegisterTestServiceServer(srv, &grpchantesting.TestServer{})
+	grpchantesting.RunChannelTestCases(t, serve(t, p, addr, srv), true)
 }

@@ -35,7 +35,7 @@ type ClientConn struct {
 
 var _ grpc.ClientConnInterface = (*ClientConn)(nil)
 
-// A method is what is remembered of one: the results are of the size of earlier ones, as a rule.
+// A method remembers the sizes of its latest results: the next ones have the same, as a rule.
 type method struct{ sizes atomic.Pointer[wire.Offers] }
 
 // Dial connects to a Server at addr with provider p, which may be transport.TCP. The connection is made anew
@@ -87,7 +87,7 @@ func (cc *ClientConn) over(c interface {
 	return cc
 }
 
-// NewClientConn returns a ClientConn whose unary calls are made with c, which stays the caller's. It has no
+// NewClientConn returns a ClientConn that makes unary calls with c, which stays the caller's. It has no
 // streams, unless c is an rpc.Conn of which the Server executes calls: from a server to its client.
 func (s *Server) NewClientConn(c rpc.Conn, opts ...Option) *ClientConn {
 	return &ClientConn{
@@ -143,7 +143,7 @@ func (cc *ClientConn) Invoke(ctx context.Context, name string, args, reply any, 
 
 // info reads the options of a call.
 func (cc *ClientConn) info(opts []grpc.CallOption) (c callInfo, err error) {
-	c.recv, c.send = cc.opts.recv, cc.opts.send
+	c.recv, c.send, c.shapes = cc.opts.recv, cc.opts.send, &cc.end.shapes
 	if err = c.apply(cc.opts.calls); err == nil {
 		err = c.apply(opts)
 	}
@@ -315,7 +315,7 @@ func (m *method) offer(call *rpc.Call, info *callInfo) wire.Offers {
 	return offer(call, want, false, info.into)
 }
 
-// offer gives call memory of these sizes, and returns how much there is. own is used as far as it goes; exact
+// offer gives call memory of the wanted sizes, and returns how much there is. own is used as far as it goes; exact
 // says that the sizes are known, so that it has to be long enough.
 func offer(call *rpc.Call, want wire.Offers, exact bool, own [][]byte) wire.Offers {
 	n := len(want)
@@ -378,10 +378,10 @@ func (cc *ClientConn) connect(ctx context.Context, wait bool) (rpc.Conn, error) 
 	return cc.conn(ctx)
 }
 
-// opening is what connections are asked for.
+// opening is the call that connections are asked for. Immutable.
 var opening = &rpc.Call{Prog: prog, Vers: vers}
 
-// ended is a context that has ended.
+// ended is a context that has ended. Immutable.
 var ended = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -24,8 +24,9 @@ type packed struct {
 
 func (p *packed) size() int { return len(p.body) + sumOf(p.items) }
 
-// A coding is how the messages of a call are encoded. The zero value is Protocol Buffers, not compressed.
+// A coding is how the messages of a call are encoded. With shapes alone it is Protocol Buffers, not compressed.
 type coding struct {
+	shapes     *shapes
 	codec      encoding.CodecV2
 	compressor encoding.Compressor
 }
@@ -46,7 +47,7 @@ func (c *coding) as(l *wire.Layout) error {
 }
 
 // A RawMessage is a message of Protocol Buffers as it is marshalled, for programs that pass messages on and do
-// not know their types. Calls and streams take a *RawMessage in place of a message, at either end. It is sent
+// not know their types. Calls and streams accept a *RawMessage in place of a message, at either end. It is sent
 // in one piece; one that is received has the fields in it that came beside it.
 type RawMessage []byte
 
@@ -79,7 +80,7 @@ func (c *coding) pack(b []byte, v any, max int) (p packed, err error) {
 	case c.compressor != nil:
 		p.body, err = proto.MarshalOptions{}.MarshalAppend(b, m)
 	default:
-		p.body, p.layout.Places, p.items, err = strip(b, m)
+		p.body, p.layout.Places, p.items, err = strip(c.shapes, b, m)
 	}
 	if err == nil && c.compressor != nil {
 		p.layout.Encoding = c.compressor.Name()

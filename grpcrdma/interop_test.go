@@ -39,27 +39,29 @@ var interopCases = []struct {
 
 // TestInterop runs grpc-go's own interoperability cases with its service, which is not changed.
 func TestInterop(t *testing.T) {
-	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
-		srv := grpcrdma.NewServer()
-		testgrpc.RegisterTestServiceServer(srv, interop.NewTestServer())
-		cc := serve(t, p, addr, srv)
-		client, ctx := testgrpc.NewTestServiceClient(cc), context.Background()
-		for _, tc := range interopCases {
-			t.Run(tc.name, func(t *testing.T) {
-				for range *interopRounds {
-					tc.do(ctx, client)
-				}
-			})
-		}
-		t.Run("UnimplementedService", func(t *testing.T) {
-			interop.DoUnimplementedService(ctx, testgrpc.NewUnimplementedServiceClient(cc))
-		})
-		t.Run("UnimplementedMethod", func(t *testing.T) {
-			var req, reply testgrpc.Empty
-			err := cc.Invoke(ctx, "/grpc.testing.TestService/UnimplementedCall", &req, &reply)
-			if status.Code(err) != codes.Unimplemented {
-				t.Error(err)
+	onBeds(t, testInterop)
+}
+
+func testInterop(t *testing.T, p fabric.Provider, addr string) {
+	srv := grpcrdma.NewServer()
+	testgrpc.RegisterTestServiceServer(srv, interop.NewTestServer())
+	cc := serve(t, p, addr, srv)
+	client, ctx := testgrpc.NewTestServiceClient(cc), context.Background()
+	for _, tc := range interopCases {
+		t.Run(tc.name, func(t *testing.T) {
+			for range *interopRounds {
+				tc.do(ctx, client)
 			}
 		})
+	}
+	t.Run("UnimplementedService", func(t *testing.T) {
+		interop.DoUnimplementedService(ctx, testgrpc.NewUnimplementedServiceClient(cc))
+	})
+	t.Run("UnimplementedMethod", func(t *testing.T) {
+		var req, reply testgrpc.Empty
+		err := cc.Invoke(ctx, "/grpc.testing.TestService/UnimplementedCall", &req, &reply)
+		if status.Code(err) != codes.Unimplemented {
+			t.Error(err)
+		}
 	})
 }

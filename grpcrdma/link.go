@@ -21,8 +21,11 @@ import (
 // An endpoint is one end of the connections of a Server or of a ClientConn: it executes the program that
 // both ends call.
 type endpoint struct {
-	srv *Server // the services; nil: there are none
+	srv *Server // the services, or nil
 	cfg limits
+
+	shapes  shapes
+	batches sync.Pool // *[]byte: memory for frames
 
 	mu    sync.Mutex
 	links map[rpc.Conn]*link
@@ -243,7 +246,7 @@ func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Res
 // maxFrames bounds the frames of a call.
 const maxFrames = 1 << 16
 
-// take takes a frame. Frames of streams that have ended are late, and no error.
+// take applies a frame. Frames of streams that have ended are late, and no error.
 func (l *link) take(ctx context.Context, f *wire.Frame, items [][]byte) {
 	id := streamID{f.Id, !f.Own}
 	s := l.find(id)
@@ -362,7 +365,7 @@ type outbox struct {
 	room   chan struct{} // closed when the frames have been taken
 	batch  uint64        // number of the call that takes the frames
 	done   uint64        // of the first call that has not returned
-	after  chan struct{} // closed when it has; nil: nobody waits
+	after  chan struct{} // closed when it has; nil: not awaited
 }
 
 // outboxFull is how many bytes of frames wait before a stream has to wait with its next message.
@@ -374,7 +377,9 @@ func (o *outbox) push(f *wire.Frame) (batch uint64) {
 	defer o.mu.Unlock()
 	if o.n == 0 {
 		if o.frames == nil {
-			o.frames = *batches.Get().(*[]byte)
+			if b, ok := o.link.end.batches.Get().(*[]byte); ok {
+				o.frames = *b
+			}
 		}
 		o.frames = append(o.frames[:0], 0, 0, 0, 0)
 	}
@@ -423,7 +428,7 @@ func (o *outbox) full() <-chan struct{} {
 	return o.room
 }
 
-// send makes calls with all frames that there are, until there are no more.
+// send makes calls with all frames that there are, until the last one has left.
 func (o *outbox) send() {
 	for {
 		o.mu.Lock()
@@ -449,12 +454,9 @@ func (o *outbox) send() {
 		if err := o.link.conn.Call(context.Background(), &o.call); err != nil {
 			o.fails(err)
 		}
-		batches.Put(&body)
+		o.link.end.batches.Put(&body)
 	}
 }
-
-// batches are memory for frames.
-var batches = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxRest bounds the memory that stays while nothing is sent, in bytes.
 const maxRest = 32 << 10

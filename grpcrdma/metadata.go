@@ -50,7 +50,7 @@ func validKey(k string) bool {
 	return k != ""
 }
 
-// fromPairs reads metadata. It copies it; nil: there is none.
+// fromPairs reads metadata. It copies it, and returns nil for an empty list.
 func fromPairs(list wire.Metadata) metadata.MD {
 	if len(list) == 0 {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// An Option is for one end: for [NewServer], [Dial] or [NewClientConn]. Options that make no sense there do
+// An Option is for one end: for [NewServer], [Dial] or [Server.NewClientConn]. Options that make no sense there do
 // nothing.
 type Option func(*options)
 

@@ -32,10 +32,11 @@ type shape struct {
 	fields []protoreflect.FieldDescriptor
 }
 
-var shapes sync.Map // protoreflect.MessageDescriptor -> *shape
+// shapes are those of the messages of an endpoint, as they have been met.
+type shapes struct{ sync.Map } // protoreflect.MessageDescriptor -> *shape
 
-func shapeOf(d protoreflect.MessageDescriptor) *shape {
-	if s, ok := shapes.Load(d); ok {
+func (all *shapes) of(d protoreflect.MessageDescriptor) *shape {
+	if s, ok := all.Load(d); ok {
 		return s.(*shape)
 	}
 	s := new(shape)
@@ -45,7 +46,7 @@ func shapeOf(d protoreflect.MessageDescriptor) *shape {
 			s.fields = append(s.fields, f)
 		}
 	}
-	shapes.Store(d, s)
+	all.Store(d, s)
 	return s
 }
 
@@ -79,6 +80,7 @@ func holdsBytes(f protoreflect.FieldDescriptor, seen map[protoreflect.MessageDes
 
 // A stripper takes long fields out of a message.
 type stripper struct {
+	shapes *shapes
 	path   wire.Path
 	places []wire.Path
 	items  [][]byte
@@ -139,7 +141,7 @@ func (s *stripper) message(m protoreflect.Message) protoreflect.Message {
 	if len(s.path) >= wire.MaxDepth {
 		return m
 	}
-	for _, f := range shapeOf(m.Descriptor()).fields {
+	for _, f := range s.shapes.of(m.Descriptor()).fields {
 		if !m.Has(f) {
 			continue
 		}
@@ -246,13 +248,13 @@ func asInt(b bool) int {
 }
 
 // strip marshals m, to the end of b, without the long fields that it returns.
-func strip(b []byte, m proto.Message) (body []byte, places []wire.Path, items [][]byte, err error) {
+func strip(all *shapes, b []byte, m proto.Message) (body []byte, places []wire.Path, items [][]byte, err error) {
 	size := proto.Size(m)
 	if size < placeMin {
 		body, err = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
 		return body, nil, nil, err
 	}
-	var s stripper
+	s := stripper{shapes: all}
 	rest := s.message(m.ProtoReflect())
 	opts := proto.MarshalOptions{Deterministic: s.sorted, UseCachedSize: len(s.items) == 0}
 	body, err = opts.MarshalAppend(slices.Grow(b, size-sumOf(s.items)+16), rest.Interface())

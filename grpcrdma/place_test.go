@@ -172,7 +172,7 @@ func TestPlaced(t *testing.T) {
 		m := newAll()
 		fill(r, m.ProtoReflect(), 0)
 		want := marshal(t, m)
-		body, places, items, err := strip(nil, m)
+		body, places, items, err := strip(new(shapes), nil, m)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -220,7 +220,7 @@ func TestPlacedGenerated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, places, items, err := strip(nil, m)
+	body, places, items, err := strip(new(shapes), nil, m)
 	if err != nil || len(items) != 4 || len(body) > 100 {
 		t.Fatalf("%d items, a body of %d bytes: %v", len(items), len(body), err)
 	}
@@ -236,7 +236,7 @@ func FuzzJoin(f *testing.F) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		m := newAll()
 		fill(r, m.ProtoReflect(), 0)
-		body, places, _, err := strip(nil, m)
+		body, places, _, err := strip(new(shapes), nil, m)
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -37,7 +37,7 @@ type Server struct {
 
 	mine     sync.Once
 	server   *transport.Server // of Serve
-	unserved error             // why there is none
+	unserved error             // why it does not exist
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
@@ -78,7 +78,7 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.services[desc.ServiceName] = svc
 }
 
-// GetServiceInfo returns what is registered, for the reflection service.
+// GetServiceInfo describes the services, for the reflection service.
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo {
 	all := make(map[string]grpc.ServiceInfo, len(s.services))
 	for name, svc := range s.services {
@@ -188,8 +188,8 @@ func (s *Server) Stop() {
 type running struct {
 	mu   sync.Mutex
 	n    int
-	over bool          // no more are begun
-	idle chan struct{} // closed when the last one has returned; nil: nobody waits
+	over bool          // further ones are refused
+	idle chan struct{} // closed when the last one has returned; nil: not awaited
 }
 
 // begin reports whether a handler may begin.
@@ -289,14 +289,14 @@ func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, i
 	}
 	svc, name := s.lookup(r.Method)
 	if svc == nil || svc.methods[name] == nil {
-		return unimplemented(r.Method, svc)
+		return unknownMethod(r.Method, svc)
 	}
 	ctx = st.context(ctx, req.Conn(), r.Header)
 	if s.opts.stats != nil {
 		ctx = st.begin(ctx, s.opts.stats, req.Conn(), false, false)
 		defer func() { st.end(err) }()
 	}
-	code := coding{}
+	code := coding{shapes: &s.shapes}
 	decode := func(v any) error {
 		if err := code.as(&in.layout); err != nil {
 			return err
@@ -321,13 +321,13 @@ func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, i
 // unavailable is the answer of a program that executes no calls.
 func (s *Server) unavailable(method string) error {
 	if s == nil {
-		return unimplemented(method, nil)
+		return unknownMethod(method, nil)
 	}
 	return status.Error(codes.Unavailable, "the server is stopping")
 }
 
-// unimplemented is the answer to a call of a method that is not registered, in the words of grpc-go.
-func unimplemented(method string, svc *service) error {
+// unknownMethod is the answer to a call of a method that is not registered, in the words of grpc-go.
+func unknownMethod(method string, svc *service) error {
 	name := strings.TrimPrefix(method, "/")
 	i := strings.LastIndexByte(name, '/')
 	switch {

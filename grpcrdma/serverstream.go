@@ -25,7 +25,7 @@ type serverStream struct {
 var _ grpc.ServerStream = (*serverStream)(nil)
 
 // serveStream begins the handler of a stream, on a goroutine of its own. The error is why
-// there is none. It runs on the goroutine that moves the connection.
+// the method has no handler. It runs on the goroutine that moves the connection.
 func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) error {
 	if s == nil {
 		return s.unavailable(o.Method)
@@ -39,7 +39,7 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 	case svc != nil && svc.methods[name] != nil:
 		desc, impl = unaryAsStream(svc.methods[name], s), svc.impl
 	case desc.Handler == nil:
-		return unimplemented(o.Method, svc)
+		return unknownMethod(o.Method, svc)
 	}
 	if !s.running.begin() {
 		return s.unavailable(o.Method)
@@ -55,7 +55,7 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 		defer stop()
 		defer cancel(nil)
 		call := &serverCall{method: o.Method}
-		ss := &serverStream{s: st, srv: s, call: call}
+		ss := &serverStream{s: st, srv: s, call: call, code: coding{shapes: &s.shapes}}
 		call.sendHeader = ss.writeHeader
 		ss.ctx = call.context(ctx, conn, o.Header)
 		if s.opts.stats != nil {

@@ -85,7 +85,7 @@ const (
 	theWindow
 )
 
-// wake wakes the goroutine that waits for one of these. mu is held.
+// wake wakes the goroutines that wait for one of the causes. mu is held.
 func (s *stream) wake(causes ...cause) {
 	for _, c := range causes {
 		if w := s.waits[c]; w != nil {
@@ -96,7 +96,7 @@ func (s *stream) wake(causes ...cause) {
 
 // ---- what arrives
 
-// take takes a frame of the stream.
+// take applies a frame of the stream.
 func (s *stream) take(f *wire.Frame, items [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +277,7 @@ func (s *stream) next(ctx context.Context) (p packed, err error) {
 	}
 }
 
-// wait waits until it is woken for one of these. It begins with mu held. The error is a status.
+// wait waits until it is woken for c. It begins with mu held. The error is a status.
 func (s *stream) wait(ctx context.Context, c cause) error {
 	w := s.waits[c]
 	if w == nil {

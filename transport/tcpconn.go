@@ -319,3 +319,24 @@ func (c *tcpConn) detail(s *rpc.ConnStats) {
 	s.Waiting = c.state.Lock().calls.queue.Len()
 	c.state.Unlock()
 }
+
+// A tcpWaiter waits alone: the connection has a goroutine that reads it.
+type tcpWaiter struct {
+	c    *tcpConn
+	bell chan struct{} // has room for one
+}
+
+func (c *tcpConn) newWaiter() rpc.Waiter { return &tcpWaiter{c, make(chan struct{}, 1)} }
+
+func (w *tcpWaiter) Wait(ctx context.Context) error {
+	select {
+	case <-w.bell:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.c.ended():
+		return w.c.endErr()
+	}
+}
+
+func (w *tcpWaiter) Wake(bool) { poke(w.bell) }

@@ -143,6 +143,12 @@ var Layers = []Layer{
 		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{
+		Path: "grpcrdma", Library: true, Pure: true,
+		May:      []string{"rpc", "rpc/gen", "rpc/stream", "transport", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		Tests:    []string{"iwarp", "shm", "rdmacm"},
+		External: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto", "github.com/fullstorydev/grpchan"},
+	},
+	{
 		Path: "rpc/middleware", Library: true, Pure: true,
 		May:   []string{"internal/rate", "rpc", "proto/oncrpc"},
 		Tests: []string{"transport", "iwarp"},

@@ -50,7 +50,9 @@ var notGo = map[string]string{
 // builds and runs it: a block alone lacks the other files. A single block of this kind, which needs
 // another module, is listed with its first line.
 var built = map[string]string{
-	"docs/getting-started.md":         "examples.TestGettingStarted",
+	"docs/getting-started.md": "examples.TestGettingStarted",
+	"docs/grpc.md: func moveServer(ctx context.Context, svc pb.TestServiceServer) error {": "grpcrdma.TestPage",
+
 	"docs/migration.md: package main": "tools/bridge.TestMigrationPage",
 }
 

@@ -97,7 +97,7 @@ type Buffer struct {
 // pageSize is how much longer than asked for a long Loose buffer is: its user may begin at a page.
 const pageSize = 4 << 10
 
-// Loose returns a buffer of at least n bytes that belongs to no arena: whoever has it may keep its memory,
+// Loose returns a buffer of at least n bytes that belongs to no arena: its owner may keep its memory,
 // which is of the Go heap and not registered. Put does nothing with it.
 func Loose(n int) *Buffer {
 	if n >= 4*pageSize {
