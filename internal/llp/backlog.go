@@ -54,8 +54,8 @@ func (b *Backlog) Accept(ctx context.Context) (fabric.Conn, error) {
 // Closed is closed by Close.
 func (b *Backlog) Closed() <-chan struct{} { return b.closed }
 
-// Close ends Accept, calls stop, after which nothing calls Add, and closes the requests that nobody has
-// taken. A second call waits for the first one.
+// Close ends Accept, calls stop, after which nothing calls Add, and closes the requests that have not
+// been accepted. A second call waits for the first one.
 func (b *Backlog) Close(stop func()) {
 	b.once.Do(func() {
 		close(b.closed)
