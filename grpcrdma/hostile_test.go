@@ -1,0 +1,185 @@
+package grpcrdma_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/grpcrdma"
+	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A stranger is a client that sends what it likes.
+type stranger struct {
+	*transport.Client
+	t *testing.T
+}
+
+func newStranger(t *testing.T, p fabric.Provider, addr string) *stranger {
+	t.Helper()
+	cl, err := transport.Dial(t.Context(), p, addr, &transport.ClientConfig{
+		Config: grpcrdma.Config(4 << 20), Callbacks: []rpc.Program{{Number: wire.GrpcProg, Low: 1, High: 1, Handler: rpc.Procedures{wire.GrpcSend: func(context.Context, *rpc.Request, *rpc.Response) {}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cl.Close() })
+	return &stranger{cl, t}
+}
+
+// send makes a call with args, which may be refused, and returns its results.
+func (s *stranger) send(proc uint32, args []byte) []byte {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	defer cancel()
+	call := &rpc.Call{Prog: wire.GrpcProg, Vers: wire.GrpcV1, Proc: proc, Args: args, MaxResults: 64 << 10, NoResend: true}
+	if err := s.Call(ctx, call); ctx.Err() != nil {
+		s.t.Fatalf("no answer: %v", err)
+	}
+	return call.Results
+}
+
+// frames sends frames in one call, with items.
+func (s *stranger) frames(items [][]byte, frames ...wire.Frame) {
+	s.t.Helper()
+	body := xdr.AppendUint32(nil, uint32(len(frames)))
+	for i := range frames {
+		body = frames[i].Append(body)
+	}
+	args := xdr.AppendUint32(nil, uint32(len(items)))
+	for _, it := range items {
+		args = xdr.AppendOpaque(args, it)
+	}
+	s.send(wire.GrpcSend, xdr.AppendOpaque(args, body))
+}
+
+func frame(id, seq uint64, c wire.Content) wire.Frame {
+	return wire.Frame{Id: id, Own: true, Seq: seq, Content: c}
+}
+
+func opening(method string) wire.Content {
+	return wire.Content{Kind: wire.KindOpen, Open: wire.Open{Method: method}}
+}
+
+func text(n int, places ...wire.Path) wire.Content {
+	return wire.Content{Kind: wire.KindMessage, Message: wire.Text{Body: make([]byte, n), Layout: wire.Layout{Places: places}}}
+}
+
+// TestHostileFrames: frames that make no sense end their stream at most, and neither memory nor other callers
+// suffer.
+func TestHostileFrames(t *testing.T) {
+	const echo = testgrpc.TestService_FullDuplexCall_FullMethodName
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		srv := grpcrdma.NewServer()
+		testgrpc.RegisterTestServiceServer(srv, &service{unary: echoes, duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			<-s.Context().Done() // and reads nothing
+			return nil
+		}})
+		l, err := srv.Listen(t.Context(), p, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go srv.Serve(l)
+		t.Cleanup(srv.Stop)
+		cc, err := grpcrdma.Dial(t.Context(), p, l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cc.Close() })
+		s := newStranger(t, p, l.Addr().String())
+		before := inUse()
+		half := wire.Content{Kind: wire.KindHalfClose}
+		for name, do := range map[string]func(id uint64){
+			"of no stream": func(id uint64) {
+				s.frames(nil, frame(id, 1, text(100)), frame(id, 0, half), frame(id, 0, wire.Content{Kind: wire.KindCancel}))
+			},
+			"opened twice":      func(id uint64) { s.frames(nil, frame(id, 0, opening(echo)), frame(id, 0, opening(echo))) },
+			"half closed twice": func(id uint64) { s.frames(nil, frame(id, 0, opening(echo)), frame(id, 1, half), frame(id, 2, half)) },
+			"of a server": func(id uint64) {
+				s.frames(nil, frame(id, 0, opening(echo)), frame(id, 1, wire.Content{Kind: wire.KindStatus}))
+			},
+			"of an unknown method": func(id uint64) { s.frames(nil, frame(id, 0, opening("no such method")), frame(id, 1, text(10))) },
+			"beyond the window": func(id uint64) {
+				s.frames(nil, frame(id, 0, opening(echo)))
+				for seq := range uint64(20) {
+					s.frames(nil, frame(id, seq+1, text(30_000)))
+				}
+			},
+			"early for ever": func(id uint64) {
+				s.frames(nil, frame(id, 0, opening(echo)))
+				for seq := range uint64(50) {
+					s.frames(nil, frame(id, 2+seq, text(30_000)))
+				}
+			},
+			"with the numbers of others": func(id uint64) {
+				s.frames(nil, frame(id, 0, opening(echo)), frame(id, 1<<63, text(1)), frame(id, 1<<63, text(1)))
+			},
+			"with a huge window": func(id uint64) {
+				s.frames(nil, frame(id, 0, opening(echo)), frame(id, 0, wire.Content{Kind: wire.KindGrant, Bytes: 1<<32 - 1}))
+			},
+			"without their items": func(id uint64) {
+				s.frames(nil, frame(id, 0, opening(echo)), frame(id, 1, text(10, wire.Path{{Field: 1}})))
+			},
+			"with items of others": func(id uint64) { s.frames([][]byte{{1}, {2}}, frame(id, 0, opening(echo)), frame(id, 1, text(10))) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				for i := range uint64(20) {
+					do(1000*uint64(len(name)) + i)
+				}
+			})
+		}
+		t.Run("calls", func(t *testing.T) {
+			for _, r := range []wire.Request{
+				{Method: "x"}, {Method: "/"}, {Method: "/a/b/c", Timeout: 1 << 63}, {Timeout: 1<<64 - 1, Method: testgrpc.TestService_UnaryCall_FullMethodName},
+				{Method: testgrpc.TestService_UnaryCall_FullMethodName, Layout: wire.Layout{Places: []wire.Path{{}, {{Field: 1 << 31}}}}},
+				{Method: testgrpc.TestService_UnaryCall_FullMethodName, Layout: wire.Layout{Encoding: "zip", Subtype: "yaml"}},
+				{Method: testgrpc.TestService_UnaryCall_FullMethodName, Offered: wire.Offers{1<<32 - 1, 1<<32 - 1}},
+			} {
+				s.send(wire.GrpcUnary, append(r.Append(nil), make([]byte, 8)...))
+			}
+			s.send(wire.GrpcFetch, make([]byte, 12))
+			s.send(wire.GrpcFetch, nil)
+			s.send(99, nil)
+		})
+		t.Run("noise", func(t *testing.T) {
+			r := rand.New(rand.NewPCG(1, 2))
+			f := frame(7, 0, opening(echo))
+			good := xdr.AppendOpaque(make([]byte, 4), f.Append(xdr.AppendUint32(nil, 1)))
+			q := wire.Request{Method: testgrpc.TestService_UnaryCall_FullMethodName, Layout: wire.Layout{Places: []wire.Path{{{Field: 1}, {Field: 2}}}}}
+			unary := append(q.Append(nil), 0, 0, 0, 1, 0, 0, 0, 4, 1, 2, 3, 4, 0, 0, 0, 0)
+			for i := range 2000 {
+				args, proc := append([]byte(nil), good...), uint32(wire.GrpcSend)
+				if i%2 == 0 {
+					args, proc = append([]byte(nil), unary...), wire.GrpcUnary
+				}
+				for range 1 + r.IntN(3) {
+					args[r.IntN(len(args))] ^= byte(1 << r.IntN(8))
+				}
+				s.send(proc, args[:len(args)-4*r.IntN(2)])
+			}
+		})
+		reply, err := testgrpc.NewTestServiceClient(cc).UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: payload(100_000)})
+		if err != nil || proto.Size(reply) < 100_000 {
+			t.Errorf("another caller: %v", err)
+		}
+		s.Close()
+		for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > 60 && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := runtime.NumGoroutine(); n > 60 {
+			t.Errorf("%d goroutines are left", n)
+		}
+		if more := inUse() - before; more > 16<<20 {
+			t.Errorf("%d bytes are left", more)
+		}
+	})
+}
