@@ -183,14 +183,7 @@ func (s *Server) serveGRPC() (*far, error) {
 		echo, put = rawMethods(s.Size, s.Depth)
 	}
 	server := grpc.NewServer(options...)
-	server.RegisterService(&grpc.ServiceDesc{
-		ServiceName: "bench.Bench",
-		HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{
-			{MethodName: "Echo", Handler: echo},
-			{MethodName: "Put", Handler: put},
-		},
-	}, struct{}{})
+	server.RegisterService(grpcService(echo, put), struct{}{})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	return &far{addr: l.Addr().String(), close: func() error {
@@ -199,10 +192,27 @@ func (s *Server) serveGRPC() (*far, error) {
 	}}, nil
 }
 
-func dialGRPC(addr, method string, size, depth int, tuned bool) (*Instance, error) {
+// grpcClient returns a client for messages with up to size bytes.
+func grpcClient(addr string, size int, tuned bool) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(grpcLimit(size))),
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(grpcLimit(size)), grpc.MaxCallRecvMsgSize(max(4<<20, grpcLimit(size)))),
+	}
+	if tuned {
+		options = append(options, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})),
+			grpc.WithInitialWindowSize(grpcWindow), grpc.WithInitialConnWindowSize(grpcWindow))
+	}
+	target := "passthrough:///" + addr
+	if addr[0] == '@' {
+		target = "unix-abstract:" + addr[1:]
+	}
+	return grpc.NewClient(target, options...)
+}
+
+func dialGRPC(addr, method string, size, depth int, tuned bool) (*Instance, error) {
+	client, err := grpcClient(addr, size, tuned)
+	if err != nil {
+		return nil, err
 	}
 	var args any = wrapperspb.Bytes(make([]byte, size))
 	replies := make([]any, depth)
@@ -210,21 +220,11 @@ func dialGRPC(addr, method string, size, depth int, tuned bool) (*Instance, erro
 		replies[i] = new(wrapperspb.BytesValue)
 	}
 	if tuned {
-		options = append(options, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})),
-			grpc.WithInitialWindowSize(grpcWindow), grpc.WithInitialConnWindowSize(grpcWindow))
 		raw := make([]byte, size)
 		args = &raw
 		for i := range replies {
 			replies[i] = new([]byte)
 		}
-	}
-	target := "passthrough:///" + addr
-	if addr[0] == '@' {
-		target = "unix-abstract:" + addr[1:]
-	}
-	client, err := grpc.NewClient(target, options...)
-	if err != nil {
-		return nil, err
 	}
 	return &Instance{
 		Call: func(worker int) error {

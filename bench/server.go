@@ -67,6 +67,8 @@ func (s *Server) here() (*far, error) {
 		return s.serveNetRPC()
 	case "grpc":
 		return s.serveGRPC()
+	case "grpcrdma":
+		return s.serveGRPCRDMA()
 	case "ttrpc":
 		return s.serveTTRPC()
 	case "oncrpc":

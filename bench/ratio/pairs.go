@@ -138,12 +138,32 @@ func softwarePlan() plan {
 		}...)
 	}
 
+	// gRPC services, the servers in processes of their own.
+	ours, theirs := bench.GRPCAt(sw), bench.GRPCGo
+	pairs = append(pairs, []measure.Pair{
+		{ID: "35a", Goal: 35, What: "gRPC service, unary call with 64 B, over grpc-go", A: apart(bench.GRPCEcho(ours, 64, 1, false)), B: list(apart(bench.GRPCEcho(theirs, 64, 1, false))), Floor: 1, Want: 0.5},
+		{ID: "35b", Goal: 35, What: "the same, 32 outstanding", Kind: rate, A: apart(bench.GRPCEcho(ours, 64, 32, false)), B: list(apart(bench.GRPCEcho(theirs, 64, 32, false))), Floor: 1.5, Want: 3},
+		{ID: "35c", Goal: 35, What: "the same, 1 MiB in one field, into fresh memory", Kind: rate, A: apart(bench.GRPCEcho(ours, mib, 1, false)), B: list(apart(bench.GRPCEcho(theirs, mib, 1, false))), Floor: 1, Want: 2},
+		{ID: "35d", Goal: 35, What: "the same, into memory of the caller's", Kind: rate, A: apart(bench.GRPCEcho(ours, mib, 1, true)), B: list(apart(bench.GRPCEcho(theirs, mib, 1, false))), Floor: 1, Want: 3},
+		{ID: "35e", Goal: 35, What: "gRPC stream of 1 KiB messages, one way, over grpc-go", Kind: rate, A: apart(bench.GRPCStream(ours, kib)), B: list(apart(bench.GRPCStream(theirs, kib))), Floor: 0.4, Want: 2},
+		{ID: "35f", Goal: 35, What: "gRPC stream, 64 B each way in turns, over grpc-go", A: apart(bench.GRPCTurns(ours, 64)), B: list(apart(bench.GRPCTurns(theirs, 64))), Floor: 2.5, Want: 0.5},
+	}...)
+	for i, size := range []int{16 * kib, 64 * kib, 256 * kib, mib, 4*mib - 8*kib} {
+		pairs = append(pairs, measure.Pair{
+			ID: "35" + string(rune('g'+i)), Goal: 35, What: fmt.Sprintf("gRPC service, %d KiB in strings of 100 B, over grpc-go", size/kib), Kind: rate,
+			A: apart(bench.GRPCSpread(ours, size)), B: list(apart(bench.GRPCSpread(theirs, size))), Floor: 0.7, Want: 1,
+		})
+	}
+
 	// Shared memory is between two processes.
 	mem := bench.Shared()
 	memNull, ring := apart(bench.Null(mem, 1)), apart(bench.RingPing(64))
+	shared := bench.GRPCAt(mem)
 	unix := func(w bench.Workload) []bench.Workload { return list(apart(w.OverUnix())) }
 	unixCopies := list(apart(bench.TCPCopy(mib, 64*kib).OverUnix()), apart(bench.TCPCopy(mib, 256*kib).OverUnix()), apart(bench.TCPCopy(mib, mib).OverUnix()))
 	pairs = append(pairs, []measure.Pair{
+		{ID: "35s", Goal: 35, What: "gRPC service, unary call with 64 B over shared memory, over grpc-go on a Unix socket", A: apart(bench.GRPCEcho(shared, 64, 1, false)), B: unix(bench.GRPCEcho(theirs, 64, 1, false)), Floor: 0.8, Want: 0.3},
+		{ID: "35t", Goal: 35, What: "gRPC stream, 64 B each way in turns over shared memory, over grpc-go on a Unix socket", A: apart(bench.GRPCTurns(shared, 64)), B: unix(bench.GRPCTurns(theirs, 64)), Floor: 1.5, Want: 0.5},
 		{ID: "33a", Goal: 33, What: "RPC NULL over shared memory, over a ping-pong written by hand there", A: memNull, B: list(ring), Want: 1.6},
 		{ID: "33b", Goal: 33, What: "the same, over an echo of 64 B on a Unix socket", A: memNull, B: unix(echo), Floor: 0.8, Want: 0.3},
 		{ID: "33c", Goal: 33, What: "the same, over gRPC on a Unix socket", A: memNull, B: unix(bench.GRPC(64, 1, false)), Floor: 0.3, Want: 0.15},
