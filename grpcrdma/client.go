@@ -172,7 +172,6 @@ type unary struct {
 	cc              *ClientConn
 	info            *callInfo
 	name            string
-	id              uint64
 	header, trailer metadata.MD
 }
 
