@@ -418,3 +418,22 @@ func TestRaw(t *testing.T) {
 		}
 	})
 }
+
+// TestAllocsOfUnary: a short call allocates little at both ends together.
+func TestAllocsOfUnary(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		c, _ := client(t, p, addr, &service{unary: echoes})
+		req := &testgrpc.SimpleRequest{Payload: payload(64)}
+		got := testing.AllocsPerRun(2000, func() {
+			if _, err := c.UnaryCall(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if t.Log(got); got > 24 {
+			t.Errorf("%v allocations", got)
+		}
+	})
+}

@@ -220,7 +220,7 @@ func (u *unary) make(ctx context.Context, args, reply any) error {
 	u.outPayload(args, &p)
 	if err := conn.Call(ctx, call); err != nil {
 		if ctx.Err() != nil {
-			l.out.push(&wire.Frame{Id: req.Id, Own: true, Content: wire.Content{Kind: wire.KindCancel}})
+			l.out.push(&wire.Frame{Id: req.Id, Own: true, Content: wire.Content{Kind: wire.KindCancel}}, false)
 		}
 		return err
 	}

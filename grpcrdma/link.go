@@ -278,7 +278,7 @@ func (l *link) opens(ctx context.Context, id streamID, o *wire.Open) {
 func (l *link) refuse(id streamID, err error) {
 	l.out.push(&wire.Frame{Id: id.id, Own: id.own, Content: wire.Content{
 		Kind: wire.KindStatus, End: wire.End{Status: toWire(statusOf(err))},
-	}})
+	}}, true)
 }
 
 // ---- unary calls of the other end
@@ -353,50 +353,138 @@ func (l *link) fetch(id uint64) (p packed, ok bool) {
 
 // ---- what is sent
 
-// An outbox gathers the frames of a connection's streams while a call with earlier ones is under way.
+// An outbox sends the frames of a connection's streams. As long as few of its calls are under way, each frame
+// is a call of its own, which no goroutine waits for. Otherwise frames gather while a goroutine has a call with
+// earlier ones under way.
 type outbox struct {
 	link *link
 
-	mu     sync.Mutex
-	frames []byte // marshalled, after four bytes for their number
-	n      int
-	call   rpc.Call      // of the goroutine that sends
-	busy   bool          // a goroutine sends
-	room   chan struct{} // closed when the frames have been taken
-	batch  uint64        // number of the call that takes the frames
-	done   uint64        // of the first call that has not returned
-	after  chan struct{} // closed when it has; nil: not awaited
+	mu      sync.Mutex
+	frames  []byte // marshalled, after four bytes for their number
+	n       int
+	busy    bool          // a goroutine sends, and all that there is
+	room    chan struct{} // closed when the frames have been taken
+	batch   uint64        // number of the call that takes the frames
+	under   []uint64      // numbers of the calls under way
+	after   chan struct{} // closed when one of them has returned; nil: not awaited
+	spare   []byte
+	free    []*sending
+	started int // calls that no goroutine waits for
 }
 
-// outboxFull is how many bytes of frames wait before a stream has to wait with its next message.
-const outboxFull = 256 << 10
+// A sending is a call with frames.
+type sending struct {
+	rpc.Call
+	body  []byte
+	batch uint64
+	ended func(error) // o.ended
+}
 
-// push queues a frame, which is marshalled at once, and has it sent soon, by the call of that number.
-func (o *outbox) push(f *wire.Frame) (batch uint64) {
+const (
+	// outboxFull is how many bytes of frames wait before a stream has to wait with its next message.
+	outboxFull = 256 << 10
+	// mostStarted is how many calls are under way before frames gather: what ends them may come late, as
+	// long as no goroutine waits for something on the connection.
+	mostStarted = 4
+)
+
+// push sends a frame, which is marshalled at once, by the call of that number. inline says that the caller is the
+// goroutine that moves the connection.
+func (o *outbox) push(f *wire.Frame, inline bool) (batch uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.n == 0 {
-		if o.frames == nil {
-			if b, ok := o.link.end.batches.Get().(*[]byte); ok {
-				o.frames = *b
-			}
-		}
-		o.frames = append(o.frames[:0], 0, 0, 0, 0)
+		o.begin()
 	}
 	o.frames = f.Append(o.frames)
 	o.n++
-	if !o.busy {
+	batch = o.batch
+	switch {
+	case o.busy:
+	case inline || o.started == mostStarted || !o.start():
 		o.busy = true
 		go o.send()
 	}
-	return o.batch
+	return batch
 }
 
-// arrives returns a channel that is closed when the call of that number may have returned, or nil if it has.
+// begin makes room for frames. mu is held.
+func (o *outbox) begin() {
+	if o.frames == nil {
+		o.frames, o.spare = o.spare, nil
+	}
+	if o.frames == nil {
+		if b, ok := o.link.end.batches.Get().(*[]byte); ok {
+			o.frames = *b
+		}
+	}
+	o.frames = append(o.frames[:0], 0, 0, 0, 0)
+}
+
+// take makes a call of the frames. mu is held.
+func (o *outbox) take() *sending {
+	var c *sending
+	if n := len(o.free); n > 0 {
+		c, o.free = o.free[n-1], o.free[:n-1]
+	} else {
+		c = new(sending)
+		c.ended = func(err error) { o.ended(c, err) }
+	}
+	c.body, c.batch = o.frames, o.batch
+	binary.BigEndian.PutUint32(c.body, uint32(o.n))
+	sendCall(&c.Call, nil, c.body)
+	o.frames, o.n = nil, 0
+	o.under = append(o.under, o.batch)
+	o.batch++
+	return c
+}
+
+// start makes a call of the frames, if that needs no waiting. mu is held.
+func (o *outbox) start() bool {
+	c := o.take()
+	if o.link.conn.Start(&c.Call, c.ended) {
+		o.started++
+		return true
+	}
+	o.frames, o.n = c.body, 1
+	o.batch--
+	o.under = o.under[:len(o.under)-1]
+	o.free = append(o.free, c)
+	return false
+}
+
+// ended takes back a call that has been started.
+func (o *outbox) ended(c *sending, err error) {
+	if err != nil {
+		o.fails(err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.started--
+	o.over(c)
+}
+
+// over takes back a call that has returned. mu is held.
+func (o *outbox) over(c *sending) {
+	i := slices.Index(o.under, c.batch)
+	o.under = slices.Delete(o.under, i, i+1)
+	if o.after != nil {
+		close(o.after)
+		o.after = nil
+	}
+	if o.spare == nil {
+		o.spare = c.body
+	}
+	c.body = nil
+	o.free = append(o.free, c)
+}
+
+// arrives returns a channel that is closed when the call of that number and those before may have returned, or
+// nil if they have.
 func (o *outbox) arrives(batch uint64) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if batch < o.done {
+	if batch < o.batch && !slices.ContainsFunc(o.under, func(b uint64) bool { return b <= batch }) {
 		return nil
 	}
 	if o.after == nil {
@@ -409,10 +497,14 @@ func (o *outbox) arrives(batch uint64) <-chan struct{} {
 func (o *outbox) flush() {
 	o.mu.Lock()
 	last := o.batch
-	if o.n == 0 {
+	if o.n == 0 && last > 0 {
 		last--
 	}
+	none := last == 0 && o.n == 0 && len(o.under) == 0
 	o.mu.Unlock()
+	if none {
+		return
+	}
 	for ch := o.arrives(last); ch != nil; ch = o.arrives(last) {
 		<-ch
 	}
@@ -430,43 +522,34 @@ func (o *outbox) full() <-chan struct{} {
 
 // send makes calls with all frames that there are, until the last one has left.
 func (o *outbox) send() {
-	for {
-		o.mu.Lock()
-		if o.done = o.batch; o.after != nil {
-			close(o.after)
-			o.after = nil
-		}
-		if o.n == 0 {
-			o.busy = false
-			o.rest()
-			o.mu.Unlock()
-			return
-		}
-		body := o.frames
-		binary.BigEndian.PutUint32(body, uint32(o.n))
-		o.frames, o.n = nil, 0
-		o.batch++
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.n > 0 {
+		c := o.take()
 		close(o.room)
 		o.room = make(chan struct{})
 		o.mu.Unlock()
-
-		sendCall(&o.call, nil, body)
-		if err := o.link.conn.Call(context.Background(), &o.call); err != nil {
+		err := o.link.conn.Call(context.Background(), &c.Call)
+		if err != nil {
 			o.fails(err)
 		}
-		o.link.end.batches.Put(&body)
+		o.mu.Lock()
+		o.over(c)
 	}
+	o.busy = false
+	o.rest()
 }
 
 // maxRest bounds the memory that stays while nothing is sent, in bytes.
-const maxRest = 32 << 10
+const maxRest = 4 << 10
 
 // rest drops memory that a busy connection has. mu is held.
 func (o *outbox) rest() {
-	if cap(o.call.Args) > maxRest {
-		o.call.Args = nil
+	if spare := o.spare; cap(spare) > maxRest {
+		o.spare = nil
+		o.link.end.batches.Put(&spare)
 	}
-	clear(o.call.ReadItems[:cap(o.call.ReadItems)])
+	o.free = slices.DeleteFunc(o.free, func(c *sending) bool { return cap(c.Args) > maxRest })
 }
 
 // sendCall makes call one of SEND.

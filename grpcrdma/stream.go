@@ -367,7 +367,7 @@ func (s *stream) push(c wire.Content) (batch uint64) {
 		f.Seq = s.seq
 		s.seq++
 	}
-	return s.link.out.push(&f)
+	return s.link.out.push(&f, s.inline)
 }
 
 // write queues a frame, unless the stream has ended.

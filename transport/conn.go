@@ -258,6 +258,7 @@ func (l *leader) finish(reason error) {
 	onEnd := st.onEnd
 	c.state.Unlock()
 	l.wakeAll()
+	l.endStarted()
 	l.abort()
 	c.tenant.Leave()
 	l.pace.End()

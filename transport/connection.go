@@ -18,12 +18,13 @@ type connection interface {
 	// Calls.
 
 	call(ctx context.Context, call *pendingCall) error
-	openLane() lane          // for a Pipeline's calls
-	allow(calls int)         // see Conn.AllowBackward
-	inherit(from connection) // goes on with the xids of the connection before
-	counter() *xids          // of the calls of this end
-	proven() bool            // a call has been answered
-	good() bool              // calls of either end have been
+	openLane() lane                                  // for a Pipeline's calls
+	start(call *pendingCall, ended func(error)) bool // see rpc.Conn
+	allow(calls int)                                 // see Conn.AllowBackward
+	inherit(from connection)                         // goes on with the xids of the connection before
+	counter() *xids                                  // of the calls of this end
+	proven() bool                                    // a call has been answered
+	good() bool                                      // calls of either end have been
 	load() load
 	credits() int // calls that a client may have in flight at the moment
 	info() rpc.ConnInfo
@@ -99,6 +100,16 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 
 // Call makes a call to the other end: see [rpc.Conn].
 func (cn *Conn) Call(ctx context.Context, call *rpc.Call) error { return cn.make(ctx, pendingOf(call)) }
+
+// Start makes a call that no goroutine waits for: see [rpc.Conn].
+func (cn *Conn) Start(call *rpc.Call, ended func(error)) bool {
+	if cn.cfg.observation != nil {
+		return false
+	}
+	p := pendingOf(call)
+	p.sent = false
+	return cn.c.start(p, ended)
+}
 
 func (cn *Conn) make(ctx context.Context, call *pendingCall) error {
 	if rpc.IsInline(ctx) {

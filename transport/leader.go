@@ -30,6 +30,7 @@ type leader struct {
 	// Gathered in a pass over completions, and let go at its end.
 	replies []*exch   // to be posted together
 	wakes   []*waiter // goroutines to wake after that
+	ended   []*slot   // calls that have ended, and that no goroutine waits for
 
 	// Of the calls that this end makes.
 	granted    int    // the latest grant, as life.grant
@@ -194,6 +195,7 @@ func (l *leader) endPass() {
 	l.c.sends.flush(l.replies...)
 	l.replies = l.replies[:0]
 	l.wakeAll()
+	l.endStarted()
 }
 
 func (l *leader) wakeAll() {

@@ -58,6 +58,43 @@ func (c *conn) call(ctx context.Context, call *pendingCall) error {
 	return err
 }
 
+// start makes a call that no goroutine waits for, if there is a credit: see rpc.Conn.
+func (c *conn) start(call *pendingCall, ended func(error)) bool {
+	st := c.state.Lock()
+	if st.refuse() != nil || !st.calls.hasRoom() {
+		c.state.Unlock()
+		return false
+	}
+	w := st.calls.caller()
+	s := st.calls.take(w)
+	s.begin(w)
+	s.ended = ended
+	c.state.Unlock()
+	err := s.build(call)
+	if err == nil {
+		_, err = s.launch(false)
+	}
+	if err != nil {
+		s.unexpose()
+		s.giveBack()
+	}
+	return err == nil
+}
+
+// endStarted ends calls that no goroutine waits for.
+func (l *leader) endStarted() {
+	for len(l.ended) > 0 {
+		s := l.ended[0]
+		l.ended[0] = nil
+		if l.ended = l.ended[1:]; len(l.ended) == 0 {
+			l.ended = nil
+		}
+		ended, err := s.ended, s.finish()
+		s.giveBack()
+		ended(err)
+	}
+}
+
 // desert gives up a call when its goroutine is ending: it led, and an Inline handler has called
 // runtime.Goexit.
 func (s *slot) desert() {
@@ -531,6 +568,10 @@ func (l *leader) completeCall(st *state, s *slot) {
 	s.state = slotDone
 	l.completed++
 	w := s.waiter
+	if s.ended != nil {
+		l.ended = append(l.ended, s)
+		return
+	}
 	if s.lane != nil {
 		s.lane.ended = append(s.lane.ended, s)
 		w = &s.lane.waiter

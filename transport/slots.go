@@ -60,9 +60,10 @@ type slot struct {
 // standing is the progress of a call. It is guarded by the connection's state.
 type standing struct {
 	state  slotState
-	late   bool      // the reply came while the slot was canceled
-	fences int       // local invalidations under way
-	lane   *rdmaLane // that the call belongs to, instead of to a goroutine of its own; or nil
+	late   bool        // the reply came while the slot was canceled
+	fences int         // local invalidations under way
+	lane   *rdmaLane   // that the call belongs to, instead of to a goroutine of its own; or nil
+	ended  func(error) // of a call that no goroutine waits for; or nil
 }
 
 // outbound is the message of a call.
@@ -149,7 +150,7 @@ func (st *state) release(s *slot) *waiter {
 	}
 	s.state = slotFree
 	s.lent.Settle()
-	s.call, s.op, s.lane = nil, nil, nil
+	s.call, s.op, s.lane, s.ended = nil, nil, nil, nil
 	st.calls.put(s, s.xid, s.waiter)
 	s.waiter = nil
 	next := st.calls.leave()

@@ -320,6 +320,9 @@ func (c *tcpConn) detail(s *rpc.ConnStats) {
 	c.state.Unlock()
 }
 
+// start leaves the call to a goroutine: nothing ends calls here but those that wait for them.
+func (c *tcpConn) start(*pendingCall, func(error)) bool { return false }
+
 // A tcpWaiter waits alone: the connection has a goroutine that reads it.
 type tcpWaiter struct {
 	c    *tcpConn

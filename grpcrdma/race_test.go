@@ -1,0 +1,5 @@
+//go:build race
+
+package grpcrdma_test
+
+const raceEnabled = true
