@@ -29,8 +29,9 @@ type ClientConn struct {
 	close  func() error // or nil
 	opts   *options
 
-	methods sync.Map // string -> *method
-	calls   sync.Pool
+	methods sync.Map  // string -> *method
+	calls   sync.Pool // *rpc.Call
+	unaries sync.Pool // *unary
 }
 
 var _ grpc.ClientConnInterface = (*ClientConn)(nil)
@@ -152,16 +153,23 @@ func (cc *ClientConn) info(opts []grpc.CallOption) (c callInfo, err error) {
 
 // invoke makes a unary call.
 func (cc *ClientConn) invoke(ctx context.Context, name string, args, reply any, opts []grpc.CallOption) (err error) {
-	info, err := cc.info(opts)
-	if err != nil {
+	u, ok := cc.unaries.Get().(*unary)
+	if !ok {
+		u = new(unary)
+	}
+	defer func() {
+		*u = unary{body: u.body[:0]}
+		cc.unaries.Put(u)
+	}()
+	u.cc, u.name = cc, name
+	if u.info, err = cc.info(opts); err != nil {
 		return err
 	}
-	u := unary{cc: cc, info: &info, name: name}
 	if cc.opts.stats != nil {
 		ctx = u.begin(ctx, cc.opts.stats, name, false, false)
 	}
 	err = failure(u.make(ctx, args, reply))
-	info.ended(u.header, u.trailer, err)
+	u.info.ended(u.header, u.trailer, err)
 	u.end(u.trailer, err)
 	return err
 }
@@ -170,7 +178,8 @@ func (cc *ClientConn) invoke(ctx context.Context, name string, args, reply any, 
 type unary struct {
 	clientEvents
 	cc              *ClientConn
-	info            *callInfo
+	info            callInfo
+	body            []byte // memory for a short one
 	name            string
 	header, trailer metadata.MD
 }
@@ -206,25 +215,59 @@ func (u *unary) make(ctx context.Context, args, reply any) error {
 		return err
 	}
 	u.outHeader(u.name, md, conn)
-	p, err := u.info.pack(nil, args, u.info.send)
+	p, err := u.info.pack(u.body[:0], args, u.info.send)
 	if err != nil {
 		return err
 	}
+	if cap(p.body) <= maxScratch {
+		u.body = p.body
+	}
 	req.Layout = p.layout
 	call := cc.call(wire.GrpcUnary)
-	defer cc.put(call)
 	m := cc.method(u.name)
-	req.Offered = m.offer(call, u.info)
+	req.Offered = m.offer(call, &u.info)
 	call.Args = req.Append(call.Args)
 	addBulk(call, p.items, p.body)
 	u.outPayload(args, &p)
-	if err := conn.Call(ctx, call); err != nil {
-		if ctx.Err() != nil {
-			l.out.push(&wire.Frame{Id: req.Id, Own: true, Content: wire.Content{Kind: wire.KindCancel}}, false)
-		}
-		return err
+	left := false
+	if len(call.WriteItems) > 0 && len(call.ReadItems) == 0 && u.info.into == nil {
+		left, err = callApart(ctx, conn, call)
+	} else {
+		err = conn.Call(ctx, call)
 	}
-	return u.results(ctx, conn, call, m, req.Id, reply)
+	if err == nil {
+		err = u.results(ctx, conn, call, m, req.Id, reply)
+	} else if ctx.Err() != nil {
+		l.out.push(&wire.Frame{Id: req.Id, Own: true, Content: wire.Content{Kind: wire.KindCancel}}, false)
+	}
+	if !left {
+		cc.put(call)
+	}
+	return err
+}
+
+// callApart makes a call that refers to no memory of the program's. So when ctx ends, it may be left to its
+// connection, which would be lost if the late reply found the memory for it revoked.
+func callApart(ctx context.Context, conn rpc.Conn, call *rpc.Call) (left bool, err error) {
+	w := conn.NewWaiter()
+	ended := make(chan error, 1)
+	if !conn.Start(call, func(err error) {
+		ended <- err
+		w.Wake(true)
+	}) {
+		return false, conn.Call(ctx, call)
+	}
+	for {
+		err := w.Wait(ctx)
+		select {
+		case err := <-ended:
+			return false, err
+		default:
+		}
+		if err != nil {
+			return true, err
+		}
+	}
 }
 
 // results reads the results of the call. Those that are parked are fetched.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -127,6 +128,7 @@ type link struct {
 	early   []uint64                      // calls that have been canceled before they were executed
 	parked  []parked                      // oldest first
 	failed  error                         // the end of the connection
+	unread  atomic.Int64                  // bytes of messages that wait to be read
 }
 
 func (l *link) idle() bool {
@@ -326,17 +328,21 @@ type parked struct {
 	packed
 }
 
-// maxParked bounds the parked messages of a connection.
-const maxParked = 64
+// maxParked bounds the parked messages of a connection, in bytes, beside the latest one.
+const maxParked = 64 << 20
 
-// park keeps a message until the other end fetches it.
+// park keeps a message until the other end fetches it, or later ones need the room.
 func (l *link) park(id uint64, p packed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.parked) == maxParked {
-		l.parked = slices.Delete(l.parked, 0, 1)
-	}
 	l.parked = append(l.parked, parked{id, p})
+	room := maxParked
+	for i := len(l.parked) - 2; i >= 0; i-- {
+		if room -= l.parked[i].size() + messageCost; room < 0 {
+			l.parked = slices.Delete(l.parked, 0, i+1)
+			break
+		}
+	}
 }
 
 func (l *link) fetch(id uint64) (p packed, ok bool) {

@@ -33,7 +33,7 @@ var errHeaderSent = errors.New("grpcrdma: the header has been sent")
 
 // context returns a handler's context.
 func (c *serverCall) context(ctx context.Context, conn rpc.Conn, header wire.Metadata) context.Context {
-	md := given(fromPairs(header))
+	md := fromPairs(header)
 	ctx = grpc.NewContextWithServerTransportStream(ctx, c)
 	ctx = metadata.NewIncomingContext(ctx, md)
 	c.in = md

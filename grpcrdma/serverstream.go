@@ -113,7 +113,7 @@ func (ss *serverStream) finish(err error) {
 	defer s.mu.Unlock()
 	if !s.over {
 		s.push(wire.Content{Kind: wire.KindStatus, End: end})
-		s.in.messages, s.in.early = nil, nil
+		s.drop()
 		if s.in.ended == nil {
 			s.in.ended = io.EOF
 		}

@@ -174,10 +174,14 @@ func (s *stream) apply(f *wire.Frame, items [][]byte) {
 	case in.ended != nil:
 		s.breaks("frames after the end of a stream")
 		return
+	case c.Kind == wire.KindMessage && s.link.unread.Load() > maxUnread:
+		s.reset(status.Errorf(codes.ResourceExhausted, "grpcrdma: more than %d bytes of the connection's streams wait to be read", maxUnread))
+		return
 	case c.Kind == wire.KindMessage && !in.counts(cost(f, items)):
 		s.breaks("it sends more than the window of a stream has room for")
 		return
 	case c.Kind == wire.KindMessage:
+		s.link.unread.Add(int64(cost(f, items)))
 		in.messages = append(in.messages, packed{layout: c.Message.Layout, body: c.Message.Body, items: items})
 	case c.Kind == wire.KindHeader && s.id.own && !in.hasHeader:
 		in.header, in.hasHeader = given(fromPairs(c.Header)), true
@@ -224,7 +228,7 @@ func (s *stream) end(err error) {
 		return
 	}
 	in := &s.in
-	in.messages, in.early, in.bytes = nil, nil, 0
+	s.drop()
 	if in.ended == nil || in.ended == io.EOF && !s.id.own {
 		in.ended = err
 	}
@@ -234,6 +238,13 @@ func (s *stream) end(err error) {
 		s.cancel(err)
 	}
 	s.wake(aMessage, theHeader)
+}
+
+// drop forgets the messages that have not been read.
+func (s *stream) drop() {
+	in := &s.in
+	s.link.unread.Add(-int64(in.bytes))
+	in.messages, in.early, in.bytes = nil, nil, 0
 }
 
 // leave has the stream forgotten: nothing is sent or taken any more.
@@ -328,6 +339,7 @@ func (s *stream) canceled(ctx context.Context) error {
 func (s *stream) grant(n int) {
 	in := &s.in
 	in.bytes -= n
+	s.link.unread.Add(-int64(n))
 	in.owed += n
 	if more := s.link.end.cfg.window - in.granted; more > 0 { // the first message has been read: it is in use
 		in.owed += more
@@ -383,6 +395,10 @@ func (s *stream) write(c wire.Content) error {
 	}
 	return nil
 }
+
+// maxUnread is how many bytes of messages of a connection wait to be read, in all of its streams, before another
+// one ends its stream.
+const maxUnread = 256 << 20
 
 // maxScratch bounds the memory that a stream keeps for the next message, in bytes.
 const maxScratch = 2 << 10
