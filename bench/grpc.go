@@ -14,20 +14,20 @@ import (
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
 )
 
-// A Stub is what makes the calls of a gRPC service: package grpcrdma at a site, or grpc-go with default options.
-type Stub struct {
+// A Maker makes the calls of a gRPC service: package grpcrdma at a site, or grpc-go with default options.
+type Maker struct {
 	At   Site
 	Ours bool
 }
 
 // GRPCGo is grpc-go.
-var GRPCGo = Stub{}
+var GRPCGo = Maker{}
 
 // GRPCAt is package grpcrdma.
-func GRPCAt(at Site) Stub { return Stub{at, true} }
+func GRPCAt(at Site) Maker { return Maker{at, true} }
 
-// workload is one of both kinds of stubs, for messages with up to size bytes.
-func (s Stub) workload(name string, size, depth int, begin func(cc grpc.ClientConnInterface) (*Instance, error)) Workload {
+// workload is one of both kinds of makers, for messages with up to size bytes.
+func (s Maker) workload(name string, size, depth int, begin func(cc grpc.ClientConnInterface) (*Instance, error)) Workload {
 	server := &Server{Kind: "grpc", Size: size, Depth: depth}
 	dial := func(addr string) (grpc.ClientConnInterface, func() error, error) {
 		cc, err := grpcClient(addr, size, false)
@@ -65,7 +65,7 @@ func (s Stub) workload(name string, size, depth int, begin func(cc grpc.ClientCo
 	}
 }
 
-func (s Stub) dial(addr string, size int) (grpc.ClientConnInterface, func() error, error) {
+func (s Maker) dial(addr string, size int) (grpc.ClientConnInterface, func() error, error) {
 	p, err := s.At.tap()
 	if err != nil {
 		return nil, nil, err
@@ -139,7 +139,7 @@ func sink(s grpc.ServerStream, answers func(*wrapperspb.BytesValue) bool) error 
 
 // GRPCEcho echoes size bytes in one field with unary calls. Results are in fresh memory or, with own, in the
 // caller's, which grpc-go has nothing for.
-func GRPCEcho(s Stub, size, depth int, own bool) Workload {
+func GRPCEcho(s Maker, size, depth int, own bool) Workload {
 	name := "Echo"
 	if own {
 		name += "Into"
@@ -159,7 +159,7 @@ func GRPCEcho(s Stub, size, depth int, own bool) Workload {
 }
 
 // GRPCSpread echoes messages of size bytes without a long field: strings of 100 bytes.
-func GRPCSpread(s Stub, size int) Workload {
+func GRPCSpread(s Maker, size int) Workload {
 	return s.workload("Spread", size, 1, func(cc grpc.ClientConnInterface) (*Instance, error) {
 		args := new(structpb.ListValue)
 		for proto.Size(args) < size {
@@ -182,7 +182,7 @@ func stream(cc grpc.ClientConnInterface, name string) (grpc.ClientStream, func()
 }
 
 // GRPCTurns echoes size bytes over a stream, one message at a time.
-func GRPCTurns(s Stub, size int) Workload {
+func GRPCTurns(s Maker, size int) Workload {
 	return s.workload("Turns", size, 1, func(cc grpc.ClientConnInterface) (*Instance, error) {
 		st, end, err := stream(cc, "Turns")
 		m := wrapperspb.Bytes(make([]byte, size))
@@ -193,7 +193,7 @@ func GRPCTurns(s Stub, size int) Workload {
 }
 
 // GRPCStream sends messages of size bytes over a stream, in one direction.
-func GRPCStream(s Stub, size int) Workload {
+func GRPCStream(s Maker, size int) Workload {
 	return s.workload("Stream", size, 1, func(cc grpc.ClientConnInterface) (*Instance, error) {
 		st, end, err := stream(cc, "Sink")
 		m := wrapperspb.Bytes(make([]byte, size))
