@@ -407,7 +407,11 @@ func (o *outbox) flush() {
 	if o.n == 0 {
 		last--
 	}
+	never := o.n == 0 && o.batch == 0
 	o.mu.Unlock()
+	if never {
+		return
+	}
 	for ch := o.arrives(last); ch != nil; ch = o.arrives(last) {
 		<-ch
 	}
