@@ -87,7 +87,7 @@ those under way, and exits.`,
 	flags.BoolVar(&o.reverse, "reverse", false, "listen for clients over RDMA, and pass their calls to a server on HTTP/2")
 	flags.Var(connect.NewSize(&o.maxMessage), "max-message", "refuse messages of more than `SIZE` bytes, such as 64M")
 	flags.StringVar(&o.cert, "cert", "", "serve HTTP/2 over TLS with the certificates in `FILE`, in PEM, the server's own first")
-	flags.StringVar(&o.key, "key", "", "`FILE` with the private key of --cert, in PEM")
+	flags.StringVar(&o.key, "key", "", "private key of --cert, in PEM, in `FILE`")
 	flags.BoolVar(&o.tls, "tls", false, "with --reverse, speak TLS to the server")
 	flags.StringVar(&o.ca, "ca", "", "with --reverse, speak TLS to a server that authorities in `FILE` certify, in PEM, in place of the system's")
 	cli.CompleteFlag(cmd, "addr", connect.LocalAddresses(defaultPort))

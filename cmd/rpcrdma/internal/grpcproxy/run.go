@@ -156,11 +156,15 @@ func (p *proxy) announce(stdout io.Writer) error {
 
 // ---- HTTP/2
 
+// maxStreams bounds the calls under way of a client's connection, as package grpcrdma does on the other side.
+const maxStreams = 100_000
+
 // listenHTTP makes the front for clients on HTTP/2.
 func (p *proxy) listenHTTP(ctx context.Context) error {
 	how := "HTTP/2"
 	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(p.handle), grpc.MaxRecvMsgSize(p.limit()), grpc.WaitForHandlers(true),
+		grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(p.handle), grpc.MaxRecvMsgSize(p.limit()),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true),
 	}
 	if p.cert != "" {
 		pair, err := tls.LoadX509KeyPair(p.cert, p.key)
