@@ -89,7 +89,7 @@ func (cs *clientStream) start(cc *ClientConn, name string) error {
 	}
 	s, ctx := cs.s, cs.ctx
 	cs.stop = context.AfterFunc(ctx, func() { s.canceled(ctx) })
-	runtime.AddCleanup(cs, func(s *stream) { s.fail(context.Canceled) }, s) // as grpc-go does for abandoned streams
+	runtime.AddCleanup(cs, (*stream).abandon, s) // as grpc-go
 	return nil
 }
 

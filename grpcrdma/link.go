@@ -506,9 +506,9 @@ func (o *outbox) flush() {
 	if o.n == 0 && last > 0 {
 		last--
 	}
-	none := last == 0 && o.n == 0 && len(o.under) == 0
+	never := o.n == 0 && o.batch == 0
 	o.mu.Unlock()
-	if none {
+	if never {
 		return
 	}
 	for ch := o.arrives(last); ch != nil; ch = o.arrives(last) {

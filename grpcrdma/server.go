@@ -288,7 +288,8 @@ func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, i
 		return s.unavailable(r.Method)
 	}
 	svc, name := s.lookup(r.Method)
-	if svc == nil || svc.methods[name] == nil {
+	known := svc != nil && svc.methods[name] != nil
+	if !known && s.opts.unknown == nil {
 		return unknownMethod(r.Method, svc)
 	}
 	ctx = st.context(ctx, req.Conn(), r.Header)
@@ -306,6 +307,9 @@ func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, i
 		}
 		st.inPayload(v, in)
 		return nil
+	}
+	if !known {
+		return s.unaryUnknown(ctx, st, &code, decode, out)
 	}
 	defer recovered(&err)
 	v, err := svc.methods[name].Handler(svc.impl, ctx, decode, chainUnary(s.opts.unaryServer))

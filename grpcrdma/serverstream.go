@@ -61,7 +61,7 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 		if s.opts.stats != nil {
 			ss.ctx = call.begin(ss.ctx, s.opts.stats, conn, desc.ClientStreams, desc.ServerStreams)
 		}
-		err := s.runStream(ss, desc, impl)
+		err := s.runStream(ss, o.Method, desc, impl)
 		ss.finish(err)
 		call.end(err)
 	}()
@@ -69,10 +69,10 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 }
 
 // runStream calls the handler.
-func (s *Server) runStream(ss *serverStream, desc *grpc.StreamDesc, impl any) (err error) {
+func (s *Server) runStream(ss grpc.ServerStream, method string, desc *grpc.StreamDesc, impl any) (err error) {
 	defer recovered(&err)
 	handler := desc.Handler
-	info := &grpc.StreamServerInfo{FullMethod: ss.call.method, IsClientStream: desc.ClientStreams, IsServerStream: desc.ServerStreams}
+	info := &grpc.StreamServerInfo{FullMethod: method, IsClientStream: desc.ClientStreams, IsServerStream: desc.ServerStreams}
 	for i := len(s.opts.streamServer) - 1; i >= 0; i-- {
 		inner := handler
 		handler = func(srv any, stream grpc.ServerStream) error { return s.opts.streamServer[i](srv, stream, info, inner) }

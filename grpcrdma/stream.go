@@ -261,6 +261,13 @@ func (s *stream) fail(err error) {
 	s.end(err)
 }
 
+// abandon ends a stream of which the caller has kept nothing, at both ends.
+func (s *stream) abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reset(failure(context.Canceled))
+}
+
 // ---- reading
 
 // next returns the next message, after waiting for it.

@@ -63,6 +63,8 @@ func TestCompletion(t *testing.T) {
 		{"serve --tcp-addr :", ":2049", directiveNoFile},
 		{"serve --metrics-addr 127", "127.0.0.1:9649", directiveNoFile},
 		{"serve --allow 127", "127.0.0.0/8", directiveNoFile},
+		{"grpc-proxy --addr :", ":50051", directiveNoFile},
+		{"grpc-proxy --cert ", "", directiveFile},
 		{"serve ", "", directiveNoFile},
 		{"devices ", "", directiveNoFile},
 		{"stats ", "127.0.0.1:9649", directiveNoFile},
@@ -90,7 +92,7 @@ func TestCompletion(t *testing.T) {
 
 // Every flag with a word as its value says which words: a shell offers files for every other flag.
 func TestCompletionOfEveryFlag(t *testing.T) {
-	offersFiles := map[string]bool{"access-log": true, "capture": true, "exports": true, "output": true, "shm": true}
+	offersFiles := map[string]bool{"access-log": true, "ca": true, "cert": true, "key": true, "capture": true, "exports": true, "output": true, "shm": true}
 	root := newRoot()
 	n := 0
 	for _, cmd := range root.Commands() {

@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/copying"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/grpcproxy"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/look"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/selftest"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/serving"
@@ -42,6 +43,7 @@ func newRoot() *cobra.Command {
 		{ID: "look", Title: "Look and measure:", Commands: []*cobra.Command{
 			look.NewPing(), look.NewProbe(), calling.NewCall(), look.NewBench(), look.NewStats(), look.NewDevices(), selftest.New(), verbs.New(), look.NewDecode(),
 		}},
+		{ID: "grpc", Title: "Reach gRPC services:", Commands: []*cobra.Command{grpcproxy.New()}},
 		{Commands: []*cobra.Command{
 			cli.NewVersion(),
 			cli.NewMan(),

@@ -59,7 +59,7 @@ func (p *place) tell(t *testing.T, m mistake) {
 	r := runCommand(t, args...)
 	got := p.named.Replace(r.stderr)
 	if m.status == 2 {
-		help := regexp.MustCompile(`Run 'rpcrdma[ a-z]* --help' for how it is used\.\n$`)
+		help := regexp.MustCompile(`Run 'rpcrdma[ a-z-]* --help' for how it is used\.\n$`)
 		if !help.MatchString(got) {
 			t.Errorf("rpcrdma %s: it does not say where help is:\n%s", m.line, got)
 		}

@@ -55,8 +55,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
 		return fmt.Errorf("unknown flag -%s", unknown.GetSpecifiedName())
 	case errors.As(err, &unknown) && unknown.GetSpecifiedName() == "port":
-		if cmd.Flags().Lookup("addr") != nil {
-			return errors.New("unknown flag --port: the port to listen on is part of --addr, such as --addr :20049")
+		if addr := cmd.Flags().Lookup("addr"); addr != nil {
+			return fmt.Errorf("unknown flag --port: the port to listen on is part of --addr, such as --addr %s", addr.DefValue[max(0, strings.LastIndexByte(addr.DefValue, ':')):])
 		}
 		return errors.New("unknown flag --port: the port of a server follows its name, such as HOST:20049")
 	case errors.As(err, &unknown):

@@ -301,6 +301,13 @@ func withHint(ctx context.Context, err error) error {
 	return err
 }
 
+// Connect has dial connect to the server at addr, HOST:PORT, as the options say, within their timeout. prog and
+// vers are what it serves.
+func (o *Options) Connect(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, dial Dialer) error {
+	_, err := o.connect(ctx, stderr, addr, prog, vers, dial)
+	return err
+}
+
 // CheckServer is CheckAddr for an NFS server, and returns the server's root as a URL.
 func (o *Options) CheckServer(cmd *cobra.Command, arg string) (*nfs.URL, error) {
 	addr, err := o.CheckAddr(cmd, arg)

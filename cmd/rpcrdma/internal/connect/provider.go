@@ -111,6 +111,9 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 	}
 }
 
+// Shm is the socket of --shm; empty: there is none.
+func (o *Options) Shm() string { return o.shm }
+
 // chooseClient returns the name of the RDMA provider for a connection to addr. Why auto is which
 // is printed.
 func (o *Options) chooseClient(ctx context.Context, stderr io.Writer, addr string) string {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -96,6 +97,9 @@ func (r *recording) Listener(l net.Listener) net.Listener {
 
 // sizeValue is a number of bytes as a flag: 1000000, 100M, 2G.
 type sizeValue int64
+
+// NewSize returns a number of bytes as a flag.
+func NewSize(n *int64) pflag.Value { return (*sizeValue)(n) }
 
 func (v *sizeValue) String() string { return strconv.FormatInt(int64(*v), 10) }
 

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -287,7 +286,7 @@ func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, 
 	if s.metricsAddr != "" {
 		l, err := open.listen(ctx, socketMetrics, s.metricsAddr)
 		if err != nil {
-			return &listenError{"metrics-addr", s.metricsAddr, err}
+			return &connect.ListenError{Flag: "metrics-addr", Addr: s.metricsAddr, Err: err}
 		}
 		if s.metrics, err = newMetrics(l, s.metricsAddr, s.log); err != nil {
 			l.Close()
@@ -382,17 +381,17 @@ func (s *service) close() {
 // listen listens on the addresses of the options.
 func (s *service) listen(ctx context.Context, open sockets) (err error) {
 	if s.listener, err = s.server.Listen(ctx, s.provider, s.addr); err != nil {
-		return &listenError{"addr", s.addr, err}
+		return &connect.ListenError{Flag: "addr", Addr: s.addr, Err: err}
 	}
 	s.opened = append(s.opened, s.listener)
 	if s.provider.Name() == provider.RDMA {
 		if err := provider.CheckServing(ctx, s.listener.Addr().String()); err != nil {
-			return &listenError{"addr", s.addr, err}
+			return &connect.ListenError{Flag: "addr", Addr: s.addr, Err: err}
 		}
 	}
 	if s.shm != "" {
 		if s.shared, err = s.server.Listen(ctx, shm.New(shm.Config{}), s.shm); err != nil {
-			return &listenError{"shm", s.shm, err}
+			return &connect.ListenError{Flag: "shm", Addr: s.shm, Err: err}
 		}
 		s.opened = append(s.opened, s.shared)
 	}
@@ -401,43 +400,11 @@ func (s *service) listen(ctx context.Context, open sockets) (err error) {
 	}
 	tcp, err := open.listen(ctx, socketTCP, s.tcpAddr)
 	if err != nil {
-		return &listenError{"tcp-addr", s.tcpAddr, err}
+		return &connect.ListenError{Flag: "tcp-addr", Addr: s.tcpAddr, Err: err}
 	}
 	s.opened = append(s.opened, tcp)
 	s.tcp = s.Recording.Listener(tcp)
 	return nil
-}
-
-// A listenError is an address that cannot be listened on.
-type listenError struct {
-	flag string // that the address is the value of
-	addr string
-	err  error
-}
-
-func (e *listenError) Error() string { return e.Explain() }
-
-func (e *listenError) Unwrap() error { return e.err }
-
-// Explain names the address once.
-func (e *listenError) Explain() string {
-	text, ok := explain.RDMA(e.err)
-	if !ok {
-		text = fmt.Sprintf("listening on %s: %s", explain.Printable(e.addr), explain.Text(e.err))
-	}
-	var errno syscall.Errno
-	if !errors.As(e.err, &errno) {
-		return text
-	}
-	switch {
-	case strings.HasSuffix(text, syscall.EADDRINUSE.Error()):
-		text += fmt.Sprintf(": stop what has it, or give --%s another port, 0 for a free one", e.flag)
-	case !ok && errno == syscall.EADDRNOTAVAIL:
-		text = fmt.Sprintf("listening on %s: this machine does not have the address: give one that it has, or :PORT for all", explain.Printable(e.addr))
-	case !ok && errno == syscall.EACCES:
-		text += ": ports below 1024 are for root"
-	}
-	return text
 }
 
 // start serves. A failure before the end goes to failed.
