@@ -111,7 +111,7 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 	}
 }
 
-// Shm is the socket of --shm; empty: there is none.
+// Shm is the socket of --shm, or empty.
 func (o *Options) Shm() string { return o.shm }
 
 // chooseClient returns the name of the RDMA provider for a connection to addr. Why auto is which

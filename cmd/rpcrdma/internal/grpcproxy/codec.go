@@ -14,7 +14,7 @@ type rawCodec struct{}
 // Name is what the content-type of HTTP/2 calls the messages.
 func (rawCodec) Name() string { return "proto" }
 
-// Marshal does not copy: nobody else uses the memory of a message.
+// Marshal does not copy: the memory of a message has no other use.
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	raw, ok := v.(*grpcrdma.RawMessage)
 	if !ok {

@@ -53,7 +53,7 @@ A call that finds no server fails with UNAVAILABLE and the reason. The proxy con
 server again when it is back.
 
 On HTTP/2 clients are served over TLS with --cert and --key, and servers are spoken to over
-TLS with --tls or --ca. The other side has no TLS, and nobody is authenticated: whoever reaches
+TLS with --tls or --ca. The other side has no TLS, and clients are not authenticated: those that reach
 the proxy can call the server.
 
 With --shm the other side is shared memory, in place of a provider and an address: that of

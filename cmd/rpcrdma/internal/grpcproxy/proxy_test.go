@@ -129,7 +129,7 @@ func TestPasses(t *testing.T) {
 			if end.want == context.Canceled {
 				cancel()
 			}
-			// A server whose clock is late learns of the deadline as a cancellation.
+			// To a server with a late clock the deadline is a cancellation.
 			if got := <-p.ended; got != end.want && got != context.Canceled {
 				t.Errorf("%s: the server sees %v", end.name, got)
 			}
@@ -141,7 +141,7 @@ func TestPasses(t *testing.T) {
 	})
 }
 
-// TestLimit: a message that is too long for the proxy ends the call with a text that says so, whoever sends it.
+// TestLimit: a message that is too long for the proxy ends the call with a text that says so, in either direction.
 func TestLimit(t *testing.T) {
 	onBeds(t, func(t *testing.T, b bed) {
 		cc, _ := through(t, b, func(s grpc.ServiceRegistrar) {
@@ -213,7 +213,7 @@ func TestBackpressure(t *testing.T) {
 	})
 }
 
-// TestGoroutines: a call costs the proxy no more than two, beside those of the libraries, and none when it has ended.
+// TestGoroutines: a call costs the proxy two at most, beside those of the libraries, and none is left when it has ended.
 func TestGoroutines(t *testing.T) {
 	onBeds(t, func(t *testing.T, b bed) {
 		p := newPeer()
