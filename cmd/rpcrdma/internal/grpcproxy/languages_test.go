@@ -69,7 +69,7 @@ func TestLanguages(t *testing.T) {
 	for name, program := range map[string]func(*testing.T) []string{"Python": python, "C++": cPlusPlus} {
 		t.Run(name, func(t *testing.T) {
 			line := program(t)
-			onBeds(t, func(t *testing.T, b bed) {
+			onBeds(t, false, func(t *testing.T, b bed) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				if b.reverse {
