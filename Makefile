@@ -209,9 +209,10 @@ test-oldest: ## the library alone, with the oldest Go that its go.mod allows
 	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(filter-out cmd/rpcrdma/% grpcrdma/% rpc/otelrpc/% rpc/promrpc/%,$(PURE)))
 
 .PHONY: interop
-interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, a browser, and rping in a virtual machine
+interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, gRPC in Python and C++, a browser, and rping in a virtual machine
 	@scripts/setup interop
 	go test -timeout=$(TEST_TIMEOUT) -run='InBrowser|OperatingPage' ./cmd/rpcrdma
+	RPCRDMA_REQUIRE=grpc go test -timeout=$(TEST_TIMEOUT) -run=Languages ./cmd/rpcrdma/internal/grpcproxy
 	RPCRDMA_REQUIRE=rpcgen go test -race -timeout=$(TEST_TIMEOUT) ./internal/testing/interop/...
 	@scripts/test-rdma ./internal/testing/interop/...
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -17,10 +18,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// python returns the beginning of a command line of testdata/peer.py.
+// python returns the beginning of a command line of testdata/peer.py. Without grpcio the test is skipped, or fails
+// if RPCRDMA_REQUIRE has "grpc".
 func python(t *testing.T) []string {
 	t.Helper()
 	var lacks []string
@@ -32,11 +35,11 @@ func python(t *testing.T) []string {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		lacks = append(lacks, name+": "+err.Error()+" "+lines[len(lines)-1])
 	}
-	t.Skip("there is no Python with grpcio (Debian: python3-grpcio): ", strings.Join(lacks, "; "))
+	rdmatest.Lacking(t, "grpc", "Python lacks grpcio, which on Debian is package python3-grpcio: "+strings.Join(lacks, "; "))
 	return nil
 }
 
-// cPlusPlus compiles testdata/peer.cc.
+// cPlusPlus compiles testdata/peer.cc, as python.
 func cPlusPlus(t *testing.T) []string {
 	t.Helper()
 	if testing.Short() {
@@ -44,11 +47,11 @@ func cPlusPlus(t *testing.T) []string {
 	}
 	flags, err := exec.Command("pkg-config", "--cflags", "--libs", "grpc++").Output()
 	if err != nil {
-		t.Skip("pkg-config finds no grpc++ (Debian: libgrpc++-dev): ", err)
+		rdmatest.Lacking(t, "grpc", fmt.Sprintf("pkg-config finds no grpc++, which on Debian is package libgrpc++-dev: %v", err))
 	}
 	compiler, err := exec.LookPath("g++")
 	if err != nil {
-		t.Skip("there is no compiler: ", err)
+		rdmatest.Lacking(t, "grpc", fmt.Sprintf("C++ is not compiled: %v", err))
 	}
 	binary := filepath.Join(t.TempDir(), "peer")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -66,7 +69,7 @@ func TestLanguages(t *testing.T) {
 	for name, program := range map[string]func(*testing.T) []string{"Python": python, "C++": cPlusPlus} {
 		t.Run(name, func(t *testing.T) {
 			line := program(t)
-			onBeds(t, func(t *testing.T, b bed) {
+			onBeds(t, false, func(t *testing.T, b bed) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				if b.reverse {

@@ -90,13 +90,16 @@ type bed struct {
 	option  string // that chooses the adapter
 }
 
-// beds are those that every machine has.
-func beds() (list []bed) {
+// beds are both directions over each of the adapters that every machine has, and over TCP where that matters.
+func beds(tcp bool) (list []bed) {
 	for _, b := range []bed{
 		{"iwarp", false, iwarp.New(iwarp.Config{}), "127.0.0.1:0", "--provider=iwarp"},
 		{"shm", false, shm.New(shm.Config{}), "", "--shm="},
 		{"tcp", false, transport.TCP{}, "127.0.0.1:0", "--provider=tcp"},
 	} {
+		if b.name == "tcp" && !tcp {
+			continue
+		}
 		list = append(list, b)
 		b.name, b.reverse = b.name+" reverse", true
 		list = append(list, b)
@@ -104,12 +107,9 @@ func beds() (list []bed) {
 	return list
 }
 
-// onBeds runs a test in each direction over each adapter.
-func onBeds(t *testing.T, test func(t *testing.T, b bed)) {
-	for _, b := range beds() {
-		if testing.Short() && b.option == "--provider=tcp" {
-			continue
-		}
+// onBeds runs a test on each bed.
+func onBeds(t *testing.T, tcp bool, test func(t *testing.T, b bed)) {
+	for _, b := range beds(tcp) {
 		t.Run(b.name, func(t *testing.T) {
 			leak.Check(t)
 			if b.addr == "" {

@@ -51,7 +51,7 @@ func TestInterop(t *testing.T) {
 		{"StatusCodeAndMessage", interop.DoStatusCodeAndMessage},
 		{"SpecialStatusMessage", interop.DoSpecialStatusMessage},
 	}
-	onBeds(t, func(t *testing.T, b bed) {
+	onBeds(t, true, func(t *testing.T, b bed) {
 		cc, _ := through(t, b, func(s grpc.ServiceRegistrar) { testgrpc.RegisterTestServiceServer(s, interop.NewTestServer()) })
 		for range *interopRounds {
 			for _, tc := range cases {
@@ -83,7 +83,7 @@ func wantSent(t *testing.T, where string, got metadata.MD) {
 
 // TestPasses: metadata, messages, statuses and ends pass in both directions, and so does what compresses.
 func TestPasses(t *testing.T) {
-	onBeds(t, func(t *testing.T, b bed) {
+	onBeds(t, true, func(t *testing.T, b bed) {
 		p := newPeer()
 		cc, _ := through(t, b, p.register, "--max-message", "8M")
 		ctx := metadata.NewOutgoingContext(t.Context(), sent)
@@ -143,7 +143,7 @@ func TestPasses(t *testing.T) {
 
 // TestLimit: a message that is too long for the proxy ends the call with a text that says so, in either direction.
 func TestLimit(t *testing.T) {
-	onBeds(t, func(t *testing.T, b bed) {
+	onBeds(t, false, func(t *testing.T, b bed) {
 		cc, _ := through(t, b, func(s grpc.ServiceRegistrar) {
 			newPeer().register(s)
 			testgrpc.RegisterTestServiceServer(s, interop.NewTestServer())
@@ -163,7 +163,7 @@ func TestLimit(t *testing.T) {
 // TestBackpressure: a client cannot send a server that does not read more than windows hold, and what it has
 // sent arrives.
 func TestBackpressure(t *testing.T) {
-	onBeds(t, func(t *testing.T, b bed) {
+	onBeds(t, false, func(t *testing.T, b bed) {
 		p := newPeer()
 		cc, _ := through(t, b, p.register)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -215,7 +215,7 @@ func TestBackpressure(t *testing.T) {
 
 // TestGoroutines: a call costs the proxy two at most, beside those of the libraries, and none is left when it has ended.
 func TestGoroutines(t *testing.T) {
-	onBeds(t, func(t *testing.T, b bed) {
+	onBeds(t, false, func(t *testing.T, b bed) {
 		p := newPeer()
 		cc, _ := through(t, b, p.register)
 		testutil.Must(t, cc.Invoke(t.Context(), "/test.Peer/Echo", new(wrapperspb.BytesValue), new(wrapperspb.BytesValue)))
@@ -266,7 +266,7 @@ func TestNoServer(t *testing.T) {
 	testutil.Must(t, err)
 	to := l.Addr().String()
 	l.Close()
-	for _, b := range beds() {
+	for _, b := range beds(true) {
 		if b.addr == "" {
 			continue
 		}
@@ -313,7 +313,7 @@ func TestNoServer(t *testing.T) {
 
 // TestStop: at its end the proxy lets calls end, for as long as it may.
 func TestStop(t *testing.T) {
-	onBeds(t, func(t *testing.T, b bed) {
+	onBeds(t, false, func(t *testing.T, b bed) {
 		for _, timeout := range []string{"1m", "200ms"} {
 			if b.adapter.Name() == "shm" && timeout != "1m" {
 				continue // the socket is that of the server before
@@ -360,7 +360,7 @@ func TestStop(t *testing.T) {
 // TestOtherMessages: what is not Protocol Buffers is refused, and not mistaken for them.
 func TestOtherMessages(t *testing.T) {
 	leak.Check(t)
-	b := beds()[0]
+	b := beds(false)[0]
 	cc, _ := through(t, b, newPeer().register)
 	err := cc.Invoke(t.Context(), "/test.Peer/Echo", new(wrapperspb.BytesValue), new(wrapperspb.BytesValue),
 		grpc.CallContentSubtype("json"), grpc.ForceCodec(jsonCodec{}))

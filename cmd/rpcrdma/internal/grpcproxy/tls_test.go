@@ -49,7 +49,7 @@ func certificate(t *testing.T) (cert, key string) {
 // TestTLS: HTTP/2 is TLS on either side of the proxy, if it is asked for, and nothing else.
 func TestTLS(t *testing.T) {
 	cert, key := certificate(t)
-	b := beds()[0]
+	b := beds(false)[0]
 	call := func(cc grpc.ClientConnInterface) error {
 		in, out := wrapperspb.Bytes([]byte("x")), new(wrapperspb.BytesValue)
 		return cc.Invoke(t.Context(), "/test.Peer/Echo", in, out)
