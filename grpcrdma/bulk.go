@@ -76,7 +76,7 @@ func (binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) (eligible [
 	items = items[:0]
 	d := xdr.NewDecoder(args)
 	switch p.Proc {
-	case wire.GrpcUnary:
+	case wire.GrpcUnary, wire.GrpcPlaced:
 		var r wire.Request
 		r.Decode(&d)
 		reply.MaxResults = longest(r.Offered)
@@ -113,7 +113,7 @@ const maxOffer = 1 << 30
 
 func (binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	items = items[:0]
-	if p.Proc != wire.GrpcUnary && p.Proc != wire.GrpcFetch {
+	if p.Proc != wire.GrpcUnary && p.Proc != wire.GrpcPlaced && p.Proc != wire.GrpcFetch {
 		return items
 	}
 	d := xdr.NewDecoder(results)
@@ -146,7 +146,7 @@ func program(h rpc.Handler) rpc.Program {
 		Names:       []*oncrpc.Program{names},
 		Idempotent:  rpc.Every, // calls have NoResend
 		Inline:      func(_, proc uint32) bool { return proc == wire.GrpcSend },
-		Keep:        rpc.Every,
+		Keep:        func(_, proc uint32) bool { return proc != wire.GrpcUnary },
 		Independent: false,
 	}
 }

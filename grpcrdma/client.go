@@ -32,12 +32,19 @@ type ClientConn struct {
 	methods sync.Map  // string -> *method
 	calls   sync.Pool // *rpc.Call
 	unaries sync.Pool // *unary
+	bodies  sync.Pool // *[]byte: memory for bodies of results
 }
 
 var _ grpc.ClientConnInterface = (*ClientConn)(nil)
 
-// A method remembers the sizes of its latest results: the next ones have the same, as a rule.
-type method struct{ sizes atomic.Pointer[wire.Offers] }
+// A method remembers its latest results: the next ones are like them, as a rule.
+type method struct{ last atomic.Pointer[outline] }
+
+// An outline has the sizes of results that need chunks, in bytes.
+type outline struct {
+	sizes wire.Offers
+	items int // of the sizes; one more is that of a body
+}
 
 // Dial connects to a Server at addr with provider p, which may be transport.TCP. The connection is made anew
 // when it is lost. Close the ClientConn.
@@ -223,9 +230,14 @@ func (u *unary) make(ctx context.Context, args, reply any) error {
 		u.body = p.body
 	}
 	req.Layout = p.layout
-	call := cc.call(wire.GrpcUnary)
+	proc := uint32(wire.GrpcUnary)
+	if len(p.items) > 0 {
+		proc = wire.GrpcPlaced
+	}
+	call := cc.call(proc)
 	m := cc.method(u.name)
-	req.Offered = m.offer(call, &u.info)
+	var lent *[]byte
+	req.Offered, lent = cc.offer(call, m, u.info.into)
 	call.Args = req.Append(call.Args)
 	addBulk(call, p.items, p.body)
 	u.outPayload(args, &p)
@@ -236,7 +248,7 @@ func (u *unary) make(ctx context.Context, args, reply any) error {
 		err = conn.Call(ctx, call)
 	}
 	if err == nil {
-		err = u.results(ctx, conn, call, m, req.Id, reply)
+		err = u.results(ctx, conn, call, m, req.Id, reply, lent)
 	} else if ctx.Err() != nil {
 		l.out.push(&wire.Frame{Id: req.Id, Own: true, Content: wire.Content{Kind: wire.KindCancel}}, false)
 	}
@@ -271,7 +283,7 @@ func callApart(ctx context.Context, conn rpc.Conn, call *rpc.Call) (left bool, e
 }
 
 // results reads the results of the call. Those that are parked are fetched.
-func (u *unary) results(ctx context.Context, conn rpc.Conn, call *rpc.Call, m *method, id uint64, reply any) error {
+func (u *unary) results(ctx context.Context, conn rpc.Conn, call *rpc.Call, m *method, id uint64, reply any, lent *[]byte) error {
 	var r wire.Reply
 	d := call.Decoder()
 	r.Decode(&d.Decoder)
@@ -289,8 +301,12 @@ func (u *unary) results(ctx context.Context, conn rpc.Conn, call *rpc.Call, m *m
 	if r.Parked {
 		return u.fetch(ctx, conn, m, id, r.Sizes, reply)
 	}
-	m.learn(sizes(&p))
-	return u.take(&p, reply)
+	m.learn(&p)
+	err := u.take(&p, reply)
+	if lent != nil && len(p.items) == 0 { // else an item may be there, and the message refers to it
+		u.cc.bodies.Put(lent)
+	}
+	return err
 }
 
 // take reads the message of the results.
@@ -313,7 +329,6 @@ func (u *unary) fetch(ctx context.Context, conn rpc.Conn, m *method, id uint64, 
 			return status.Errorf(codes.ResourceExhausted, "grpcrdma: received message larger than max (%d vs. %d)", total, u.info.recv)
 		}
 	}
-	m.learn(sizes)
 	call := u.cc.call(wire.GrpcFetch)
 	defer u.cc.put(call)
 	t := wire.Ticket{Id: id, Offered: sizes}
@@ -334,6 +349,7 @@ func (u *unary) fetch(ctx context.Context, conn rpc.Conn, m *method, id uint64, 
 	if err := fromWire(&r.Status); err != nil {
 		return err
 	}
+	m.learn(&p)
 	return u.take(&p, reply)
 }
 
@@ -347,14 +363,23 @@ func (cc *ClientConn) method(name string) *method {
 	return m.(*method)
 }
 
-// offer gives call the memory for results of the size that they had before, and what the caller has for
-// them.
-func (m *method) offer(call *rpc.Call, info *callInfo) wire.Offers {
-	var want wire.Offers
-	if last := m.sizes.Load(); last != nil {
-		want = *last
+// offer gives call memory for results like the latest of its method, of which own is used as far as it goes, and
+// returns how much there is. A body alone is put in memory that is lent.
+func (cc *ClientConn) offer(call *rpc.Call, m *method, own [][]byte) (offered wire.Offers, lent *[]byte) {
+	var last outline
+	if l := m.last.Load(); l != nil {
+		last = *l
 	}
-	return offer(call, want, false, info.into)
+	if len(own) == 0 && last.items == 0 && len(last.sizes) == 1 {
+		b, ok := cc.bodies.Get().(*[]byte)
+		if n := int(last.sizes[0]); !ok || len(*b) < n || len(*b) > 4*n {
+			b = new([]byte)
+			*b = make([]byte, n)
+		}
+		call.Receive(*b)
+		return wire.Offers{uint32(len(*b))}, b
+	}
+	return offer(call, last.sizes, false, own), nil
 }
 
 // offer gives call memory of the wanted sizes, and returns how much there is. own is used as far as it goes; exact
@@ -382,19 +407,20 @@ func offer(call *rpc.Call, want wire.Offers, exact bool, own [][]byte) wire.Offe
 }
 
 // learn remembers the sizes of results, rounded up, if they need chunks.
-func (m *method) learn(sizes wire.Offers) {
-	last := m.sizes.Load()
+func (m *method) learn(p *packed) {
+	sizes := sizes(p)
 	if len(sizes) == 0 {
 		return
 	}
-	grown := make(wire.Offers, len(sizes))
-	same := last != nil && len(*last) == len(sizes)
+	last := m.last.Load()
+	now := &outline{sizes: sizes, items: len(p.items)}
+	same := last != nil && len(last.sizes) == len(sizes) && last.items == now.items
 	for i, n := range sizes {
-		grown[i] = (n + 1023) &^ 1023
-		same = same && grown[i] <= (*last)[i] && grown[i] >= (*last)[i]/2
+		now.sizes[i] = (n + 1023) &^ 1023
+		same = same && now.sizes[i] <= last.sizes[i] && now.sizes[i] >= last.sizes[i]/2
 	}
 	if !same {
-		m.sizes.Store(&grown)
+		m.last.Store(now)
 	}
 }
 

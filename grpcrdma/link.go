@@ -97,7 +97,7 @@ func (e *endpoint) flush() {
 // ServeRPC executes a call of the program.
 func (e *endpoint) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	switch req.Proc {
-	case wire.GrpcUnary:
+	case wire.GrpcUnary, wire.GrpcPlaced:
 		e.srv.serveUnary(e, ctx, req, res)
 	case wire.GrpcFetch:
 		e.serveFetch(req, res)
@@ -447,12 +447,13 @@ func (o *outbox) take() *sending {
 
 // start makes a call of the frames, if that needs no waiting. mu is held.
 func (o *outbox) start() bool {
+	n := o.n
 	c := o.take()
 	if o.link.conn.Start(&c.Call, c.ended) {
 		o.started++
 		return true
 	}
-	o.frames, o.n = c.body, 1
+	o.frames, o.n = c.body, n
 	o.batch--
 	o.under = o.under[:len(o.under)-1]
 	o.free = append(o.free, c)

@@ -46,8 +46,18 @@ func (all *shapes) of(d protoreflect.MessageDescriptor) *shape {
 			s.fields = append(s.fields, f)
 		}
 	}
+	// What is looked at first is found even in a large message.
+	slices.SortStableFunc(s.fields, func(a, b protoreflect.FieldDescriptor) int { return cmp.Compare(depthOf(a), depthOf(b)) })
 	all.Store(d, s)
 	return s
+}
+
+// depthOf is 0 for a field that may be placed itself, and 1 for one of which parts may be.
+func depthOf(f protoreflect.FieldDescriptor) int {
+	if f.Kind() == protoreflect.MessageKind || f.IsList() {
+		return 1
+	}
+	return 0
 }
 
 // holdsBytes reports whether f is, or contains, bytes or a string. seen are the types that have been looked at.
@@ -84,7 +94,18 @@ type stripper struct {
 	path   wire.Path
 	places []wire.Path
 	items  [][]byte
+	looked int  // at elements, entries and messages
 	sorted bool // maps have to be marshalled in the order of their keys
+}
+
+// mostLooks is how many elements, entries and messages are looked at for long fields. A message of many short ones
+// takes as long to look through as to marshal.
+const mostLooks = 64
+
+// looks counts a look, and reports whether there are any left.
+func (s *stripper) looks() bool {
+	s.looked++
+	return s.looked <= mostLooks && len(s.items) < wire.MaxItems
 }
 
 // take takes v, which is bytes or a string at the end of the path, if it is long.
@@ -138,7 +159,7 @@ func (s *stripper) value(f protoreflect.FieldDescriptor, v protoreflect.Value) (
 // message returns m, or a shallow copy without what has been taken.
 func (s *stripper) message(m protoreflect.Message) protoreflect.Message {
 	rest := m
-	if len(s.path) >= wire.MaxDepth {
+	if len(s.path) >= wire.MaxDepth || !s.looks() {
 		return m
 	}
 	for _, f := range s.shapes.of(m.Descriptor()).fields {
@@ -182,6 +203,9 @@ func shallow(m protoreflect.Message) protoreflect.Message {
 func (s *stripper) list(m protoreflect.Message, f protoreflect.FieldDescriptor, l protoreflect.List) (left protoreflect.Value, changed bool) {
 	var rest protoreflect.List
 	for i := range l.Len() {
+		if rest == nil && !s.looks() {
+			break
+		}
 		s.enter(f.Number(), i)
 		v, short := s.value(f, l.Get(i))
 		s.leave(1)
@@ -208,6 +232,9 @@ const (
 )
 
 func (s *stripper) entries(m protoreflect.Message, f protoreflect.FieldDescriptor, l protoreflect.Map) (left protoreflect.Value, changed bool) {
+	if s.looked += l.Len(); s.looked > mostLooks { // all of a map is looked at, or nothing
+		return protoreflect.ValueOfMap(l), false
+	}
 	keys := make([]protoreflect.MapKey, 0, l.Len())
 	l.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
 		keys = append(keys, k)

@@ -257,7 +257,7 @@ func (s *Server) serveUnary(e *endpoint, ctx context.Context, req *rpc.Request, 
 		res.FailArgs(req, err)
 		return
 	}
-	if !req.Kept() {
+	if !req.Kept() { // of UNARY, too, whatever the peer says
 		for i := range in.items {
 			in.items[i] = bytes.Clone(in.items[i])
 		}

@@ -26,10 +26,11 @@ const (
 const (
 	GrpcProg uint32 = 1733447747
 
-	GrpcV1    uint32 = 1
-	GrpcUnary uint32 = 1
-	GrpcSend  uint32 = 2
-	GrpcFetch uint32 = 3
+	GrpcV1     uint32 = 1
+	GrpcUnary  uint32 = 1
+	GrpcSend   uint32 = 2
+	GrpcFetch  uint32 = 3
+	GrpcPlaced uint32 = 4 // UNARY with items, of which the server keeps the memory
 )
 
 // Pair is struct pair.
@@ -220,7 +221,7 @@ type Result struct {
 var GrpcV1Names = &oncrpc.Program{
 	Number: GrpcProg, Vers: GrpcV1, Name: "GRPC",
 	Procedures: []string{
-		"NULL", "UNARY", "SEND", "FETCH",
+		"NULL", "UNARY", "SEND", "FETCH", "PLACED",
 	},
 	Longest: 268585332,
 }
@@ -393,6 +394,53 @@ func (c *GrpcV1Client) fetchEnded(call *rpc.Call, failed error) (res Result, err
 	return res, err
 }
 
+// Placed calls GRPC_PLACED.
+//
+// UNARY with items, of which the server keeps the memory
+func (c *GrpcV1Client) Placed(ctx context.Context, args *Call) (res Result, err error) {
+	call, err := c.placedCall(args)
+	if err == nil {
+		res, err = c.placedEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartPlaced starts a call of Placed in p.
+func (c *GrpcV1Client) StartPlaced(p gen.Starter, args *Call, done func(Result, error)) error {
+	call, err := c.placedCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.placedEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *GrpcV1Client) placedCall(args *Call) (*rpc.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("PLACED of GRPC v1: arguments: %w", err)
+	}
+	call := c.call(GrpcPlaced)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 2361652
+	return call, nil
+}
+
+func (c *GrpcV1Client) placedEnded(call *rpc.Call, failed error) (res Result, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		d.Strict()
+		d.Copy() // as call is used again
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("results: %w", err)
+		}
+	}
+	err = gen.Wrap(call, err)
+	c.calls.Put(call)
+	return res, err
+}
+
 // A GrpcV1Server executes version GRPC_V1 of program GRPC_PROG.
 // Its methods are called by many goroutines at once.
 //
@@ -414,6 +462,11 @@ type GrpcV1Server interface {
 
 	// Fetch executes GRPC_FETCH.
 	Fetch(ctx context.Context, req *rpc.Request, args *Ticket, res *Result) error
+
+	// Placed executes GRPC_PLACED.
+	//
+	// UNARY with items, of which the server keeps the memory
+	Placed(ctx context.Context, req *rpc.Request, args *Call, res *Result) error
 }
 
 // UnimplementedGrpcV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -437,6 +490,11 @@ func (UnimplementedGrpcV1Server) Fetch(context.Context, *rpc.Request, *Ticket, *
 	return oncrpc.ProcUnavail
 }
 
+// Placed returns oncrpc.ProcUnavail.
+func (UnimplementedGrpcV1Server) Placed(context.Context, *rpc.Request, *Call, *Result) error {
+	return oncrpc.ProcUnavail
+}
+
 // GrpcV1Program returns the program that impl executes: for Register of a server, for
 // ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
 func GrpcV1Program(impl GrpcV1Server) rpc.Program {
@@ -457,9 +515,10 @@ func RegisterGrpcV1(s rpc.Registrar, impl GrpcV1Server) error { return s.Registe
 type grpcV1Handler struct {
 	impl GrpcV1Server
 
-	unaryCalls gen.Pool[grpcV1UnaryCall]
-	sendCalls  gen.Pool[grpcV1SendCall]
-	fetchCalls gen.Pool[grpcV1FetchCall]
+	unaryCalls  gen.Pool[grpcV1UnaryCall]
+	sendCalls   gen.Pool[grpcV1SendCall]
+	fetchCalls  gen.Pool[grpcV1FetchCall]
+	placedCalls gen.Pool[grpcV1PlacedCall]
 }
 
 // ServeRPC executes one call.
@@ -471,6 +530,8 @@ func (h *grpcV1Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc
 		h.serveSend(ctx, req, res)
 	case GrpcFetch:
 		h.serveFetch(ctx, req, res)
+	case GrpcPlaced:
+		h.servePlaced(ctx, req, res)
 	default:
 		res.Fail(oncrpc.ProcUnavail)
 	}
@@ -573,6 +634,41 @@ func (h *grpcV1Handler) serveFetch(ctx context.Context, req *rpc.Request, res *r
 	}
 }
 
+// A grpcV1PlacedCall is one call of GRPC_PLACED.
+type grpcV1PlacedCall struct {
+	args Call
+	kept uint64 // see [xdr.Decoder.Keep]
+	res  Result
+}
+
+func (h *grpcV1Handler) servePlaced(ctx context.Context, req *rpc.Request, res *rpc.Response) {
+	x := h.placedCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		if d.Keep(&x.kept) {
+			h.placedCalls.Put(x)
+		}
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Placed(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = Result{}
+	if d.Keep(&x.kept) {
+		h.placedCalls.Put(x)
+	}
+}
+
 // GrpcV1Binding is the upper-layer binding of version GRPC_V1 of program GRPC_PROG:
 // see RFC 8166 section 6.
 // No items may be placed directly.
@@ -594,6 +690,8 @@ func (GrpcV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rp
 		bounds.MaxResults = 2361652
 	case GrpcFetch:
 		bounds.MaxResults = 2361652
+	case GrpcPlaced:
+		bounds.MaxResults = 2361652
 	}
 	return items[:0], bounds
 }
@@ -612,7 +710,7 @@ func (GrpcV1Binding) Idempotent(p rpc.Procedure) bool {
 		return false
 	}
 	switch p.Proc {
-	case GrpcUnary, GrpcSend, GrpcFetch:
+	case GrpcUnary, GrpcSend, GrpcFetch, GrpcPlaced:
 		return true
 	}
 	return false
