@@ -224,6 +224,7 @@ func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Res
 		arrived.clone()
 		body, items = arrived.body, arrived.items
 	}
+	var due []*stream
 	f := xdr.NewDecoder(body)
 	for range f.Count(maxFrames, 24) {
 		var fr wire.Frame
@@ -234,11 +235,14 @@ func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Res
 				f.Fail("a message with more items than the call has")
 				break
 			}
-			l.take(ctx, &fr, items[:n:n])
+			due = l.take(ctx, &fr, items[:n:n], due)
 			items = items[n:]
 		} else if f.Err() == nil {
-			l.take(ctx, &fr, nil)
+			due = l.take(ctx, &fr, nil, due)
 		}
+	}
+	for _, s := range due {
+		s.wakeDue()
 	}
 	if err := f.End(); err != nil {
 		res.FailArgs(req, err)
@@ -248,18 +252,22 @@ func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Res
 // maxFrames bounds the frames of a call.
 const maxFrames = 1 << 16
 
-// take applies a frame. Frames of streams that have ended are late, and no error.
-func (l *link) take(ctx context.Context, f *wire.Frame, items [][]byte) {
+// take applies a frame, and appends its stream to due if its goroutines are to be woken. Frames of streams that have
+// ended are late, and no error.
+func (l *link) take(ctx context.Context, f *wire.Frame, items [][]byte, due []*stream) []*stream {
 	id := streamID{f.Id, !f.Own}
 	s := l.find(id)
 	switch {
 	case s != nil:
-		s.take(f, items)
+		if s.take(f, items) {
+			due = append(due, s)
+		}
 	case f.Content.Kind == wire.KindOpen && f.Own && f.Seq == 0:
 		l.opens(ctx, id, &f.Content.Open)
 	case f.Content.Kind == wire.KindCancel && f.Own:
 		l.cancelUnary(f.Id)
 	}
+	return due
 }
 
 // opens begins a stream of the other end.

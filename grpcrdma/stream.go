@@ -29,6 +29,7 @@ type stream struct {
 	mu     sync.Mutex
 	inline bool          // mu is held by take, on the goroutine that moves the connection
 	waits  [3]rpc.Waiter // of those that wait; nil: none has
+	due    uint8         // those of waits that wakeDue wakes
 	in     inbound
 	credit int    // bytes that may be sent
 	seq    uint64 // of the next frame that is sent
@@ -85,23 +86,48 @@ const (
 	theWindow
 )
 
-// wake wakes the goroutines that wait for one of the causes. mu is held.
+// wake wakes the goroutines that wait for one of the causes: soon, if it is called by take. mu is held.
 func (s *stream) wake(causes ...cause) {
 	for _, c := range causes {
-		if w := s.waits[c]; w != nil {
-			w.Wake(s.inline)
+		w := s.waits[c]
+		switch {
+		case w == nil:
+		case s.inline:
+			s.due |= 1 << c
+		default:
+			w.Wake(false)
 		}
 	}
 }
 
-// ---- what arrives
-
-// take applies a frame of the stream.
-func (s *stream) take(f *wire.Frame, items [][]byte) {
+// wakeDue wakes the goroutines that take was to wake. It is called by the goroutine that moves the connection after
+// the last frame of a call, so that a goroutine which waits for messages finds all of them.
+func (s *stream) wakeDue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for c, w := range s.waits {
+		if s.due>>c&1 != 0 {
+			w.Wake(true)
+		}
+	}
+	s.due = 0
+}
+
+// ---- what arrives
+
+// take applies a frame of the stream. It reports whether wakeDue is to be called, as it was not before.
+func (s *stream) take(f *wire.Frame, items [][]byte) (due bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.due
 	s.inline = true
-	defer func() { s.inline = false }()
+	s.arrive(f, items)
+	s.inline = false
+	return before == 0 && s.due != 0
+}
+
+// arrive applies a frame, now or after those that it has overtaken.
+func (s *stream) arrive(f *wire.Frame, items [][]byte) {
 	switch {
 	case s.over:
 	case f.Content.Kind == wire.KindGrant:

@@ -68,7 +68,7 @@ func (c *conn) start(call *pendingCall, ended func(error)) bool {
 	w := st.calls.caller()
 	s := st.calls.take(w)
 	s.begin(w)
-	s.ended = ended
+	s.ended, s.starting = ended, true
 	c.state.Unlock()
 	err := s.build(call)
 	if err == nil {
@@ -77,8 +77,23 @@ func (c *conn) start(call *pendingCall, ended func(error)) bool {
 	if err != nil {
 		s.unexpose()
 		s.giveBack()
+		return false
 	}
-	return err == nil
+	c.state.Lock()
+	s.starting = false
+	over := s.state == slotDone
+	c.state.Unlock()
+	if over {
+		go s.endStarted() // the caller may hold locks that ended needs
+	}
+	return true
+}
+
+// endStarted ends a call that no goroutine waits for.
+func (s *slot) endStarted() {
+	ended, err := s.ended, s.finish()
+	s.giveBack()
+	ended(err)
 }
 
 // endStarted ends calls that no goroutine waits for.
@@ -89,9 +104,7 @@ func (l *leader) endStarted() {
 		if l.ended = l.ended[1:]; len(l.ended) == 0 {
 			l.ended = nil
 		}
-		ended, err := s.ended, s.finish()
-		s.giveBack()
-		ended(err)
+		s.endStarted()
 	}
 }
 
@@ -569,7 +582,9 @@ func (l *leader) completeCall(st *state, s *slot) {
 	l.completed++
 	w := s.waiter
 	if s.ended != nil {
-		l.ended = append(l.ended, s)
+		if !s.starting { // else the goroutine that has started it has not let go of the slot
+			l.ended = append(l.ended, s)
+		}
 		return
 	}
 	if s.lane != nil {

@@ -59,11 +59,12 @@ type slot struct {
 
 // standing is the progress of a call. It is guarded by the connection's state.
 type standing struct {
-	state  slotState
-	late   bool        // the reply came while the slot was canceled
-	fences int         // local invalidations under way
-	lane   *rdmaLane   // that the call belongs to, instead of to a goroutine of its own; or nil
-	ended  func(error) // of a call that no goroutine waits for; or nil
+	state    slotState
+	late     bool        // the reply came while the slot was canceled
+	fences   int         // local invalidations under way
+	lane     *rdmaLane   // that the call belongs to, instead of to a goroutine of its own; or nil
+	ended    func(error) // of a call that no goroutine waits for; or nil
+	starting bool        // such a call is being sent
 }
 
 // outbound is the message of a call.
