@@ -86,6 +86,8 @@ func TestStart(t *testing.T) {
 // end of the connection and of its context.
 func TestWaiter(t *testing.T) {
 	leak.Check(t)
+	soon, stop := context.WithTimeout(context.Background(), 20*time.Second)
+	defer stop()
 	p := iwarp.New(iwarp.Config{})
 	addr := startServer(t, p)
 	var w atomic.Pointer[rpc.Waiter]
@@ -105,19 +107,19 @@ func TestWaiter(t *testing.T) {
 		if err := cl.Call(context.Background(), &rpc.Call{Prog: startProg, Vers: 1, Proc: 2}); err != nil {
 			t.Fatal(err)
 		}
-		if err := waiter.Wait(context.Background()); err != nil {
+		if err := waiter.Wait(soon); err != nil {
 			t.Fatal(err)
 		}
 	}
 	waiter.Wake(false) // before Wait
-	if err := waiter.Wait(context.Background()); err != nil {
+	if err := waiter.Wait(soon); err != nil {
 		t.Error(err)
 	}
 	go func() {
 		time.Sleep(time.Millisecond)
 		waiter.Wake(false) // while it leads
 	}()
-	if err := waiter.Wait(context.Background()); err != nil {
+	if err := waiter.Wait(soon); err != nil {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
@@ -126,7 +128,7 @@ func TestWaiter(t *testing.T) {
 		t.Errorf("with a context that ends: %v", err)
 	}
 	go cl.Close()
-	if err := waiter.Wait(context.Background()); err == nil {
-		t.Error("the end of the connection is no error")
+	if err := waiter.Wait(soon); err == nil || soon.Err() != nil {
+		t.Errorf("the end of the connection: %v", err)
 	}
 }
