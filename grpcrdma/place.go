@@ -46,7 +46,7 @@ func (all *shapes) of(d protoreflect.MessageDescriptor) *shape {
 			s.fields = append(s.fields, f)
 		}
 	}
-	// What is looked at first is found even in a large message.
+	// The fields that come first are found even in a large message.
 	slices.SortStableFunc(s.fields, func(a, b protoreflect.FieldDescriptor) int { return cmp.Compare(depthOf(a), depthOf(b)) })
 	all.Store(d, s)
 	return s

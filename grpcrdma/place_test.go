@@ -167,7 +167,7 @@ func marshal(t testing.TB, m proto.Message) []byte {
 // splice, which does not know the type.
 func TestPlaced(t *testing.T) {
 	placed := 0
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		m := newAll()
 		fill(r, m.ProtoReflect(), 0)
@@ -208,7 +208,7 @@ func TestPlaced(t *testing.T) {
 		}
 		placed += len(items)
 	}
-	if placed < 1000 {
+	if placed < 300 {
 		t.Errorf("only %d fields have been placed", placed)
 	}
 }
@@ -232,7 +232,7 @@ func TestPlacedGenerated(t *testing.T) {
 
 // FuzzJoin: join and protobuf, given the same bytes in one piece, make the same of all that a peer may send.
 func FuzzJoin(f *testing.F) {
-	for seed := range uint64(40) {
+	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		m := newAll()
 		fill(r, m.ProtoReflect(), 0)

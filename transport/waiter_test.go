@@ -44,7 +44,7 @@ func startServer(t *testing.T, p *iwarp.Provider) string {
 	return l.Addr().String()
 }
 
-// TestStart: each call that Start takes ends once, with the connection at the latest, whoever leads, and those
+// TestStart: each call that Start takes ends once, with the connection at the latest, and those
 // that it does not take not at all.
 func TestStart(t *testing.T) {
 	leak.Check(t)
