@@ -338,7 +338,7 @@ const MaxDeferred = 15
 // Deferrals decide for an adapter which requests of a send queue have a completion if they
 // succeed. The zero value is for an empty queue.
 type Deferrals struct {
-	n int // requests with Deferred since the last one that has a completion
+	n int // requests with Deferred since the last of them that has a completion
 }
 
 // Reports reports whether a request with these flags has one. It is to be called once for each
@@ -346,6 +346,8 @@ type Deferrals struct {
 func (d *Deferrals) Reports(f SendFlags) bool {
 	switch {
 	case f&Signaled != 0:
+		// Its user may not know which requests were before it: it does not stand for them.
+		return true
 	case f&Deferred == 0:
 		return false
 	case d.n < MaxDeferred:
