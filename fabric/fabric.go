@@ -27,8 +27,9 @@
 // what it wants to learn:
 //
 //   - [Signaled]: the caller waits for the request. It has a completion.
-//   - [Deferred]: the caller does not wait, but has something to release. A later completion
-//     may stand for this one; at most [MaxDeferred] deferred requests in a row have none.
+//   - [Deferred]: the caller does not wait, but has something to release. The completion of a later
+//     deferred request may stand for this one; at most [MaxDeferred] of them in a row have none,
+//     whatever is signaled between them.
 //   - neither: nothing. The request has a completion only if it fails.
 //
 // # The end
@@ -326,7 +327,7 @@ const (
 	Solicited
 	// Fence delays the request until all earlier Reads have completed.
 	Fence
-	// Deferred: the request has a completion, or a later one of the send queue stands for it.
+	// Deferred: the request has a completion, or that of a later one with Deferred stands for it.
 	// Signaled takes precedence.
 	Deferred
 )
@@ -346,7 +347,7 @@ type Deferrals struct {
 func (d *Deferrals) Reports(f SendFlags) bool {
 	switch {
 	case f&Signaled != 0:
-		// Its user may not know which requests were before it: it does not stand for them.
+		// It stands for no deferred request: the caller may not know which of them it came after.
 		return true
 	case f&Deferred == 0:
 		return false
