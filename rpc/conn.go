@@ -27,11 +27,10 @@ type Conn interface {
 	// A handler that is Inline gets an error: see [Program].Inline.
 	Caller
 
-	// Start makes a call that no goroutine waits for: ended is called with its end, as Call would have
-	// returned it, by the goroutine that moves the connection, and must not wait. Until then the Call, and
-	// all that it points to, belong to the connection. Start returns false, and does nothing, if the call
-	// cannot be sent at once: without a credit, over TCP, and with an
-	// Observer.
+	// Start makes a call that no goroutine waits for. ended is called once, with what Call would have
+	// returned, mostly by the goroutine that moves the connection, and must not wait. Until then the Call,
+	// and all that it points to, belong to the connection. Start returns false, and does nothing, if the
+	// call cannot be sent at once: without a credit, over TCP, and with an Observer.
 	Start(call *Call, ended func(error)) bool
 
 	// Null calls procedure 0 of a program, which every program answers.
