@@ -85,7 +85,7 @@ func (binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) (eligible [
 		t.Decode(&d)
 		reply.MaxResults = longest(t.Offered)
 		return items, reply
-	case wire.GrpcSend:
+	case wire.GrpcSend, wire.GrpcLong:
 	default:
 		return items, reply
 	}
@@ -143,10 +143,9 @@ func program(h rpc.Handler) rpc.Program {
 	return rpc.Program{
 		Number: prog, Low: vers, High: vers,
 		Handler: h, Binding: binding{}, Padded: true,
-		Names:       []*oncrpc.Program{names},
-		Idempotent:  rpc.Every, // calls have NoResend
-		Inline:      func(_, proc uint32) bool { return proc == wire.GrpcSend },
-		Keep:        func(_, proc uint32) bool { return proc != wire.GrpcUnary },
-		Independent: false,
+		Names:      []*oncrpc.Program{names},
+		Idempotent: rpc.Every, // calls have NoResend
+		Inline:     func(_, proc uint32) bool { return proc == wire.GrpcSend || proc == wire.GrpcLong },
+		Keep:       func(_, proc uint32) bool { return proc == wire.GrpcPlaced || proc == wire.GrpcLong },
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A service has the methods that a test gives it.
@@ -364,7 +365,7 @@ func TestCompressed(t *testing.T) {
 		}
 		_, err = c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.UseCompressor("unheard-of"))
 		if status.Code(err) != codes.Internal {
-			t.Errorf("a compressor that nobody has: %v", err)
+			t.Errorf("an unknown compressor: %v", err)
 		}
 	})
 }
@@ -472,6 +473,94 @@ func TestAllocsOfUnary(t *testing.T) {
 		})
 		if t.Log(got); got > 21 {
 			t.Errorf("%v allocations", got)
+		}
+	})
+}
+
+// TestLongReply: metadata and details that do not fit a short reply arrive all the same, with results and without.
+func TestLongReply(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		long := strings.Repeat("x", 20_000)
+		c, _ := client(t, p, addr, &service{unary: func(ctx context.Context, r *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			if err := grpc.SetTrailer(ctx, metadata.Pairs("long", long)); err != nil {
+				return nil, err
+			}
+			if !r.FillUsername {
+				return &testgrpc.SimpleResponse{Payload: r.Payload}, nil
+			}
+			st, err := status.New(codes.Aborted, "with details").WithDetails(&testgrpc.SimpleResponse{Username: long})
+			if err != nil {
+				return nil, err
+			}
+			return nil, st.Err()
+		}})
+		for _, n := range []int{0, 500, 100_000} {
+			for _, fails := range []bool{false, true} {
+				var trailer metadata.MD
+				sent := payload(n)
+				r, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: sent, FillUsername: fails}, grpc.Trailer(&trailer))
+				if got := trailer["long"]; len(got) != 1 || got[0] != long {
+					t.Errorf("%d bytes: the trailer has %d values: %v", n, len(got), err)
+				}
+				switch {
+				case !fails && (err != nil || len(r.Payload.Body) != n):
+					t.Errorf("%d bytes: %v", n, err)
+				case fails && (status.Code(err) != codes.Aborted || len(status.Convert(err).Details()) != 1):
+					t.Errorf("the status: %v", err)
+				}
+			}
+		}
+	})
+}
+
+// TestOptionsAgain: options serve any number of connections.
+func TestOptionsAgain(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		opts := []grpcrdma.Option{grpcrdma.WithTransport(transport.ClientConfig{Config: grpcrdma.Config(1 << 20)})}
+		for range 2 {
+			c, _ := client(t, p, addr, &service{unary: echoes}, opts...)
+			if _, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestBothWaysCompressed: a stream that one goroutine sends on and another receives from is compressed as its client
+// has asked.
+func TestBothWaysCompressed(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		c, _ := client(t, p, addr, &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			sent := make(chan error, 1)
+			go func() {
+				var err error
+				for range 100 {
+					err = errors.Join(err, s.Send(&testgrpc.StreamingOutputCallResponse{Payload: payload(1000)}))
+				}
+				sent <- err
+			}()
+			for {
+				if _, err := s.Recv(); err != nil {
+					return <-sent
+				}
+			}
+		}})
+		s, err := c.FullDuplexCall(t.Context(), grpc.UseCompressor("gzip"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for range 100 {
+				s.Send(&testgrpc.StreamingOutputCallRequest{Payload: payload(1000)})
+			}
+			s.CloseSend()
+		}()
+		n := 0
+		for _, err = s.Recv(); err == nil; _, err = s.Recv() {
+			n++
+		}
+		if err != io.EOF || n != 100 {
+			t.Errorf("%d messages, %v", n, err)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package grpcrdma
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,18 +17,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
 	"github.com/rpcrdma/rpcrdma/rpc"
-	rpcstream "github.com/rpcrdma/rpcrdma/rpc/stream"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A ClientConn makes calls and streams: it is a grpc.ClientConnInterface, for generated clients. Its methods
 // may be called by many goroutines at once.
 type ClientConn struct {
-	end    *endpoint
-	caller rpc.Caller
-	conn   func(ctx context.Context) (rpc.Conn, error)
-	close  func() error // or nil
-	opts   *options
+	end   *endpoint
+	conn  func(ctx context.Context) (rpc.Conn, error)
+	close func() error // or nil
+	opts  *options
 
 	methods sync.Map  // string -> *method
 	calls   sync.Pool // *rpc.Call
@@ -54,18 +53,12 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, opts ...Option) (
 	if err != nil {
 		return nil, err
 	}
-	return cc.over(cl, cl.Close), nil
-}
-
-// DialGroup is Dial with several connections, which share the calls: see transport.DialGroup. The
-// configuration of WithTransport says how many.
-func DialGroup(ctx context.Context, p fabric.Provider, addrs []string, opts ...Option) (*ClientConn, error) {
-	cc, cfg := newClientConn(opts)
-	g, err := transport.DialGroup(ctx, p, addrs, cfg)
-	if err != nil {
-		return nil, err
+	cc.close = cl.Close
+	cc.conn = func(ctx context.Context) (rpc.Conn, error) {
+		_, conn, err := cl.OpenStream(ctx, opening)
+		return conn, err
 	}
-	return cc.over(g, g.Close), nil
+	return cc, nil
 }
 
 func newClientConn(opts []Option) (*ClientConn, *transport.ClientConfig) {
@@ -74,32 +67,20 @@ func newClientConn(opts []Option) (*ClientConn, *transport.ClientConfig) {
 	if cc.opts.services != nil {
 		cc.end = &cc.opts.services.endpoint
 	}
-	cfg := cc.opts.transport
-	if cfg == nil {
-		cfg = &transport.ClientConfig{Config: Config(max(cc.opts.recv, defaultRecv))}
+	cfg := transport.ClientConfig{Config: Config(max(cc.opts.recv, defaultRecv))}
+	if own := cc.opts.transport; own != nil {
+		cfg = *own
 	}
 	cfg.Streams = true
-	cfg.Callbacks = append(cfg.Callbacks[:len(cfg.Callbacks):len(cfg.Callbacks)], program(cc.end))
-	return cc, cfg
+	cfg.Callbacks = append(slices.Clip(cfg.Callbacks), program(cc.end))
+	return cc, &cfg
 }
 
-func (cc *ClientConn) over(c interface {
-	rpc.Caller
-	rpcstream.Opener
-}, close func() error) *ClientConn {
-	cc.caller, cc.close = c, close
-	cc.conn = func(ctx context.Context) (rpc.Conn, error) {
-		_, conn, err := c.OpenStream(ctx, opening)
-		return conn, err
-	}
-	return cc
-}
-
-// NewClientConn returns a ClientConn that makes unary calls with c, which stays the caller's. It has no
-// streams, unless c is an rpc.Conn of which the Server executes calls: from a server to its client.
+// NewClientConn returns a ClientConn for services of the other end of c, a connection of which the Server executes
+// calls: from a server to its client. It stays the caller's.
 func (s *Server) NewClientConn(c rpc.Conn, opts ...Option) *ClientConn {
 	return &ClientConn{
-		end: &s.endpoint, caller: c, opts: newOptions(opts),
+		end: &s.endpoint, opts: newOptions(opts),
 		conn: func(context.Context) (rpc.Conn, error) { return c, c.Err() },
 	}
 }
@@ -265,7 +246,7 @@ func callApart(ctx context.Context, conn rpc.Conn, call *rpc.Call) (left bool, e
 	ended := make(chan error, 1)
 	if !conn.Start(call, func(err error) {
 		ended <- err
-		w.Wake(true)
+		w.Wake(false)
 	}) {
 		return false, conn.Call(ctx, call)
 	}
@@ -284,13 +265,14 @@ func callApart(ctx context.Context, conn rpc.Conn, call *rpc.Call) (left bool, e
 
 // results reads the results of the call. Those that are parked are fetched.
 func (u *unary) results(ctx context.Context, conn rpc.Conn, call *rpc.Call, m *method, id uint64, reply any, lent *[]byte) error {
-	var r wire.Reply
-	d := call.Decoder()
-	r.Decode(&d.Decoder)
-	var p packed
-	p.items, p.body = results(call, &d)
-	p.layout = r.Layout
-	if err := d.End(); err != nil {
+	r, p, err := readResults(call)
+	if err == nil && r.Parked {
+		fetch := u.cc.call(wire.GrpcFetch)
+		defer u.cc.put(fetch)
+		lent = nil
+		r, p, err = u.fetch(ctx, conn, fetch, id, &r)
+	}
+	if err != nil {
 		return err
 	}
 	u.header, u.trailer = fromPairs(r.Header), fromPairs(r.Trailer)
@@ -298,59 +280,49 @@ func (u *unary) results(ctx context.Context, conn rpc.Conn, call *rpc.Call, m *m
 	if err := fromWire(&r.Status); err != nil {
 		return err
 	}
-	if r.Parked {
-		return u.fetch(ctx, conn, m, id, r.Sizes, reply)
-	}
 	m.learn(&p)
-	err := u.take(&p, reply)
+	code, err := u.info.coding.of(&p.layout)
+	if err == nil {
+		err = code.unpack(&p, reply, u.info.recv)
+	}
 	if lent != nil && len(p.items) == 0 { // else an item may be there, and the message refers to it
 		u.cc.bodies.Put(lent)
+	}
+	if err == nil {
+		u.inPayload(reply, &p)
 	}
 	return err
 }
 
-// take reads the message of the results.
-func (u *unary) take(p *packed, reply any) error {
-	if err := u.info.as(&p.layout); err != nil {
-		return err
-	}
-	if err := u.info.unpack(p, reply, u.info.recv); err != nil {
-		return err
-	}
-	u.inPayload(reply, p)
-	return nil
-}
-
-// fetch gets results that are longer than the call offered room for.
-func (u *unary) fetch(ctx context.Context, conn rpc.Conn, m *method, id uint64, sizes wire.Offers, reply any) error {
-	total := 0
-	for _, n := range sizes {
-		if total += int(n); total > u.info.recv {
-			return status.Errorf(codes.ResourceExhausted, "grpcrdma: received message larger than max (%d vs. %d)", total, u.info.recv)
-		}
-	}
-	call := u.cc.call(wire.GrpcFetch)
-	defer u.cc.put(call)
-	t := wire.Ticket{Id: id, Offered: sizes}
-	call.Args = t.Append(call.Args)
-	offer(call, sizes, true, u.info.into)
-	if err := conn.Call(ctx, call); err != nil {
-		return err
-	}
-	var r wire.Reply
+// readResults decodes the results of a call, which refer to its memory.
+func readResults(call *rpc.Call) (r wire.Reply, p packed, err error) {
 	d := call.Decoder()
 	r.Decode(&d.Decoder)
-	var p packed
 	p.items, p.body = results(call, &d)
 	p.layout = r.Layout
-	if err := d.End(); err != nil {
-		return err
+	return r, p, d.End()
+}
+
+// fetch gets the results of the call of that id, which are longer than it had room for, with call.
+func (u *unary) fetch(ctx context.Context, conn rpc.Conn, call *rpc.Call, id uint64, of *wire.Reply) (r wire.Reply, p packed, err error) {
+	total := uint64(0)
+	for _, n := range of.Sizes {
+		total += uint64(n)
 	}
-	if err := fromWire(&r.Status); err != nil {
-		return err
+	if total > uint64(u.info.recv) {
+		return r, p, status.Errorf(codes.ResourceExhausted, "grpcrdma: received message larger than max (%d vs. %d)", total, u.info.recv)
 	}
-	m.learn(&p)
-	return u.take(&p, reply)
+	t := wire.Ticket{Id: id, Offered: of.Sizes}
+	call.Args = t.Append(call.Args)
+	call.MaxResults = int(min(max(of.Rest, shortReply), mostReply))
+	offer(call, of.Sizes, true, u.info.into)
+	if err := conn.Call(ctx, call); err != nil {
+		return r, p, err
+	}
+	if r, p, err = readResults(call); err == nil && r.Parked {
+		err = &rpc.BadReplyError{Reason: "results that were fetched are parked"}
+	}
+	return r, p, err
 }
 
 // ---- sizes of results

@@ -70,7 +70,7 @@ func (cs *clientStream) start(cc *ClientConn, name string) error {
 		return err
 	}
 	cs.info.setPeer(conn)
-	open := wire.Open{Method: name}
+	open := wire.Open{Method: name, Layout: cs.info.layout()}
 	if open.Timeout, err = timeLeft(cs.ctx); err != nil {
 		return err
 	}
@@ -158,8 +158,9 @@ func (cs *clientStream) RecvMsg(m any) error {
 	if err != nil {
 		return cs.finish(err)
 	}
-	if err = cs.info.as(&p.layout); err == nil {
-		err = cs.info.unpack(&p, m, cs.info.recv)
+	code, err := cs.info.coding.of(&p.layout)
+	if err == nil {
+		err = code.unpack(&p, m, cs.info.recv)
 	}
 	if err != nil {
 		cs.s.mu.Lock()

@@ -31,7 +31,13 @@ type coding struct {
 	compressor encoding.Compressor
 }
 
-// as makes c the coding of a message that has arrived. Errors are statuses.
+// of returns the coding of a message that has arrived. Errors are statuses.
+func (c coding) of(l *wire.Layout) (coding, error) {
+	err := c.as(l)
+	return c, err
+}
+
+// as makes c the coding of a message. Errors are statuses.
 func (c *coding) as(l *wire.Layout) error {
 	if l.Subtype != "" && (c.codec == nil || c.codec.Name() != l.Subtype) {
 		if c.codec = encoding.GetCodecV2(l.Subtype); c.codec == nil {
@@ -51,6 +57,17 @@ func (c *coding) as(l *wire.Layout) error {
 // in one piece; one that is received has the fields in it that came beside it.
 type RawMessage []byte
 
+// layout describes the coding to the other end.
+func (c *coding) layout() (l wire.Layout) {
+	if c.codec != nil {
+		l.Subtype = c.codec.Name()
+	}
+	if c.compressor != nil {
+		l.Encoding = c.compressor.Name()
+	}
+	return l
+}
+
 // messageOf returns v as a message of Protocol Buffers.
 func messageOf(v any) (proto.Message, bool) {
 	switch v := v.(type) {
@@ -65,11 +82,11 @@ func messageOf(v any) (proto.Message, bool) {
 // pack encodes v. The body is appended to b. Errors are statuses.
 func (c *coding) pack(b []byte, v any, max int) (p packed, err error) {
 	m, ok := messageOf(v)
+	p.layout = c.layout()
 	switch raw, isRaw := v.(*RawMessage); {
 	case isRaw:
 		p.body = append(b, *raw...)
 	case c.codec != nil:
-		p.layout.Subtype = c.codec.Name()
 		var parts mem.BufferSlice
 		if parts, err = c.codec.Marshal(v); err == nil {
 			p.body = append(b, parts.Materialize()...)
@@ -83,7 +100,6 @@ func (c *coding) pack(b []byte, v any, max int) (p packed, err error) {
 		p.body, p.layout.Places, p.items, err = strip(c.shapes, b, m)
 	}
 	if err == nil && c.compressor != nil {
-		p.layout.Encoding = c.compressor.Name()
 		p.body, err = compress(c.compressor, p.body)
 	}
 	if err != nil {
@@ -95,7 +111,7 @@ func (c *coding) pack(b []byte, v any, max int) (p packed, err error) {
 	return p, nil
 }
 
-// unpack decodes into v what has arrived, of which c is the coding: see as. v refers to the items from then on,
+// unpack decodes into v what has arrived, of which c is the coding: see of. v refers to the items from then on,
 // and not to the body. Errors are statuses.
 func (c *coding) unpack(p *packed, v any, max int) error {
 	if n := p.size(); n > max {
@@ -163,10 +179,9 @@ func decompress(z encoding.Compressor, b []byte, max int) ([]byte, error) {
 	return out, nil
 }
 
-// clone copies what has arrived in memory of the transport.
-func (p *packed) clone() {
-	p.body = bytes.Clone(p.body)
-	for i := range p.items {
-		p.items[i] = bytes.Clone(p.items[i])
+// cloneAll copies items that have arrived in memory of the transport.
+func cloneAll(items [][]byte) {
+	for i := range items {
+		items[i] = bytes.Clone(items[i])
 	}
 }

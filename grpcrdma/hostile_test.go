@@ -137,6 +137,17 @@ func TestHostileFrames(t *testing.T) {
 				}
 			})
 		}
+		t.Run("short ones beside much else", func(t *testing.T) {
+			s.frames(nil, frame(1, 0, opening(echo)), frame(2, 0, opening(echo)))
+			held := inUse()
+			for seq := range uint64(150) {
+				s.frames(nil, frame(1, seq+1, text(1)), frame(3, 1, text(900_000)))
+				s.frames(nil, frame(2, seq+2, wire.Content{Kind: wire.KindHeader, Header: wire.Metadata{{Key: "k", Value: make([]byte, 60_000)}}}))
+			}
+			if more := inUse() - held; more > 16<<20 {
+				t.Errorf("they hold %d bytes", more)
+			}
+		})
 		t.Run("calls", func(t *testing.T) {
 			for _, r := range []wire.Request{
 				{Method: "x"}, {Method: "/"}, {Method: "/a/b/c", Timeout: 1 << 63}, {Timeout: 1<<64 - 1, Method: testgrpc.TestService_UnaryCall_FullMethodName},

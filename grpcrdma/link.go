@@ -1,6 +1,7 @@
 package grpcrdma
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -60,11 +61,6 @@ func (e *endpoint) link(conn rpc.Conn, ended context.Context) *link {
 	if e.links == nil {
 		e.links = make(map[rpc.Conn]*link)
 	}
-	for c, l := range e.links {
-		if c.Err() != nil && l.idle() {
-			delete(e.links, c)
-		}
-	}
 	l := &link{end: e, conn: conn, streams: make(map[streamID]*stream)}
 	l.out.link = l
 	l.out.room = make(chan struct{})
@@ -72,6 +68,13 @@ func (e *endpoint) link(conn rpc.Conn, ended context.Context) *link {
 	conn.AllowBackward(0) // which says nothing at a client
 	if ended != nil {
 		context.AfterFunc(ended, func() { e.forget(l) })
+		return l
+	}
+	// Nothing says when this one ends: earlier ones of its kind may have.
+	for c, l := range e.links {
+		if c.Err() != nil && l.idle() {
+			delete(e.links, c)
+		}
 	}
 	return l
 }
@@ -100,8 +103,8 @@ func (e *endpoint) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Resp
 	case wire.GrpcUnary, wire.GrpcPlaced:
 		e.srv.serveUnary(e, ctx, req, res)
 	case wire.GrpcFetch:
-		e.serveFetch(req, res)
-	case wire.GrpcSend:
+		e.serveFetch(ctx, req, res)
+	case wire.GrpcSend, wire.GrpcLong:
 		e.serveSend(ctx, req, res)
 	default:
 		res.Fail(oncrpc.ProcUnavail)
@@ -219,27 +222,30 @@ func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Res
 		res.FailArgs(req, err)
 		return
 	}
-	if !req.Kept() {
-		arrived := packed{body: body, items: items}
-		arrived.clone()
-		body, items = arrived.body, arrived.items
-	}
 	var due []*stream
 	f := xdr.NewDecoder(body)
-	for range f.Count(maxFrames, 24) {
+	total := f.Count(maxFrames, 24)
+	for range total {
 		var fr wire.Frame
 		fr.Decode(&f)
-		if f.Err() == nil && fr.Content.Kind == wire.KindMessage {
-			n := len(fr.Content.Message.Layout.Places)
-			if n > len(items) {
+		var own [][]byte
+		if text := &fr.Content.Message; fr.Content.Kind == wire.KindMessage {
+			k := len(text.Layout.Places)
+			if k > len(items) {
 				f.Fail("a message with more items than the call has")
-				break
+			} else {
+				own, items = items[:k:k], items[k:]
 			}
-			due = l.take(ctx, &fr, items[:n:n], due)
-			items = items[n:]
-		} else if f.Err() == nil {
-			due = l.take(ctx, &fr, nil, due)
+			// A message keeps no memory but its own: of a call that keeps it, it is all there is.
+			if total > 1 || len(items) > 0 || !req.Kept() {
+				cloneAll(own)
+				text.Body = bytes.Clone(text.Body)
+			}
 		}
+		if f.Err() != nil {
+			break
+		}
+		due = l.take(ctx, &fr, own, due)
 	}
 	for _, s := range due {
 		s.wakeDue()
@@ -274,7 +280,11 @@ func (l *link) take(ctx context.Context, f *wire.Frame, items [][]byte, due []*s
 func (l *link) opens(ctx context.Context, id streamID, o *wire.Open) {
 	s := newStream(l, id)
 	s.nextIn = 1
-	if err := l.add(s); err != nil {
+	err := checkPairs(o.Header)
+	if err == nil {
+		err = l.add(s)
+	}
+	if err != nil {
 		l.refuse(id, err)
 		return
 	}
@@ -330,37 +340,39 @@ func (l *link) cancelUnary(id uint64) {
 	l.early = append(l.early, id)
 }
 
-// A parked message is the result of a call that has not offered enough room for it.
+// Parked results are those of a call that has not offered enough room for them.
 type parked struct {
-	id uint64
+	id    uint64
+	reply wire.Reply
 	packed
 }
 
-// maxParked bounds the parked messages of a connection, in bytes, beside the latest one.
+// maxParked bounds the parked results of a connection, in bytes, beside the latest ones.
 const maxParked = 64 << 20
 
-// park keeps a message until the other end fetches it, or later ones need the room.
-func (l *link) park(id uint64, p packed) {
+// park keeps results until the other end fetches them, or later ones need the room.
+func (l *link) park(p parked) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.parked = append(l.parked, parked{id, p})
+	l.parked = append(l.parked, p)
 	room := maxParked
 	for i := len(l.parked) - 2; i >= 0; i-- {
-		if room -= l.parked[i].size() + messageCost; room < 0 {
+		if room -= l.parked[i].size() + mostReply; room < 0 {
 			l.parked = slices.Delete(l.parked, 0, i+1)
 			break
 		}
 	}
 }
 
-func (l *link) fetch(id uint64) (p packed, ok bool) {
+// fetch returns parked results, once.
+func (l *link) fetch(id uint64) (p parked, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.IndexFunc(l.parked, func(p parked) bool { return p.id == id })
 	if i < 0 {
 		return p, false
 	}
-	p = l.parked[i].packed
+	p = l.parked[i]
 	l.parked = slices.Delete(l.parked, i, i+1)
 	return p, true
 }
@@ -446,7 +458,7 @@ func (o *outbox) take() *sending {
 	}
 	c.body, c.batch = o.frames, o.batch
 	binary.BigEndian.PutUint32(c.body, uint32(o.n))
-	sendCall(&c.Call, nil, c.body)
+	sendCall(&c.Call, wire.GrpcSend, nil, c.body)
 	o.frames, o.n = nil, 0
 	o.under = append(o.under, o.batch)
 	o.batch++
@@ -567,9 +579,9 @@ func (o *outbox) rest() {
 	o.free = slices.DeleteFunc(o.free, func(c *sending) bool { return cap(c.Args) > maxRest })
 }
 
-// sendCall makes call one of SEND.
-func sendCall(call *rpc.Call, items [][]byte, body []byte) {
-	call.Prog, call.Vers, call.Proc, call.Names, call.NoResend = prog, vers, wire.GrpcSend, names, true
+// sendCall makes call one of SEND or LONG.
+func sendCall(call *rpc.Call, proc uint32, items [][]byte, body []byte) {
+	call.Prog, call.Vers, call.Proc, call.Names, call.NoResend = prog, vers, proc, names, true
 	call.Args, call.ReadItems = call.Args[:0], call.ReadItems[:0]
 	addBulk(call, items, body)
 }
@@ -577,7 +589,7 @@ func sendCall(call *rpc.Call, items [][]byte, body []byte) {
 // fails ends the connection's streams after frames of theirs could not be sent. A connection that lives
 // on would leave them waiting.
 func (o *outbox) fails(err error) {
-	if errors.As(err, new(*rpc.NotReadyError)) || o.link.conn.Err() == nil {
+	if o.link.conn.Err() == nil {
 		err = fmt.Errorf("frames could not be sent: %w", err)
 		o.link.conn.Close()
 	}

@@ -15,21 +15,28 @@ const pairOverhead = 32
 
 // pairs writes metadata. Keys that gRPC keeps for itself are left out. The error is a status.
 func pairs(b wire.Metadata, md metadata.MD) (wire.Metadata, error) {
-	size := 0
 	for k, values := range md {
 		k = strings.ToLower(k)
 		if strings.HasPrefix(k, ":") || strings.HasPrefix(k, "grpc-") || !validKey(k) {
 			continue
 		}
 		for _, v := range values {
-			size += len(k) + len(v) + pairOverhead
 			b = append(b, wire.Pair{Key: k, Value: []byte(v)})
 		}
 	}
-	if size > wire.MaxMetadata || len(b) > wire.MaxPairs {
-		return nil, status.Errorf(codes.ResourceExhausted, "metadata of %d bytes, the limit is %d", size, wire.MaxMetadata)
+	return b, checkPairs(b)
+}
+
+// checkPairs refuses metadata that is too long. The error is a status.
+func checkPairs(b wire.Metadata) error {
+	size := 0
+	for i := range b {
+		size += len(b[i].Key) + len(b[i].Value) + pairOverhead
 	}
-	return b, nil
+	if size > wire.MaxMetadata || len(b) > wire.MaxPairs {
+		return status.Errorf(codes.ResourceExhausted, "metadata of %d bytes in %d pairs, the limits are %d and %d", size, len(b), wire.MaxMetadata, wire.MaxPairs)
+	}
+	return nil
 }
 
 // given is md, or empty metadata in place of none.

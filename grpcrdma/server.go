@@ -1,7 +1,6 @@
 package grpcrdma
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -241,9 +240,12 @@ func (r *running) wait() {
 
 // ---- calls
 
-// A shortReply is how much a call offers for what its results hold beside placed fields, in bytes: it comes
-// inline, and is bounded by the metadata that a program uses.
-const shortReply = 2 << 10
+const (
+	// shortReply is how much a call offers for its results beside what goes to chunks, in bytes. It comes inline.
+	shortReply = 2 << 10
+	// mostReply bounds that, in bytes: both kinds of metadata, a status and its details.
+	mostReply = 4*wire.MaxMetadata + 8<<10
+)
 
 // serveUnary executes a unary call.
 func (s *Server) serveUnary(e *endpoint, ctx context.Context, req *rpc.Request, res *rpc.Response) {
@@ -258,9 +260,7 @@ func (s *Server) serveUnary(e *endpoint, ctx context.Context, req *rpc.Request, 
 		return
 	}
 	if !req.Kept() { // of UNARY, too, whatever the peer says
-		for i := range in.items {
-			in.items[i] = bytes.Clone(in.items[i])
-		}
+		cloneAll(in.items)
 	}
 	l := e.link(req.Conn(), ctx)
 	ctx, cancel := withTimeout(ctx, r.Timeout)
@@ -287,12 +287,15 @@ func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, i
 	if s == nil || s.running.stopped() {
 		return s.unavailable(r.Method)
 	}
+	if err := checkPairs(r.Header); err != nil {
+		return err
+	}
 	svc, name := s.lookup(r.Method)
 	known := svc != nil && svc.methods[name] != nil
 	if !known && s.opts.unknown == nil {
 		return unknownMethod(r.Method, svc)
 	}
-	ctx = st.context(ctx, req.Conn(), r.Header)
+	ctx = st.context(ctx, req.Conn(), fromPairs(r.Header))
 	if s.opts.stats != nil {
 		ctx = st.begin(ctx, s.opts.stats, req.Conn(), false, false)
 		defer func() { st.end(err) }()
@@ -389,15 +392,15 @@ func (st *serverCall) reply(l *link, req *rpc.Request, res *rpc.Response, r *wir
 		w.Status = toWire(statusOf(err))
 		w.Header, _ = pairs(nil, header)
 		w.Trailer, _ = pairs(nil, trailer)
-	} else if !fits(out, r.Offered) {
-		w.Parked = true
-		w.Sizes = sizes(out)
-		l.park(r.Id, *out)
-		*out = packed{}
 	} else {
 		w.Layout = out.layout
 	}
-	addResults(res, &w, out)
+	if fits(out, r.Offered) && addResults(res, &w, out, shortReply) {
+		return
+	}
+	short := wire.Reply{Parked: true, Rest: uint32(len(w.Append(nil)) + bulkSize(out)), Sizes: sizes(out)}
+	l.park(parked{r.Id, w, *out})
+	addResults(res, &short, &packed{}, shortReply)
 }
 
 // fits reports whether the results go inline, or to the chunks that are offered for them.
@@ -421,10 +424,25 @@ func sizes(p *packed) (list wire.Offers) {
 	return list
 }
 
-// addResults appends results. The memory of p belongs to the response until it has been sent.
-func addResults(res *rpc.Response, w *wire.Reply, p *packed) {
-	b := w.Append(res.Results)
-	res.Results = xdr.AppendUint32(b, uint32(len(p.items)))
+// bulkSize is how long the items and the body are in results, beside what goes to chunks.
+func bulkSize(p *packed) int {
+	n := (2 + len(p.items)) * xdr.Unit
+	if len(p.body) < wire.BodyChunk {
+		n += xdr.Padded(len(p.body))
+	}
+	return n
+}
+
+// addResults appends results, or returns false if they are longer than most or than the call has room for, beside what
+// goes to chunks. The memory of p belongs to the response until it has been sent.
+func addResults(res *rpc.Response, w *wire.Reply, p *packed, most int) bool {
+	before := res.Results
+	res.Results = w.Append(before)
+	if n := bulkSize(p); n > res.Room() || len(res.Results)-len(before)+n > most {
+		res.Results = before
+		return false
+	}
+	res.Results = xdr.AppendUint32(res.Results, uint32(len(p.items)))
 	for _, it := range p.items {
 		res.AddItem(it, nil)
 	}
@@ -433,10 +451,11 @@ func addResults(res *rpc.Response, w *wire.Reply, p *packed) {
 	} else {
 		res.AddItem(p.body, nil)
 	}
+	return true
 }
 
-// serveFetch returns a parked message.
-func (e *endpoint) serveFetch(req *rpc.Request, res *rpc.Response) {
+// serveFetch returns parked results.
+func (e *endpoint) serveFetch(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	var t wire.Ticket
 	d := req.Decoder()
 	t.Decode(&d)
@@ -444,12 +463,10 @@ func (e *endpoint) serveFetch(req *rpc.Request, res *rpc.Response) {
 		res.FailArgs(req, err)
 		return
 	}
-	var w wire.Reply
-	p, ok := e.link(req.Conn(), nil).fetch(t.Id)
-	if !ok || !fits(&p, t.Offered) {
-		p = packed{}
-		w.Status = toWire(status.New(codes.Internal, "grpcrdma: there is no such message"))
+	p, ok := e.link(req.Conn(), ctx).fetch(t.Id)
+	if ok && fits(&p.packed, t.Offered) && addResults(res, &p.reply, &p.packed, mostReply) {
+		return
 	}
-	w.Layout = p.layout
-	addResults(res, &w, &p)
+	w := wire.Reply{Status: toWire(status.New(codes.Internal, "grpcrdma: there are no such results, or they do not fit"))}
+	addResults(res, &w, &packed{}, shortReply)
 }

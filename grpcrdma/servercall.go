@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
 
-	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
@@ -32,8 +31,7 @@ var _ grpc.ServerTransportStream = (*serverCall)(nil)
 var errHeaderSent = errors.New("grpcrdma: the header has been sent")
 
 // context returns a handler's context.
-func (c *serverCall) context(ctx context.Context, conn rpc.Conn, header wire.Metadata) context.Context {
-	md := fromPairs(header)
+func (c *serverCall) context(ctx context.Context, conn rpc.Conn, md metadata.MD) context.Context {
 	ctx = grpc.NewContextWithServerTransportStream(ctx, c)
 	ctx = metadata.NewIncomingContext(ctx, md)
 	c.in = md

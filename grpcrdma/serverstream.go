@@ -19,7 +19,7 @@ type serverStream struct {
 	srv  *Server
 	call *serverCall
 	ctx  context.Context
-	code coding // of what is sent
+	code coding // as the client has opened the stream
 }
 
 var _ grpc.ServerStream = (*serverStream)(nil)
@@ -41,9 +41,14 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 	case desc.Handler == nil:
 		return unknownMethod(o.Method, svc)
 	}
+	code := coding{shapes: &s.shapes}
+	if err := code.as(&o.Layout); err != nil {
+		return err
+	}
 	if !s.running.begin() {
 		return s.unavailable(o.Method)
 	}
+	header := fromPairs(o.Header) // a copy: o refers to memory of the transport
 	conn := st.link.conn
 	ctx, stop := withTimeout(rpc.Aside(ctx), o.Timeout)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -55,9 +60,9 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 		defer stop()
 		defer cancel(nil)
 		call := &serverCall{method: o.Method}
-		ss := &serverStream{s: st, srv: s, call: call, code: coding{shapes: &s.shapes}}
+		ss := &serverStream{s: st, srv: s, call: call, code: code}
 		call.sendHeader = ss.writeHeader
-		ss.ctx = call.context(ctx, conn, o.Header)
+		ss.ctx = call.context(ctx, conn, header)
 		if s.opts.stats != nil {
 			ss.ctx = call.begin(ss.ctx, s.opts.stats, conn, desc.ClientStreams, desc.ServerStreams)
 		}
@@ -161,10 +166,11 @@ func (ss *serverStream) RecvMsg(m any) error {
 	if err != nil {
 		return err
 	}
-	if err := ss.code.as(&p.layout); err != nil {
+	code, err := ss.code.of(&p.layout)
+	if err != nil {
 		return err
 	}
-	if err := ss.code.unpack(&p, m, ss.srv.opts.recv); err != nil {
+	if err := code.unpack(&p, m, ss.srv.opts.recv); err != nil {
 		return err
 	}
 	ss.call.inPayload(m, &p)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -42,11 +43,11 @@ type stream struct {
 // inbound is what has arrived.
 type inbound struct {
 	early      map[uint64]arrival // frames that have overtaken others, by seq
-	earlyBytes int
-	messages   []packed // not read
-	bytes      int      // in messages
-	owed       int      // bytes read, and not granted again
-	granted    int      // the window
+	earlyBytes int                // of them
+	messages   []packed           // not read
+	bytes      int                // in messages
+	owed       int                // bytes read, and not granted again
+	granted    int                // the window
 	header     metadata.MD
 	hasHeader  bool
 	trailer    metadata.MD
@@ -57,6 +58,7 @@ type inbound struct {
 type arrival struct {
 	frame wire.Frame
 	items [][]byte
+	bytes int
 }
 
 // openEnough is how much of the window is open for a message of any length, in bytes.
@@ -151,7 +153,8 @@ func (s *stream) arrive(f *wire.Frame, items [][]byte) {
 				break
 			}
 			delete(s.in.early, s.nextIn)
-			s.in.earlyBytes -= cost(&a.frame, a.items)
+			s.in.earlyBytes -= a.bytes
+			s.link.unread.Add(-int64(a.bytes))
 			s.apply(&a.frame, a.items)
 		}
 	}
@@ -181,6 +184,9 @@ func (in *inbound) counts(n int) bool {
 // keep keeps a frame that has come too early.
 func (s *stream) keep(f *wire.Frame, items [][]byte) {
 	in := &s.in
+	if s.crowded() {
+		return
+	}
 	if _, twice := in.early[f.Seq]; twice || f.Seq < s.nextIn || len(in.early) == maxEarlyFrames || in.earlyBytes > in.granted {
 		s.breaks("frames of a stream that are out of order")
 		return
@@ -188,8 +194,13 @@ func (s *stream) keep(f *wire.Frame, items [][]byte) {
 	if in.early == nil {
 		in.early = make(map[uint64]arrival)
 	}
-	in.early[f.Seq] = arrival{*f, items}
-	in.earlyBytes += cost(f, items)
+	b := f.Append(nil) // a copy: the frame refers to memory of the transport
+	a := arrival{items: items, bytes: len(b) + sumOf(items) + messageCost}
+	d := xdr.NewDecoder(b)
+	a.frame.Decode(&d)
+	in.early[f.Seq] = a
+	in.earlyBytes += a.bytes
+	s.link.unread.Add(int64(a.bytes))
 }
 
 // apply takes the next frame.
@@ -200,8 +211,7 @@ func (s *stream) apply(f *wire.Frame, items [][]byte) {
 	case in.ended != nil:
 		s.breaks("frames after the end of a stream")
 		return
-	case c.Kind == wire.KindMessage && s.link.unread.Load() > maxUnread:
-		s.reset(status.Errorf(codes.ResourceExhausted, "grpcrdma: more than %d bytes of the connection's streams wait to be read", maxUnread))
+	case c.Kind == wire.KindMessage && s.crowded():
 		return
 	case c.Kind == wire.KindMessage && !in.counts(cost(f, items)):
 		s.breaks("it sends more than the window of a stream has room for")
@@ -209,24 +219,33 @@ func (s *stream) apply(f *wire.Frame, items [][]byte) {
 	case c.Kind == wire.KindMessage:
 		s.link.unread.Add(int64(cost(f, items)))
 		in.messages = append(in.messages, packed{layout: c.Message.Layout, body: c.Message.Body, items: items})
-	case c.Kind == wire.KindHeader && s.id.own && !in.hasHeader:
+	case c.Kind == wire.KindHeader && s.id.own && !in.hasHeader && checkPairs(c.Header) == nil:
 		in.header, in.hasHeader = given(fromPairs(c.Header)), true
 	case c.Kind == wire.KindHalfClose && !s.id.own:
 		in.ended = io.EOF
-	case c.Kind == wire.KindStatus && s.id.own:
+	case c.Kind == wire.KindStatus && s.id.own && checkPairs(c.End.Trailer) == nil:
 		in.trailer, in.hasHeader = given(fromPairs(c.End.Trailer)), true
 		if in.ended = fromWire(&c.End.Status); in.ended == nil {
 			in.ended = io.EOF
 		}
 		s.leave()
 	default:
-		s.breaks("a frame that does not belong into a stream")
+		s.breaks("a frame that does not belong in a stream")
 		return
 	}
 	s.wake(aMessage)
 	if in.hasHeader {
 		s.wake(theHeader)
 	}
+}
+
+// crowded ends the stream if too much waits to be read on its connection.
+func (s *stream) crowded() bool {
+	if s.link.unread.Load() <= maxUnread {
+		return false
+	}
+	s.reset(status.Errorf(codes.ResourceExhausted, "grpcrdma: more than %d bytes of the connection's streams wait to be read", maxUnread))
+	return true
 }
 
 // breaks ends a stream in which the other end has broken the protocol.
@@ -269,8 +288,9 @@ func (s *stream) end(err error) {
 // drop forgets the messages that have not been read.
 func (s *stream) drop() {
 	in := &s.in
-	s.link.unread.Add(-int64(in.bytes))
-	in.messages, in.early, in.bytes = nil, nil, 0
+	s.link.unread.Add(-int64(in.bytes + in.earlyBytes))
+	in.messages, in.bytes = nil, 0
+	in.early, in.earlyBytes = nil, 0
 }
 
 // leave has the stream forgotten: nothing is sent or taken any more.
@@ -494,20 +514,34 @@ func (s *stream) direct(ctx context.Context, p *packed) error {
 	if s.id.own {
 		// It must not overtake the frame that makes the stream known.
 		for ch := s.link.out.arrives(s.opened); ch != nil; ch = s.link.out.arrives(s.opened) {
-			if err := s.waitFor(context.WithoutCancel(ctx), ch); err != nil {
+			if err := s.waitFor(ctx, ch); err != nil {
 				return err
 			}
 		}
 	}
 	body := f.Append(xdr.AppendUint32(nil, 1))
 	var call rpc.Call
-	sendCall(&call, p.items, body)
-	// The other end takes the items whether the stream lives or not, so that giving up would save nothing
-	// and might cost the connection.
-	if err := s.link.conn.Call(context.WithoutCancel(ctx), &call); err != nil {
+	sendCall(&call, wire.GrpcLong, p.items, body)
+	patient, stop := withPatience(ctx)
+	defer stop()
+	if err := s.link.conn.Call(patient, &call); err != nil {
 		return s.unsent(err)
 	}
 	return nil
+}
+
+// patience is how long a long message goes on after its context has ended: the other end takes it whether the
+// stream lives or not, and to revoke the memory meanwhile may cost the connection.
+const patience = time.Second
+
+// withPatience returns a context that ends so much later than ctx.
+func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(patience, cancel) })
+	return late, func() {
+		stop()
+		cancel()
+	}
 }
 
 // unsent ends the stream after a message could not be sent.

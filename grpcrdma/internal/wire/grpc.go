@@ -31,6 +31,7 @@ const (
 	GrpcSend   uint32 = 2
 	GrpcFetch  uint32 = 3
 	GrpcPlaced uint32 = 4 // UNARY with items, of which the server keeps the memory
+	GrpcLong   uint32 = 5 // SEND of one message, of which the receiver keeps the memory
 )
 
 // Pair is struct pair.
@@ -100,8 +101,9 @@ type Reply struct {
 	Status  Status
 	Header  Metadata
 	Trailer Metadata
-	Parked  bool   // the message does not fit the call: FETCH gets it, by the id of the call
-	Sizes   Offers // that FETCH has to offer
+	Parked  bool   // the results do not fit the call: FETCH gets them, by its id, and the rest of this is empty
+	Rest    uint32 // how long those results are beside what goes to chunks, in bytes
+	Sizes   Offers // of the chunks that FETCH has to offer
 	Layout  Layout
 }
 
@@ -153,6 +155,7 @@ type Open struct {
 	Method  string
 	Timeout uint64
 	Header  Metadata
+	Layout  Layout // of messages in both directions, without places
 }
 
 // Text is struct text.
@@ -221,9 +224,9 @@ type Result struct {
 var GrpcV1Names = &oncrpc.Program{
 	Number: GrpcProg, Vers: GrpcV1, Name: "GRPC",
 	Procedures: []string{
-		"NULL", "UNARY", "SEND", "FETCH", "PLACED",
+		"NULL", "UNARY", "SEND", "FETCH", "PLACED", "LONG",
 	},
-	Longest: 268585332,
+	Longest: 268585336,
 }
 
 // A GrpcV1Client calls version GRPC_V1 of program GRPC_PROG.
@@ -288,7 +291,7 @@ func (c *GrpcV1Client) unaryCall(args *Call) (*rpc.Call, error) {
 	}
 	call := c.call(GrpcUnary)
 	call.Args = args.Append(call.Args)
-	call.MaxResults = 2361652
+	call.MaxResults = 2361656
 	return call, nil
 }
 
@@ -373,7 +376,7 @@ func (c *GrpcV1Client) fetchCall(args *Ticket) (*rpc.Call, error) {
 	}
 	call := c.call(GrpcFetch)
 	call.Args = args.Append(call.Args)
-	call.MaxResults = 2361652
+	call.MaxResults = 2361656
 	return call, nil
 }
 
@@ -420,7 +423,7 @@ func (c *GrpcV1Client) placedCall(args *Call) (*rpc.Call, error) {
 	}
 	call := c.call(GrpcPlaced)
 	call.Args = args.Append(call.Args)
-	call.MaxResults = 2361652
+	call.MaxResults = 2361656
 	return call, nil
 }
 
@@ -439,6 +442,48 @@ func (c *GrpcV1Client) placedEnded(call *rpc.Call, failed error) (res Result, er
 	err = gen.Wrap(call, err)
 	c.calls.Put(call)
 	return res, err
+}
+
+// Long calls GRPC_LONG.
+//
+// SEND of one message, of which the receiver keeps the memory
+func (c *GrpcV1Client) Long(ctx context.Context, args *Bulk) error {
+	call, err := c.longCall(args)
+	if err == nil {
+		err = c.longEnded(call, c.caller.Call(ctx, call))
+	}
+	return err
+}
+
+// StartLong starts a call of Long in p.
+func (c *GrpcV1Client) StartLong(p gen.Starter, args *Bulk, done func(error)) error {
+	call, err := c.longCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.longEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *GrpcV1Client) longCall(args *Bulk) (*rpc.Call, error) {
+	if err := args.Check(); err != nil {
+		return nil, fmt.Errorf("LONG of GRPC v1: arguments: %w", err)
+	}
+	call := c.call(GrpcLong)
+	call.Args = args.Append(call.Args)
+	return call, nil
+}
+
+func (c *GrpcV1Client) longEnded(call *rpc.Call, err error) error {
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("results: %w", err)
+		}
+	}
+	err = gen.Wrap(call, err)
+	c.calls.Put(call)
+	return err
 }
 
 // A GrpcV1Server executes version GRPC_V1 of program GRPC_PROG.
@@ -467,6 +512,11 @@ type GrpcV1Server interface {
 	//
 	// UNARY with items, of which the server keeps the memory
 	Placed(ctx context.Context, req *rpc.Request, args *Call, res *Result) error
+
+	// Long executes GRPC_LONG.
+	//
+	// SEND of one message, of which the receiver keeps the memory
+	Long(ctx context.Context, req *rpc.Request, args *Bulk) error
 }
 
 // UnimplementedGrpcV1Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -495,6 +545,11 @@ func (UnimplementedGrpcV1Server) Placed(context.Context, *rpc.Request, *Call, *R
 	return oncrpc.ProcUnavail
 }
 
+// Long returns oncrpc.ProcUnavail.
+func (UnimplementedGrpcV1Server) Long(context.Context, *rpc.Request, *Bulk) error {
+	return oncrpc.ProcUnavail
+}
+
 // GrpcV1Program returns the program that impl executes: for Register of a server, for
 // ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
 func GrpcV1Program(impl GrpcV1Server) rpc.Program {
@@ -519,6 +574,7 @@ type grpcV1Handler struct {
 	sendCalls   gen.Pool[grpcV1SendCall]
 	fetchCalls  gen.Pool[grpcV1FetchCall]
 	placedCalls gen.Pool[grpcV1PlacedCall]
+	longCalls   gen.Pool[grpcV1LongCall]
 }
 
 // ServeRPC executes one call.
@@ -532,6 +588,8 @@ func (h *grpcV1Handler) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc
 		h.serveFetch(ctx, req, res)
 	case GrpcPlaced:
 		h.servePlaced(ctx, req, res)
+	case GrpcLong:
+		h.serveLong(ctx, req, res)
 	default:
 		res.Fail(oncrpc.ProcUnavail)
 	}
@@ -669,6 +727,34 @@ func (h *grpcV1Handler) servePlaced(ctx context.Context, req *rpc.Request, res *
 	}
 }
 
+// A grpcV1LongCall is one call of GRPC_LONG.
+type grpcV1LongCall struct {
+	args Bulk
+	kept uint64 // see [xdr.Decoder.Keep]
+}
+
+func (h *grpcV1Handler) serveLong(ctx context.Context, req *rpc.Request, res *rpc.Response) {
+	x := h.longCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		if d.Keep(&x.kept) {
+			h.longCalls.Put(x)
+		}
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Long(ctx, req, &x.args)
+	if err != nil {
+		res.FailWith(req, err)
+	}
+	if d.Keep(&x.kept) {
+		h.longCalls.Put(x)
+	}
+}
+
 // GrpcV1Binding is the upper-layer binding of version GRPC_V1 of program GRPC_PROG:
 // see RFC 8166 section 6.
 // No items may be placed directly.
@@ -687,11 +773,11 @@ func (GrpcV1Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rp
 	}
 	switch p.Proc {
 	case GrpcUnary:
-		bounds.MaxResults = 2361652
+		bounds.MaxResults = 2361656
 	case GrpcFetch:
-		bounds.MaxResults = 2361652
+		bounds.MaxResults = 2361656
 	case GrpcPlaced:
-		bounds.MaxResults = 2361652
+		bounds.MaxResults = 2361656
 	}
 	return items[:0], bounds
 }
@@ -710,7 +796,7 @@ func (GrpcV1Binding) Idempotent(p rpc.Procedure) bool {
 		return false
 	}
 	switch p.Proc {
-	case GrpcUnary, GrpcSend, GrpcFetch, GrpcPlaced:
+	case GrpcUnary, GrpcSend, GrpcFetch, GrpcPlaced, GrpcLong:
 		return true
 	}
 	return false
@@ -964,6 +1050,7 @@ func (v *Reply) Append(b []byte) []byte {
 	b = v.Header.Append(b)
 	b = v.Trailer.Append(b)
 	b = xdr.AppendBool(b, v.Parked)
+	b = xdr.AppendUint32(b, v.Rest)
 	b = v.Sizes.Append(b)
 	return v.Layout.Append(b)
 }
@@ -974,6 +1061,7 @@ func (v *Reply) Decode(d *xdr.Decoder) {
 	v.Header.Decode(d)
 	v.Trailer.Decode(d)
 	v.Parked = d.Bool()
+	v.Rest = d.Uint32()
 	v.Sizes.Decode(d)
 	v.Layout.Decode(d)
 }
@@ -1023,7 +1111,8 @@ func (v *Kind) Check() error {
 func (v *Open) Append(b []byte) []byte {
 	b = xdr.AppendString(b, v.Method)
 	b = xdr.AppendUint64(b, v.Timeout)
-	return v.Header.Append(b)
+	b = v.Header.Append(b)
+	return v.Layout.Append(b)
 }
 
 // Decode decodes v and leaves its error in d.
@@ -1031,6 +1120,7 @@ func (v *Open) Decode(d *xdr.Decoder) {
 	v.Method = d.String(1024)
 	v.Timeout = d.Uint64()
 	v.Header.Decode(d)
+	v.Layout.Decode(d)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of open.
@@ -1040,6 +1130,9 @@ func (v *Open) Check() error {
 	}
 	if err := v.Header.Check(); err != nil {
 		return xdr.InField("Header", err)
+	}
+	if err := v.Layout.Check(); err != nil {
+		return xdr.InField("Layout", err)
 	}
 	return nil
 }
