@@ -16,13 +16,15 @@ type history [minute]atomic.Uint64
 func (h *history) add(second int64, n uint64) {
 	slot, stamp := &h[uint64(second)%minute], uint64(second)<<countBits
 	for {
-		was := slot.Load()
+		was, is := slot.Load(), stamp|n
 		if was>>countBits == stamp>>countBits {
-			slot.Add(n)
-			return
+			is = was + n
+		} else if int64(was-stamp) > 0 && was != 0 {
+			return // the second was over a minute before another one that has been counted
 		}
-		if int64(was-stamp) > 0 && was != 0 || slot.CompareAndSwap(was, stamp|n) {
-			return // also if the second was over a minute before another one that has been counted
+		// Not Add: by now, the slot may be a later second's.
+		if slot.CompareAndSwap(was, is) {
+			return
 		}
 	}
 }
