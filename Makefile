@@ -11,7 +11,7 @@ RACED := $(addsuffix /...,$(addprefix ./,transport nfs iwarp shm fabric cgo ibv 
 	internal/baton internal/connset internal/limited internal/lockorder internal/pollfd internal/testing/leak internal/testing/simfabric \
 	internal/xdrgen/golden/service))
 # Tests that build programs, or measure: make test-long has them.
-SLOW := bench/instructions bench/ratio bench/xdr examples internal/testing/interop/rpcgen tools/licenses tools/mutate tools/ossfuzz tools/release tools/support
+SLOW := bench/instructions bench/ratio bench/xdr examples grpcrdma/examples/hello internal/testing/interop/rpcgen tools/licenses tools/mutate tools/ossfuzz tools/release tools/support
 # The packages that never need cgo, as far as they are built.
 PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport rpc rpc/otelrpc rpc/promrpc grpcrdma nfs examples cmd/rpcrdma/internal/loadgen cmd/rpcrdma/internal/notify internal/xdrgen))
 # The packages whose tests take longest come first, so that none of them is left to run alone at the end.
@@ -182,8 +182,8 @@ soak-short: ## make soak for a minute
 	go run ./tools/soak -time 1m
 
 .PHONY: generate
-generate: ## write anew what is generated from .x files, and the listings of the API in docs/api
-	go generate ./...
+generate: ## write anew what is generated from .x and .proto files, and the listings of the API in docs/api
+	go generate ./... ./grpcrdma/...
 	go run ./tools/api -w
 
 .PHONY: xdrgen-published

@@ -7,15 +7,19 @@ tool (
 	github.com/rhysd/actionlint/cmd/actionlint
 	github.com/xdrpp/goxdr/cmd/goxdr
 	golang.org/x/perf/cmd/benchstat
+	google.golang.org/grpc/cmd/protoc-gen-go-grpc
+	google.golang.org/protobuf/cmd/protoc-gen-go
 	honnef.co/go/tools/cmd/staticcheck
 )
 
 require (
+	github.com/bufbuild/protocompile v0.14.1
 	github.com/go-git/go-billy/v5 v5.9.2
 	github.com/rpcrdma/rpcrdma v0.0.0-00010101000000-000000000000
 	github.com/willscott/go-nfs v0.0.4
 	github.com/xdrpp/goxdr v0.1.3
 	golang.org/x/mod v0.41.0
+	google.golang.org/protobuf v1.36.11
 )
 
 require (
@@ -95,6 +99,7 @@ require (
 	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/tools v0.51.0 // indirect
+	google.golang.org/grpc/cmd/protoc-gen-go-grpc v1.6.2 // indirect
 	gopkg.in/warnings.v0 v0.1.2 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	honnef.co/go/tools v0.8.2 // indirect

@@ -192,6 +192,10 @@ var Layers = []Layer{
 		Path: "examples", Pure: true, May: []string{"rpc/gen", "rpc/stream", "rpc", "transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"rpc/middleware", "transport/transporttest"},
 	},
+	{
+		Path: "grpcrdma/examples", Pure: true, May: []string{"grpcrdma", "iwarp"}, Tests: []string{"fabric", "transport"},
+		External: []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
+	},
 	{Path: "examples/verbs", May: []string{"cgo", "ibv", "rdmacm"}},
 
 	{Path: "internal/testing/testbed", May: []string{"*"}},
@@ -200,7 +204,7 @@ var Layers = []Layer{
 	{Path: "cmd/rpcrdma", May: []string{"*"}, External: []string{"*"}},
 	{Path: "bench", May: []string{"*"}, External: []string{"*"}},
 	{Path: "internal/testing/interop", May: []string{"*"}, External: []string{"*"}},
-	{Path: "tools", May: []string{"*"}, External: []string{"github.com/go-git/go-billy", "github.com/willscott/go-nfs", "github.com/xdrpp/goxdr", "golang.org/x/mod"}},
+	{Path: "tools", May: []string{"*"}, External: []string{"github.com/go-git/go-billy", "github.com/willscott/go-nfs", "github.com/xdrpp/goxdr", "golang.org/x/mod", "github.com/bufbuild/protocompile", "google.golang.org/protobuf"}},
 }
 
 // testLayers lists the layers that any test may import.

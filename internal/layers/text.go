@@ -201,7 +201,7 @@ var (
 // NoLeftovers forbids markers of unfinished code.
 func NoLeftovers(t *Tree) []Finding {
 	return grep(t, leftover, "unfinished", func(f *File) bool {
-		return strings.HasSuffix(f.Path, ".go") || strings.HasSuffix(f.Path, ".sh") ||
+		return strings.HasSuffix(f.Path, ".go") && !strings.HasSuffix(f.Path, ".pb.go") || strings.HasSuffix(f.Path, ".sh") ||
 			path.Base(f.Path) == "Makefile" || bytes.HasPrefix(f.Src, []byte("#!"))
 	})
 }

@@ -21,7 +21,7 @@ const mainModule = "github.com/rpcrdma/rpcrdma"
 
 // unpromised lists directories with packages that are importable, but only for the repository's own
 // use: docs/install.md names them. Immutable.
-var unpromised = []string{"bench", "cgo", "cmd", "examples", "rpc/rpcbind/rpcbindtest", "tools"}
+var unpromised = []string{"bench", "cgo", "cmd", "examples", "grpcrdma/examples", "rpc/rpcbind/rpcbindtest", "tools"}
 
 // promised reports whether a package has a listing.
 func promised(p *golist.Package) bool {

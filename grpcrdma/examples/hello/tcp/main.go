@@ -1,0 +1,58 @@
+// Command tcp is grpc-go's example helloworld: tcp serve ADDR, tcp greet ADDR NAME.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net"
+	"os"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pb "google.golang.org/grpc/examples/helloworld/helloworld"
+)
+
+type greeter struct {
+	pb.UnimplementedGreeterServer
+}
+
+// SayHello implements pb.GreeterServer.
+func (greeter) SayHello(_ context.Context, r *pb.HelloRequest) (*pb.HelloReply, error) {
+	return &pb.HelloReply{Message: "Hello " + r.Name}, nil
+}
+
+func serve(addr string) {
+	srv := grpc.NewServer()
+	pb.RegisterGreeterServer(srv, greeter{})
+	l, err := net.Listen("tcp", addr)
+	check(err)
+	fmt.Println("listening on", l.Addr())
+	check(srv.Serve(l))
+}
+
+func greet(addr, name string) {
+	cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	check(err)
+	defer cc.Close()
+	r, err := pb.NewGreeterClient(cc).SayHello(context.Background(), &pb.HelloRequest{Name: name})
+	check(err)
+	fmt.Println(r.Message)
+}
+
+func main() {
+	switch args := os.Args[1:]; {
+	case len(args) == 2 && args[0] == "serve":
+		serve(args[1])
+	case len(args) == 3 && args[0] == "greet":
+		greet(args[1], args[2])
+	default:
+		log.Fatal("usage: serve ADDR | greet ADDR NAME")
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
