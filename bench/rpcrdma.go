@@ -289,14 +289,11 @@ func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 // program returns the server's program. ready receives connections on which the server may
 // call.
 //
-// Bulk data comes from one buffer for all calls, as in the TCP copy loops. On a device it is
-// memory of the transport, which is registered, unless each call registers it.
+// Bulk data comes from one buffer for all calls, as in the TCP copy loops. On a device, and over shared
+// memory, it is memory of the transport, which is registered, or mapped, unless each call registers it.
 func (e Ends) program(at Site, ready chan<- rpc.Conn) rpc.Program {
-	alloc := at.Adapter.Device && !e.Register
-	var bulk []byte
-	if !alloc {
-		bulk = make([]byte, 8<<20)
-	}
+	alloc := (at.Adapter.Device || at.Adapter.Shared) && !e.Register
+	bulk := make([]byte, 8<<20) // of all servers, which then collect garbage as often
 	return rpc.Program{
 		Number: benchProgram, Low: benchVersion, High: benchVersion,
 		Idempotent: rpc.Every,

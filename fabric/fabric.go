@@ -250,6 +250,15 @@ type MR interface {
 	Close() error
 }
 
+// Allocator is implemented by Conns that may have memory of their own, out of which Writes move data with
+// fewer copies than out of the program's.
+type Allocator interface {
+	// AllocMR returns a region of n bytes, for local SGEs, with undefined content. Close gives the memory
+	// back, and has to be called also after Conn.Close: until then it can be used. An error says that
+	// it has no such memory, or not enough: any other will do.
+	AllocMR(n int) (MR, error)
+}
+
 // An MW is a type-2 memory window: it exposes part of local memory between the
 // execution of an OpBindMW and its invalidation by OpLocalInv or by the peer's
 // Send with Invalidate.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/llp"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/internal/spin"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
@@ -75,7 +76,8 @@ type link struct {
 	maxTagged   int  // longest payload of a tagged segment
 	maxUntagged int  // longest payload of an untagged segment
 	ird, ord    int
-	eitherFirst bool // the end that accepts may send before the other has
+	eitherFirst bool       // the end that accepts may send before the other has
+	share       llp.Sharer // sock.stream, if it is one
 }
 
 // A state is shared by the goroutines of a connection, under the lock of Conn.state.
@@ -386,6 +388,7 @@ func (c *Conn) endFirst(f *failure) {
 		st.blame(told)
 	}
 	st.flush(f.recv)
+	c.lent.Store(false)
 	c.over.Store(true)
 	c.state.Unlock()
 	if wasUp {

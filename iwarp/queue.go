@@ -10,7 +10,7 @@ import (
 // The send queue is a sequence of entries with positions that only advance:
 //
 //	head         done     entries before it have completed
-//	written      sent     entries before it have been handed to TCP
+//	written      sent     entries before it have been handed to TCP, or taken by the peer: see share.go
 //	sender.next  begun    entries before it have been put into a batch
 //	tail         posted
 //
@@ -40,6 +40,9 @@ type queues struct {
 	// answered in order.
 	irq     ring[rdmap.ReadRequest]
 	irqNext uint64
+
+	// loans are those of requests which have been written, and which the peer has yet to take the data of.
+	loans ring[loan]
 }
 
 // tellQuiet is how many deferred requests complete without a completion before take reports
@@ -219,6 +222,7 @@ func (q *queues) flush(recv fabric.WCStatus) {
 	q.orq.drop(q.orq.len())
 	q.irq.drop(q.irq.len())
 	q.irqNext = q.irq.head
+	q.loans.drop(q.loans.len())
 }
 
 // stalled reports whether a request has to wait for earlier Reads, of which ord may be

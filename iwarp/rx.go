@@ -104,6 +104,7 @@ const stageControl = 64
 // progress reads and processes what the socket has, until it is empty or, if untilCompletion
 // is set, until there is a completion. No lock may be held.
 func (c *Conn) progress(untilCompletion bool) (empty bool) {
+	c.redeem()
 	for range rxBurst {
 		x := c.rx.Lock()
 		if x.idle() {
@@ -398,6 +399,9 @@ func (x *receiver) header() *failure {
 	if len(b) < mpa.LengthLen+hlen {
 		return nil
 	}
+	if x.share != nil && hlen == ddp.TaggedLen && b[mpa.LengthLen+1] == rdmap.Control(opLent) && len(b) < mpa.LengthLen+hlen+lentLen {
+		return nil
+	}
 	x.crcDone = false
 	if x.crc {
 		if n := mpa.FPDULen(u); len(b) >= n {
@@ -445,6 +449,9 @@ func (x *receiver) tagged() *failure {
 		return x.refuse(ddpTagged(ddp.TaggedVersion), "%v", err)
 	}
 	x.last = h.Last
+	if x.share != nil && h.ULP == rdmap.Control(opLent) {
+		return x.lent(&h)
+	}
 	if f := x.control(h.ULP, true); f != nil {
 		return f
 	}

@@ -419,6 +419,7 @@ func (s *setup) establish(ctx context.Context) error {
 	s.sizeSegments()
 	l := new(link)
 	*l = s.link
+	l.share, _ = l.sock.stream.(llp.Sharer)
 	c.held.Store(c.passive && !l.eitherFirst)
 	c.attach(l)
 	st := c.state.Lock()

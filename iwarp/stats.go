@@ -9,6 +9,7 @@ type Stats struct {
 	WriteFull  uint64 // writes that found the buffer full
 	TxFPDUs    uint64
 	TxBytes    uint64
+	TxLent     uint64 // bytes that the peer takes from memory that it has mapped
 	Writers    uint64 // times that a writer goroutine was started
 	Readv      uint64 // read system calls, including those that found nothing
 	ReadEmpty  uint64 // reads that found nothing
@@ -24,7 +25,7 @@ func (c *Conn) Stats() Stats {
 	s := Stats{Doorbells: c.state.Lock().doorbells}
 	c.state.Unlock()
 	t := c.tx.Lock()
-	s.Writev, s.WriteFull, s.TxFPDUs, s.TxBytes, s.Writers = t.stats.writev, t.stats.full, t.stats.fpdus, t.stats.bytes, t.stats.writers
+	s.Writev, s.WriteFull, s.TxFPDUs, s.TxBytes, s.TxLent, s.Writers = t.stats.writev, t.stats.full, t.stats.fpdus, t.stats.bytes, t.stats.lent, t.stats.writers
 	c.unlockTx()
 	x := c.rx.Lock()
 	s.Readv, s.ReadEmpty, s.ReadDirect, s.RxFPDUs, s.RxBytes = x.stats.readv, x.stats.empty, x.stats.direct, x.stats.fpdus, x.stats.bytes
@@ -44,6 +45,7 @@ func (c *Conn) Counters() []fabric.Counter {
 		{Name: "write_calls_full", Value: s.WriteFull, Help: "Writes that found the buffer of the socket full."},
 		{Name: "sent_fpdus", Value: s.TxFPDUs, Help: "FPDUs sent."},
 		{Name: "sent_bytes", Value: s.TxBytes, Help: "Bytes sent in FPDUs."},
+		{Name: "lent_bytes", Value: s.TxLent, Help: "Bytes that the peer takes from memory that it has mapped."},
 		{Name: "writers_started", Value: s.Writers, Help: "Times that a goroutine took over writing."},
 		{Name: "read_calls", Value: s.Readv, Help: "System calls that read."},
 		{Name: "read_calls_empty", Value: s.ReadEmpty, Help: "Reads that found nothing."},

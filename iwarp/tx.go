@@ -42,6 +42,7 @@ type batch struct {
 	blocked   bool   // a write of it has blocked
 	more      bool   // there is more to send after it
 	exposes   bool   // has elements of a Read Response
+	lends     bool   // names memory of the stream
 	sqDone    uint64 // send queue entries before this are written with it
 
 	// resp lists where Read Responses end: n of them use no memory from element end on.
@@ -88,7 +89,7 @@ type sender struct {
 	nudge  bool     // an empty Write is to be sent, see nudge.go
 	local  *failure // found while building; ends the connection once the batch is written
 	failed *failure // found by the writer
-	stats  struct{ writev, full, fpdus, bytes, writers uint64 }
+	stats  struct{ writev, full, fpdus, bytes, lent, writers uint64 }
 }
 
 // An outlet is the part of the sender that any goroutine may use, without its lock.
@@ -97,6 +98,8 @@ type outlet struct {
 	spoke     atomic.Bool // something has been sent
 	held      atomic.Bool // nothing may be sent until something has been received
 	fin       atomic.Bool // the write side has been shut down
+	lent      atomic.Bool // the peer has yet to take data of requests that have been written
+	looks     atomic.Bool // it is looked in a while whether it has
 	txBroken  atomic.Bool // writing has failed
 }
 
@@ -348,16 +351,12 @@ func (t *sender) settle(b *batch) {
 	st.unsent = false
 	st.answered(b)
 	st.stopWriting()
-	before := st.cq.tail
-	st.written = b.sqDone
-	st.retire()
-	tell := st.cq.tail != before || t.c.wakeup.Load() // the queue may no longer be full
-	if t.c.drain.Load() {
-		tell = tell || st.sq.len() == 0 && st.irq.len() == 0
-	}
+	tell := t.c.written(&st.queues, b, t.share)
 	t.c.state.Unlock()
 	if tell {
 		t.c.unpark()
+	} else if b.lends {
+		t.c.lookLater()
 	}
 }
 
@@ -563,6 +562,9 @@ func (t *sender) beginResponse() bool {
 // segment appends one FPDU of the current message to b.
 func (t *sender) segment(b *batch) {
 	m := &t.cur
+	if t.share != nil && m.op == rdmap.OpWrite && t.lend(b) {
+		return
+	}
 	tagged := m.op.Tagged()
 	most := t.maxUntagged
 	if tagged {
@@ -670,7 +672,7 @@ func (t *sender) finish(b *batch) {
 // lastWords sends a Terminate message, if that is possible without waiting. If it returns true
 // the stream must not be closed in order either.
 func (t *sender) lastWords(f *failure) (silent bool) {
-	if f.abort {
+	if f.abort || t.share != nil && t.share.Returned() != t.share.Lends() {
 		if t.b != nil || !t.c.idle() {
 			t.sock.stream.Abort()
 			return true
@@ -740,6 +742,6 @@ func (t *sender) releaseBatch() {
 		*v = iovec{}
 	}
 	b.niov, b.pos, b.na, b.run, b.bytes = 0, 0, 0, 0, 0
-	b.blocked, b.more, b.exposes, b.nresp, b.sqDone = false, false, false, 0, 0
+	b.blocked, b.more, b.exposes, b.lends, b.nresp, b.sqDone = false, false, false, false, 0, 0
 	t.c.p.batches.Put(b)
 }

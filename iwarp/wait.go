@@ -29,6 +29,7 @@ func (w *waiter) received() uint64 { return w.cqn.Load() / oneReceive }
 
 // Poll implements fabric.Conn. It reads from the socket only if no completion is queued.
 func (c *Conn) Poll(wc []fabric.WC) (int, error) {
+	c.redeem()
 	if !c.queued() && c.link.Load() != nil && !c.over.Load() {
 		c.progress(true)
 	}

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -249,7 +251,7 @@ func mutate(r *rand.Rand, m memory) {
 	size := uint64(len(m.ring))
 	jumps := [...]uint64{1, ^uint64(0), size, ^size + 1, size - 1, size + 1, r.Uint64(), 1 << 63}
 	jump := jumps[r.IntN(len(jumps))]
-	switch r.IntN(6) {
+	switch r.IntN(7) {
 	case 0:
 		m.tail.Add(jump)
 	case 1:
@@ -259,6 +261,9 @@ func mutate(r *rand.Rand, m memory) {
 	case 3:
 		m.readParks.Add(1)
 		m.writeParks.Add(1)
+	case 4:
+		m.placed.Add(jump)
+		m.ringLen.Add(jump)
 	default: // bytes that may be on their way
 		at := m.tail.Load() - uint64(r.IntN(4*echoLen))
 		for range 1 + r.IntN(8) {
@@ -274,10 +279,13 @@ func TestHostileSetup(t *testing.T) {
 	p := New(Config{})
 	e := startEchoer(t, p)
 	defer p.Close()
-	memfd := func(size int64, flags, seal int) int {
+	memory := func(size int64, ring uint64, flags, seal int) int {
 		fd, err := unix.MemfdCreate("hostile", unix.MFD_CLOEXEC|flags)
 		if err == nil {
 			err = unix.Ftruncate(fd, size)
+		}
+		if err == nil && size > pageLen {
+			_, err = unix.Pwrite(fd, binary.NativeEndian.AppendUint64(nil, ring), int64(unsafe.Offsetof(page{}.ringLen)))
 		}
 		if err == nil && seal != 0 {
 			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seal)
@@ -293,6 +301,7 @@ func TestHostileSetup(t *testing.T) {
 	}
 	defer file.Close()
 	file.Truncate(pageLen + MinRing)
+	memfd := func(size int64, flags, seal int) int { return memory(size, MinRing, flags, seal) }
 	const good = pageLen + MinRing
 	huge := memfd(0, unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB, 0)
 	unix.Ftruncate(huge, 2<<20)
@@ -336,8 +345,11 @@ func TestHostileSetup(t *testing.T) {
 		{"huge pages", hello(1, 0), []int{huge, theirs}},
 		{"a file", hello(1, 0), []int{int(file.Fd()), theirs}},
 		{"an empty memory", hello(1, 0), []int{memfd(0, unix.MFD_ALLOW_SEALING, seals), theirs}},
-		{"a ring of no power of two", hello(1, 0), []int{memfd(good+4096, unix.MFD_ALLOW_SEALING, seals), theirs}},
-		{"a ring that is too large", hello(1, 0), []int{memfd(pageLen+2*MaxRing, unix.MFD_ALLOW_SEALING, seals), theirs}},
+		{"no ring", hello(1, 0), []int{memory(good, 0, unix.MFD_ALLOW_SEALING, seals), theirs}},
+		{"a ring of no power of two", hello(1, 0), []int{memory(good+4096, MinRing+4096, unix.MFD_ALLOW_SEALING, seals), theirs}},
+		{"a ring that is too large", hello(1, 0), []int{memory(pageLen+2*MaxRing, 2*MaxRing, unix.MFD_ALLOW_SEALING, seals), theirs}},
+		{"a ring longer than its memory", hello(1, 0), []int{memory(good+4096, 2*MinRing, unix.MFD_ALLOW_SEALING, seals), theirs}},
+		{"an arena that is too large", hello(1, 0), []int{memfd(pageLen+MaxRing+MaxArena+4096, unix.MFD_ALLOW_SEALING, seals), theirs}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.l.Addr().String(), Net: "unix"})

@@ -46,7 +46,7 @@ func (p *Provider) Close() error {
 
 // mayOpen is nil until Close. The error is for an operation on addr.
 func (p *Provider) mayOpen(addr string) error {
-	if err := p.checkRing(); err != nil {
+	if err := p.checkMemory(); err != nil {
 		return err
 	}
 	p.mu.Lock()

@@ -24,7 +24,7 @@ import (
 //
 // A request carries two descriptors, the memory of its sender and a bell; an acceptance its sender's memory.
 const (
-	magic     = "rpcrdma\x01"
+	magic     = "rpcrdma\x02"
 	headerLen = 16
 	maxHello  = headerLen + iwarp.MaxPrivateData
 
@@ -190,7 +190,7 @@ func (s *setup) Connect(ctx context.Context, o llp.Offer) (made llp.Stream, answ
 	}
 	stop := context.AfterFunc(ctx, func() { s.conn.SetDeadline(past) })
 	defer stop()
-	mine, fd, err := newMemory(s.cfg.Ring)
+	mine, fd, err := newMemory(s.cfg)
 	if err != nil {
 		return nil, answer, err
 	}
@@ -225,7 +225,7 @@ func (s *setup) Accept(ctx context.Context, o llp.Offer) (made llp.Stream, err e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	mine, fd, err := newMemory(s.cfg.Ring)
+	mine, fd, err := newMemory(s.cfg)
 	if err != nil {
 		return nil, err
 	}

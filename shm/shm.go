@@ -13,6 +13,7 @@ const name = "shm"
 // Defaults of Config.
 const (
 	DefaultRing           = 1 << 20
+	DefaultArena          = 4 << 20
 	DefaultRequestTimeout = 10 * time.Second
 	DefaultReplyTimeout   = 5 * time.Second
 	DefaultBacklog        = 128
@@ -20,6 +21,9 @@ const (
 	// MinRing and MaxRing bound the rings of both ends, in bytes.
 	MinRing = 64 << 10
 	MaxRing = 64 << 20
+
+	// MaxArena bounds their arenas.
+	MaxArena = 1 << 30
 )
 
 // Config configures a Provider. The zero value is valid.
@@ -27,6 +31,12 @@ type Config struct {
 	// Ring is how many bytes that have been sent wait for the peer to take them, at most: a power of
 	// two. Memory of that size becomes resident as it is used, once for each connection and direction.
 	Ring int
+
+	// Arena is how many bytes of bulk results a server has, for each connection, where its client copies
+	// them from: what Response.Alloc of package rpc returns is there while there is room. It can be read by that
+	// client all the time. Memory that has been used stays resident until the connection ends.
+	// Without an arena, with a negative value, results go through the ring.
+	Arena int
 
 	// RequestTimeout bounds the time in which a program that has connected must send its request.
 	RequestTimeout time.Duration
@@ -43,6 +53,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Ring == 0 {
 		c.Ring = DefaultRing
+	}
+	if c.Arena == 0 {
+		c.Arena = DefaultArena
 	}
 	if c.RequestTimeout <= 0 {
 		c.RequestTimeout = DefaultRequestTimeout
@@ -78,10 +91,16 @@ func New(cfg Config) *Provider {
 // Name implements fabric.Provider.
 func (p *Provider) Name() string { return name }
 
-// checkRing refuses a ring of another size than Config allows.
-func (p *Provider) checkRing() error {
+// checkMemory refuses other sizes than Config allows.
+func (p *Provider) checkMemory() error {
+	lacks := ""
 	if n := p.cfg.Ring; n < MinRing || n > MaxRing || n&(n-1) != 0 {
-		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("ring of %d bytes (a power of two from %d to %d)", n, MinRing, MaxRing)}
+		lacks = fmt.Sprintf("ring of %d bytes (a power of two from %d to %d)", n, MinRing, MaxRing)
+	} else if n := p.cfg.Arena; n > MaxArena {
+		lacks = fmt.Sprintf("arena of %d bytes (up to %d)", n, MaxArena)
+	}
+	if lacks != "" {
+		return &fabric.CapabilityError{Provider: name, Capability: lacks}
 	}
 	return nil
 }

@@ -80,8 +80,8 @@ func streams(t *testing.T) (a, b *stream) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ma, fdA, errA := newMemory(MinRing)
-	mb, fdB, errB := newMemory(MinRing)
+	ma, fdA, errA := newMemory(&Config{Ring: MinRing})
+	mb, fdB, errB := newMemory(&Config{Ring: MinRing})
 	toA, errC := theirMemory(fdB)
 	toB, errD := theirMemory(fdA)
 	if err := errors.Join(errA, errB, errC, errD); err != nil {

@@ -28,6 +28,9 @@ type page struct {
 	_          [60]byte
 	over       atomic.Uint32 // it writes nothing after tail
 	_          [60]byte
+	placed     atomic.Uint64 // loans of the other end from which it has taken the data
+	_          [56]byte
+	ringLen    atomic.Uint64 // which does not change
 }
 
 // Values of page.over.
@@ -37,14 +40,16 @@ const (
 	aborted // what has not been read is void
 )
 
-// pageLen is the length of the first part of a memory. The ring follows, and has a power of two bytes.
+// pageLen is the length of the first part of a memory. The ring follows, and has a power of two bytes. The
+// rest is the arena.
 const pageLen = 4096
 
-// A memory is a page and a ring, as they are mapped.
+// A memory is a page, a ring and an arena, as they are mapped.
 type memory struct {
 	*page
-	ring []byte
-	all  []byte
+	ring  []byte
+	arena []byte
+	all   []byte
 }
 
 // piece is how much is moved before the other end learns of it, which may go on meanwhile.
@@ -55,6 +60,7 @@ var errRing = errors.New("a position outside of the ring")
 // A stream is the connection of two rings.
 type stream struct {
 	mine, theirs memory
+	pool         *pool    // of mine, which it unmaps
 	bell         *os.File // one of a pair of sockets: a byte there wakes the goroutines that park on the other
 	bellFD       int
 	arms         atomic.Uint32 // since the bytes of bell were taken
@@ -62,9 +68,12 @@ type stream struct {
 	gone         atomic.Bool // conn has ended, and so has the other process, or its end of the connection
 	watch        sync.WaitGroup
 
+	lends atomic.Uint64
+
 	reader struct {
-		head uint64
-		rung uint32 // the value of theirs.writeParks for which the bell has been rung
+		head   uint64
+		rung   uint32 // the value of theirs.writeParks for which the bell has been rung
+		placed uint64
 	}
 	writer struct {
 		tail uint64
@@ -73,12 +82,12 @@ type stream struct {
 	}
 }
 
-var _ llp.Stream = (*stream)(nil)
+var _ llp.Sharer = (*stream)(nil)
 
 // newStream connects the memories and begins to watch conn.
 func newStream(mine, theirs memory, bellFD int, conn *net.UnixConn) *stream {
 	bell := os.NewFile(uintptr(bellFD), "bell")
-	s := &stream{mine: mine, theirs: theirs, bell: bell, bellFD: bellFD, conn: conn}
+	s := &stream{mine: mine, theirs: theirs, pool: newPool(mine), bell: bell, bellFD: bellFD, conn: conn}
 	s.watch.Go(func() {
 		// Nothing is sent here after set-up: this is the end of the peer, or that of Close.
 		conn.Read(make([]byte, 1))
@@ -264,7 +273,7 @@ func (s *stream) File() *os.File { return s.bell }
 func (s *stream) Close() {
 	s.conn.Close()
 	s.watch.Wait()
-	s.mine.unmap()
+	s.pool.drop()
 	s.theirs.unmap()
 }
 
@@ -276,12 +285,14 @@ func (m *memory) unmap() {
 }
 
 // mapped makes a memory of what has been mapped.
-func mapped(all []byte) memory {
-	return memory{(*page)(unsafe.Pointer(unsafe.SliceData(all))), all[pageLen:], all}
+func mapped(all []byte, ring int) memory {
+	return memory{(*page)(unsafe.Pointer(unsafe.SliceData(all))), all[pageLen : pageLen+ring], all[pageLen+ring:], all}
 }
 
-// newMemory makes the memory of this end, with a ring of so many bytes, and the file to pass to the other.
-func newMemory(size int) (m memory, fd int, err error) {
+// newMemory makes the memory of this end, and the file to pass to the other. Pages of it take memory once
+// they have been used.
+func newMemory(cfg *Config) (m memory, fd int, err error) {
+	size := pageLen + cfg.Ring + max(cfg.Arena, 0)
 	fd, err = unix.MemfdCreate("rpcrdma-shm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return m, -1, os.NewSyscallError("memfd_create", err)
@@ -292,14 +303,15 @@ func newMemory(size int) (m memory, fd int, err error) {
 			unix.Close(fd)
 		}
 	}()
-	if err := unix.Ftruncate(fd, int64(pageLen+size)); err != nil {
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return m, -1, os.NewSyscallError("ftruncate", err)
 	}
-	all, err := unix.Mmap(fd, 0, pageLen+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	all, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return m, -1, os.NewSyscallError("mmap", err)
 	}
-	m = mapped(all)
+	m = mapped(all, cfg.Ring)
+	m.ringLen.Store(uint64(cfg.Ring))
 	// F_SEAL_FUTURE_WRITE: the other end cannot map it to write. Kernels before 5.1 have no such seal.
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_FUTURE_WRITE); err != nil {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
@@ -320,18 +332,23 @@ func theirMemory(fd int) (memory, error) {
 		return memory{}, err
 	}
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	size := st.Size - pageLen
 	switch {
 	case err != nil || have&seals != seals || fs.Type != unix.TMPFS_MAGIC:
 		return memory{}, errors.New("the peer's memory is not sealed")
-	case size < MinRing || size > MaxRing || size&(size-1) != 0:
-		return memory{}, fmt.Errorf("the peer's ring has %d bytes", size)
+	case st.Size < pageLen+MinRing || st.Size > pageLen+MaxRing+MaxArena:
+		return memory{}, fmt.Errorf("the peer's memory has %d bytes", st.Size)
 	}
 	all, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return memory{}, os.NewSyscallError("mmap", err)
 	}
-	return mapped(all), nil
+	m := mapped(all, 0)
+	ring := m.ringLen.Load()
+	if ring < MinRing || ring > min(MaxRing, uint64(len(m.arena))) || ring&(ring-1) != 0 {
+		m.unmap()
+		return memory{}, fmt.Errorf("the peer's ring has %d bytes", ring)
+	}
+	return mapped(all, int(ring)), nil
 }
 
 // newBell makes the bells of both ends.

@@ -91,10 +91,14 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 	c.exposes = expose.Adapter{
 		Conn: fc, Windows: c.caps.MemoryWindows, LocalDMA: c.caps.LocalDMA, OnRegister: c.public.registered,
 	}
-	c.arena = arena.New(fc, arena.Options{
+	opt := arena.Options{
 		LocalDMA: c.caps.LocalDMA, Small: max(cfg.sendSize, cfg.recvSize), MaxBulk: cfg.MaxMemory,
 		Usage: usage, OnBulk: c.keepWatch, OnRegister: c.exposes.OnRegister,
-	})
+	}
+	if r == roleServer {
+		opt.Own, _ = fc.(fabric.Allocator) // for results
+	}
+	c.arena = arena.New(fc, opt)
 	if r == roleServer {
 		c.keeper.Init(&c.keeper)
 	}

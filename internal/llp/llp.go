@@ -34,6 +34,31 @@ type Stream interface {
 	Close()
 }
 
+// A Sharer is a Stream between two ends of which each has mapped memory of the other, to read: bulk data
+// goes past the stream, which names where it is. Lend and the use of what it returns are the writer's,
+// Lent and Placed the reader's; the others may be called by any goroutine.
+type Sharer interface {
+	Stream
+
+	// Alloc returns n bytes that the peer has mapped, with undefined content. Free gives them back, also
+	// after Close.
+	Alloc(n int) ([]byte, error)
+	Free(b []byte)
+
+	// Lend returns where the peer finds b, which must be part of one piece of Alloc. It counts: each time
+	// it has returned true, the stream is to name that place, once, in the same order.
+	Lend(b []byte) (at uint64, ok bool)
+	// Lends is how often Lend has returned true. The memory of the nth loan is the caller's again once
+	// Returned is n, or the stream has ended by Abort.
+	Lends() uint64
+	Returned() uint64
+
+	// Lent returns memory of the peer, nil if it has mapped nothing there. Placed reports that the data of
+	// one more loan has been taken from there. It returns false if the loan had ended before that.
+	Lent(at, n uint64) []byte
+	Placed() bool
+}
+
 // A Setup makes the stream of one connection. Connect is for the end that asks, Accept and Reject for
 // the one that is asked, and one of them is called, once, or none.
 type Setup interface {

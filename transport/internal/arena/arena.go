@@ -48,6 +48,8 @@ type Options struct {
 	Remote bool
 	// Usage, if not nil, counts mapped memory, together with other arenas.
 	Usage *Usage
+	// Own, if not nil, may have memory of the adapter's own for bulk data.
+	Own fabric.Allocator
 	// OnBulk, if not nil, is called when bulk data is mapped. It must not block, nor
 	// use the arena.
 	OnBulk func()
@@ -121,6 +123,7 @@ func (b *Buffer) Segment(n int) fabric.Segment {
 type slab struct {
 	mem []byte
 	mr  fabric.MR // nil where the adapter takes any memory
+	own bool      // the memory is that of mr
 	at  int       // index in Arena.slabs; -1: unmapped
 	out int       // buffers handed out
 }
@@ -229,23 +232,22 @@ func (a *Arena) grow(class int) (registered int, err error) {
 			a.opt.OnBulk()
 		}
 	}
-	mem, err := a.mapSlab(n)
-	if err != nil {
-		return 0, err
-	}
-	s := &slab{mem: mem, at: len(a.slabs)}
-	key := fabric.LocalDMAKey
-	if !a.opt.LocalDMA {
-		access := fabric.AccessLocalWrite
-		if a.opt.Remote {
-			access |= fabric.AccessRemoteRead | fabric.AccessRemoteWrite
+	s := &slab{at: len(a.slabs)}
+	if class > a.small && a.opt.Own != nil {
+		if mr, err := a.opt.Own.AllocMR(n); err == nil {
+			s.mem, s.mr, s.own = mr.Bytes(), mr, true
 		}
-		if s.mr, err = a.reg.RegMR(mem, access); err != nil {
-			unmapMemory(mem)
+	}
+	if !s.own {
+		if registered, err = a.mapSlab(s, n); err != nil {
 			return 0, err
 		}
-		key, registered = s.mr.LKey(), n
 	}
+	key := fabric.LocalDMAKey
+	if s.mr != nil {
+		key = s.mr.LKey()
+	}
+	mem := s.mem
 	a.slabs = append(a.slabs, s)
 	a.countMapped(class, n)
 	bufs := make([]Buffer, n/size)
@@ -268,14 +270,25 @@ func (a *Arena) nextSlab() int {
 	return min(max(quarter, leastSlab), SlabSize)
 }
 
-// mapSlab returns n zeroed bytes.
-func (a *Arena) mapSlab(n int) ([]byte, error) {
+// mapSlab gives s n zeroed bytes. It returns how many it has registered.
+func (a *Arena) mapSlab(s *slab, n int) (registered int, err error) {
 	if a.opt.LocalDMA && n == SlabSize {
-		if mem := spare.take(); mem != nil {
-			return mem, nil
+		if s.mem = spare.take(); s.mem != nil {
+			return 0, nil
 		}
 	}
-	return mapMemory(n)
+	if s.mem, err = mapMemory(n); err != nil || a.opt.LocalDMA {
+		return 0, err
+	}
+	access := fabric.AccessLocalWrite
+	if a.opt.Remote {
+		access |= fabric.AccessRemoteRead | fabric.AccessRemoteWrite
+	}
+	if s.mr, err = a.reg.RegMR(s.mem, access); err != nil {
+		unmapMemory(s.mem)
+		return 0, err
+	}
+	return n, nil
 }
 
 // Sweep unmaps the bulk memory that has not been in use since the last Sweep: as many
@@ -410,6 +423,8 @@ func release(slabs []*slab) {
 		} else if spare.keep(s.mem) {
 			continue
 		}
-		unmapMemory(s.mem)
+		if !s.own {
+			unmapMemory(s.mem)
+		}
 	}
 }
