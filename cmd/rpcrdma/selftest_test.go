@@ -99,9 +99,9 @@ func TestRDMASelftest(t *testing.T) {
 				}
 				delete(got, name)
 			}
-			for name, outcome := range got {
-				if outcome == "failed" {
-					t.Errorf("%s has failed", name)
+			for _, res := range r.Results {
+				if got[res.Name] == "failed" {
+					t.Errorf("%s has failed after %.1f s: %s", res.Name, res.Seconds, res.Why)
 				}
 			}
 		})

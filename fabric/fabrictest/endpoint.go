@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,6 +66,17 @@ func Pair(t testing.TB, p fabric.Provider, set Setup) (client, server fabric.Con
 
 // join connects over l, to which nothing else may be connecting.
 func join(ctx context.Context, p fabric.Provider, l fabric.Listener, set Setup) (client, server fabric.Conn, err error) {
+	for {
+		client, server, err = joinOnce(ctx, p, l, set)
+		// siw connects from the port that the connection manager has chosen, which may be that of a TCP
+		// connection that ended a moment ago.
+		if !errors.Is(err, syscall.EADDRNOTAVAIL) || ctx.Err() != nil {
+			return client, server, err
+		}
+	}
+}
+
+func joinOnce(ctx context.Context, p fabric.Provider, l fabric.Listener, set Setup) (client, server fabric.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c, err := p.Resolve(ctx, l.Addr().String(), set.Client)
