@@ -32,8 +32,13 @@ func TestShm(t *testing.T) {
 	if out := mustRun(t, "probe", "--shm", socket, "localhost"); !strings.Contains(out, "shm\n") {
 		t.Errorf("probe: %s", out)
 	}
-	for option, value := range map[string]string{"provider": "rdma", "capture": to, "rpcbind": "localhost"} {
+	for option, value := range map[string]string{"provider": "rdma", "rpcbind": "localhost"} {
 		mustFail(t, 2, "--shm leaves nothing for --"+option+" to do", "ls", "--shm", socket, "--"+option+"="+value, "nfs://localhost/")
+	}
+	packets := to + ".pcapng"
+	mustRun(t, "get", "--shm", socket, "--capture", packets, "nfs://no.such.host/file", to+"3")
+	if out := mustRun(t, "decode", packets); !strings.Contains(out, "127.0.0.1:1") || !strings.Contains(out, "READ") {
+		t.Errorf("decode: %s", out)
 	}
 	if err := s.stop(); err != nil {
 		t.Error(err)

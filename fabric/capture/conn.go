@@ -108,7 +108,7 @@ func (c *conn) Accept(ctx context.Context, privateData []byte) error {
 // up records the setup.
 func (c *conn) up(asked, agreed []byte) {
 	s := &stream{active: c.active, asked: append([]byte(nil), asked...), agreed: append([]byte(nil), agreed...)}
-	s.local, s.remote = addresses(c.LocalAddr(), c.RemoteAddr())
+	s.local, s.remote = c.w.addresses(c, c.active)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.s = s

@@ -316,24 +316,34 @@ func (f *framer) finish(at int64, dir, cut int) {
 }
 
 // address returns what is known of an address, in one of two families.
-func address(a net.Addr) netip.AddrPort {
-	if a == nil {
-		return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+func address(a net.Addr) (ap netip.AddrPort, ok bool) {
+	if t, isTCP := a.(*net.TCPAddr); isTCP {
+		ap = t.AddrPort()
+	} else if a != nil {
+		ap, _ = netip.ParseAddrPort(a.String())
 	}
-	if t, ok := a.(*net.TCPAddr); ok {
-		ap := t.AddrPort()
-		return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
-	}
-	ap, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
+	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port()), ap.IsValid()
 }
 
-// addresses returns the addresses of both ends, in one family.
-func addresses(local, remote net.Addr) (l, r netip.AddrPort) {
-	l, r = address(local), address(remote)
+// servicePort is where ends that accept have their connections if they have no port: that of NFS over
+// RDMA (RFC 8267 section 7.1), which programs that show packets know.
+const servicePort = 20049
+
+// addresses returns the addresses of both ends, in one family. Ends without addresses of IP, as over shared
+// memory, get some of the loopback interface, with a port for each connection.
+func (w *Writer) addresses(c interface {
+	LocalAddr() net.Addr
+	RemoteAddr() net.Addr
+}, active bool) (l, r netip.AddrPort) {
+	l, okL := address(c.LocalAddr())
+	r, okR := address(c.RemoteAddr())
+	if !okL || !okR {
+		lo := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		l, r = netip.AddrPortFrom(lo, servicePort), netip.AddrPortFrom(lo, 1+uint16(w.unnamed.Add(1)-1)%(servicePort-1))
+		if active {
+			l, r = r, l
+		}
+	}
 	if l.Addr().Is4() != r.Addr().Is4() {
 		l = netip.AddrPortFrom(netip.AddrFrom16(l.Addr().As16()), l.Port())
 		r = netip.AddrPortFrom(netip.AddrFrom16(r.Addr().As16()), r.Port())

@@ -29,7 +29,7 @@ func (l *tcpListener) Accept() (net.Conn, error) {
 // *net.TCPConn.
 func (w *Writer) Conn(nc net.Conn, active bool) net.Conn {
 	s := &stream{active: active, plain: true}
-	s.local, s.remote = addresses(nc.LocalAddr(), nc.RemoteAddr())
+	s.local, s.remote = w.addresses(nc, active)
 	w.add(event{at: now(), s: s, kind: kindUp, out: active})
 	c := &tcpConn{Conn: nc, w: w, s: s}
 	if half, ok := nc.(closeWriter); ok {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -86,8 +87,9 @@ type Stats struct {
 
 // A Writer records connections in a file. It is safe for concurrent use.
 type Writer struct {
-	cfg Config
-	out sink
+	cfg     Config
+	out     sink
+	unnamed atomic.Uint32 // connections without addresses of IP
 
 	mu      sync.Mutex
 	queue   []event

@@ -22,7 +22,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/shm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -39,7 +38,11 @@ func (o *Options) connect(ctx context.Context, stderr io.Writer, addr string, pr
 	a := attempt{o: o, stderr: stderr, at: &at, prog: prog, vers: vers, dial: dial}
 	if o.shm != "" {
 		at.set("connecting to %s over shared memory", o.shm)
-		return a.guess(addr, nfs.Port), withHint(ctx, dial(ctx, shm.New(shm.Config{}), o.shm))
+		p, err := o.NewShared()
+		if err == nil {
+			err = dial(ctx, p, o.shm)
+		}
+		return a.guess(addr, nfs.Port), withHint(ctx, err)
 	}
 	if o.Provider.Value != provider.Auto {
 		reached, err := a.over(ctx, o.Provider.Value, addr)

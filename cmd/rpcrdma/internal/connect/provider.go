@@ -18,6 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/shm"
 )
 
 // ProviderHelp is the help topic about providers.
@@ -98,7 +99,7 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 			}
 		}
 		if o.shm != "" {
-			for _, name := range []string{"provider", "rpcbind", "capture"} {
+			for _, name := range []string{"provider", "rpcbind"} {
 				if cmd.Flags().Changed(name) {
 					return cli.Usage(cmd, fmt.Errorf("--shm leaves nothing for --%s to do", name))
 				}
@@ -182,6 +183,11 @@ func (o *Options) rdmaConfig(log *slog.Logger) rdmacm.Config {
 		}
 	}
 	return cfg
+}
+
+// NewShared makes the provider over shared memory.
+func (o *Options) NewShared() (fabric.Provider, error) {
+	return o.Recording.wrap(shm.New(shm.Config{}))
 }
 
 // NewServerOn is NewServer on a socket that is open.

@@ -25,7 +25,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
-	"github.com/rpcrdma/rpcrdma/shm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -241,13 +240,16 @@ func (p *proxy) dial(ctx context.Context, news bool) (cc *grpcrdma.ClientConn, e
 func (p *proxy) listenRDMA(ctx context.Context) (err error) {
 	srv := grpcrdma.NewServer(grpcrdma.UnknownServiceHandler(p.handle), grpcrdma.MaxRecvMsgSize(p.limit()),
 		grpcrdma.ServerTransport(transport.ServerConfig{Config: p.config()}))
-	var adapter fabric.Provider = shm.New(shm.Config{})
+	var adapter fabric.Provider
 	at, flag := p.Shm(), "shm"
 	if at == "" {
 		at, flag = p.addr, "addr"
-		if adapter, err = p.NewServer(ctx, p.stderr, at); err != nil {
-			return err
-		}
+		adapter, err = p.NewServer(ctx, p.stderr, at)
+	} else {
+		adapter, err = p.NewShared()
+	}
+	if err != nil {
+		return err
 	}
 	l, err := srv.Listen(ctx, adapter, at)
 	if err == nil && adapter.Name() == provider.RDMA {

@@ -29,7 +29,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
-	"github.com/rpcrdma/rpcrdma/shm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -390,7 +389,11 @@ func (s *service) listen(ctx context.Context, open sockets) (err error) {
 		}
 	}
 	if s.shm != "" {
-		if s.shared, err = s.server.Listen(ctx, shm.New(shm.Config{}), s.shm); err != nil {
+		p, err := s.NewShared()
+		if err != nil {
+			return err
+		}
+		if s.shared, err = s.server.Listen(ctx, p, s.shm); err != nil {
 			return &connect.ListenError{Flag: "shm", Addr: s.shm, Err: err}
 		}
 		s.opened = append(s.opened, s.shared)
