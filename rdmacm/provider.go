@@ -132,21 +132,22 @@ func (p *Provider) acquire() (*EventChannel, error) {
 	return h.channel, nil
 }
 
-// release drops a reference. The last one starts the timer that closes the channel.
+// release drops a reference. The last one starts the timer that closes the channel, or closes it if the
+// provider is closed.
 func (p *Provider) release() {
 	h := p.held.Lock()
-	defer p.held.Unlock()
 	h.users--
-	wait := linger
-	if h.closed {
-		wait = 0
-	}
+	closed := h.closed
 	switch {
-	case h.users > 0:
+	case h.users > 0 || closed:
 	case h.retirer == nil:
-		h.retirer = time.AfterFunc(wait, p.retire)
+		h.retirer = time.AfterFunc(linger, p.retire)
 	default:
-		h.retirer.Reset(wait)
+		h.retirer.Reset(linger)
+	}
+	p.held.Unlock()
+	if closed {
+		p.retire()
 	}
 }
 

@@ -25,7 +25,8 @@
 //
 // The packets were never on a wire. They are written as iWARP over TCP (RFC 5040, RFC 5041, RFC
 // 5044), whatever the adapter speaks, since Wireshark reassembles chunks and messages from that; or
-// as RoCE v2, see [Framing]. Addresses and ports are those of the connection. Each packet is one
+// as RoCE v2, see [Framing]. Addresses and ports are those of the connection, or, where it has none of IP, as over
+// shared memory, of the loopback interface. Each packet is one
 // segment of a message, up to 60 KiB of data; there are no acknowledgements on their own, TCP
 // checksums are zero, and sequence numbers begin at an arbitrary place.
 //
