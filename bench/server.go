@@ -26,6 +26,7 @@ type Server struct {
 	Read  int    `json:"read,omitempty"`
 	Tuned bool   `json:"tuned,omitempty"`
 	Unix  bool   `json:"unix,omitempty"` // its socket is of the Unix domain
+	TLS   bool   `json:"tls,omitempty"`
 
 	// For servers of this module.
 	Site Site `json:"site,omitzero"`
@@ -230,7 +231,11 @@ func (s *Server) listen() (net.Listener, error) {
 	if s.Unix {
 		return net.ListenUnix("unix", &net.UnixAddr{Net: "unix"})
 	}
-	return net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if s.TLS {
+		return listenTLS(l, err)
+	}
+	return l, err
 }
 
 // serve serves each connection on a new goroutine.
@@ -284,6 +289,9 @@ func (s *Server) serve(serve func(net.Conn) error) (*far, error) {
 func dialServer(addr string) (net.Conn, error) {
 	if addr[0] == '@' {
 		return net.Dial("unix", addr)
+	}
+	if strings.HasPrefix(addr, tlsPrefix) {
+		return dialTLS(addr)
 	}
 	return net.Dial("tcp", addr)
 }

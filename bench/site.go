@@ -30,6 +30,7 @@ type Adapter struct {
 
 	// For the software adapter.
 	CRC     bool `json:"crc,omitempty"`
+	TLS     bool `json:"tls,omitempty"`
 	MaxFPDU int  `json:"max_fpdu,omitempty"` // bytes
 
 	// For RDMA devices.
@@ -44,7 +45,14 @@ func (a Adapter) provider() (fabric.Provider, error) {
 		return shm.New(shm.Config{}), nil
 	}
 	if !a.Device {
-		return iwarp.New(iwarp.Config{CRC: a.CRC, MaxFPDU: a.MaxFPDU}), nil
+		cfg := iwarp.Config{CRC: a.CRC, MaxFPDU: a.MaxFPDU}
+		if a.TLS {
+			var err error
+			if cfg.TLS, err = selfSigned(); err != nil {
+				return nil, err
+			}
+		}
+		return iwarp.New(cfg), nil
 	}
 	return rdmacm.New(rdmacm.Config{Wait: a.Wait, UnsafeWindows: a.Windows, SharedCQ: a.SharedCQ})
 }
@@ -54,6 +62,9 @@ func Software(a Adapter) Site {
 	s := Site{Name: "iwarp", Host: "127.0.0.1", Adapter: a}
 	if a.CRC {
 		s.Name += "/crc=on"
+	}
+	if a.TLS {
+		s.Name += "/tls=on"
 	}
 	if a.MaxFPDU != 0 {
 		s.Name += fmt.Sprintf("/mulpdu=%d", a.MaxFPDU)

@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 )
 
-func conformance(t *testing.T, cfg iwarp.Config) {
+func conformance(t *testing.T, cfg iwarp.Config, groups ...string) {
 	p := iwarp.New(cfg)
 	fabrictest.Run(t, fabrictest.Config{
 		New: func(testing.TB) fabric.Provider {
@@ -20,6 +20,7 @@ func conformance(t *testing.T, cfg iwarp.Config) {
 			return p
 		},
 		Complete: true,
+		Groups:   groups,
 		Limits: fabrictest.Limits{
 			ClientFirst:     !cfg.PeerToPeer,
 			LocalCompletion: true, CrossedInvalidation: true,

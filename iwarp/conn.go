@@ -392,7 +392,7 @@ func (c *Conn) endFirst(f *failure) {
 	c.over.Store(true)
 	c.state.Unlock()
 	if wasUp {
-		if !silent && !f.closes {
+		if !silent && (!f.closes || t.sock.secured != nil) {
 			t.sock.stream.CloseWrite()
 		}
 		t.sock.f.SetWriteDeadline(past) // ends the writer goroutine

@@ -2,6 +2,8 @@ package iwarp
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -153,12 +155,16 @@ func (l *listener) run() {
 		}
 		// The request has usually arrived already: see listeningSocket.
 		s, from, in := next, peer, startReader{buf: buf}
-		var v [1]iovec
-		setIovec(&v[0], buf)
-		if in.n, err = s.readv(v[:]); err == nil && in.n > 0 {
-			if done, err := in.whole(mpa.Request); done && err == nil {
-				l.request(s, from, &in)
-				continue
+		if l.cfg.TLS != nil {
+			s.secure(l.p.tlsConfig(""), false)
+		} else {
+			var v [1]iovec
+			setIovec(&v[0], buf)
+			if in.n, err = s.readv(v[:]); err == nil && in.n > 0 {
+				if done, err := in.whole(mpa.Request); done && err == nil {
+					l.request(s, from, &in)
+					continue
+				}
 			}
 		}
 		if !l.admit(s.f, from) {
@@ -229,17 +235,19 @@ func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
 	err := s.f.SetDeadline(time.Now().Add(l.cfg.RequestTimeout))
 	if err == nil && l.pends(s.f) {
 		done := false
-		if in.n > 0 {
+		if s.secured != nil {
+			err = l.secure(&s)
+		} else if in.n > 0 {
 			done, err = in.whole(mpa.Request)
 		}
 		if !done && err == nil {
-			err = in.readAll(s.f, mpa.Request)
+			err = in.readAll(s.peerIO(), mpa.Request)
 		}
 	}
 	kept := l.dismiss(s.f)
 	if err != nil || !kept {
 		if err == mpa.ErrPrivateDataLen || err == mpa.ErrRevision {
-			sendReject(s.f, &mpa.Start{Revision: in.start.Revision}, false, nil)
+			sendReject(&s, &mpa.Start{Revision: in.start.Revision}, false, nil)
 		}
 		s.f.Close()
 		return
@@ -247,6 +255,16 @@ func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
 	s.f.SetDeadline(time.Time{})
 	over() // before Accept returns the request
 	l.request(s, from, in)
+}
+
+// secure does the handshake of TLS. A peer that does not begin one gets an alert, by which it knows what
+// is wanted.
+func (l *listener) secure(s *socket) error {
+	err := s.secured.handshake()
+	if errors.As(err, new(tls.RecordHeaderError)) {
+		s.f.Write([]byte{tlsAlert, 3, 3, 0, 2, 2, 70}) // fatal, protocol_version: RFC 8446 section 6
+	}
+	return err
 }
 
 // pends reports whether f is still in the list.
@@ -269,7 +287,7 @@ func (l *listener) request(s socket, from *net.TCPAddr, in *startReader) {
 	// section 7.1.1). A request cannot reject, and nothing may follow it before the reply
 	// (section 7.1.2).
 	if req.Flags&mpa.FlagMarkers != 0 || req.Flags&mpa.FlagReject != 0 || in.more() {
-		sendReject(s.f, &req, enhanced, nil)
+		sendReject(&s, &req, enhanced, nil)
 		s.f.Close()
 		return
 	}

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"net"
@@ -55,6 +56,14 @@ type Config struct {
 	// other side has sent something (RFC 5044 section 7.1.2). It has no effect on connections
 	// that this side accepts.
 	PeerToPeer bool
+
+	// TLS, if not nil, protects connections by TLS 1.3, in both roles: the handshake comes before that of
+	// MPA. The peer has to have it, too, and with siw and adapters in hardware it does not work. A client
+	// verifies that the server's certificate is for the host in the address, unless ServerName is set;
+	// ClientAuth and ClientCAs are for servers that want certificates of clients. The protocol of ALPN
+	// is "iwarp" if NextProtos is empty. Conn.TLS has the outcome. It must not be changed while the
+	// Provider is used; its functions may return others with time.
+	TLS *tls.Config
 
 	// MaxFPDU is the longest FPDU to send, in bytes on the wire. Default: the maximum (64 KiB)
 	// if the peer is on the same host, and one TCP segment otherwise, since adapters with

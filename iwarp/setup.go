@@ -255,6 +255,16 @@ func (s *setup) initiate(ctx context.Context, privateData []byte) (rtr fabric.Op
 	refuse := func(reason string, err error) (fabric.Opcode, error) {
 		return 0, &SetupError{Addr: s.target, Reason: reason, Err: err}
 	}
+	if cfg.TLS != nil {
+		host, _, _ := net.SplitHostPort(s.target)
+		s.sock.secure(s.c.p.tlsConfig(host), true)
+		if err := s.useSocket(s.sock); err != nil {
+			return 0, err
+		}
+		if err := s.bounded(ctx, cfg.withDefaults().ReplyTimeout, s.sock.secured.handshake); err != nil {
+			return refuse(whyNoTLS(err), s.netError("handshake", err))
+		}
+	}
 	start := mpa.Start{Kind: mpa.Request, Flags: mpa.FlagEnhanced, Revision: mpa.MaxRevision, PDLength: mpa.EnhancedLen + len(privateData)}
 	if cfg.CRC || cfg.RequireCRC {
 		start.Flags |= mpa.FlagCRC
@@ -276,7 +286,7 @@ func (s *setup) initiate(ctx context.Context, privateData []byte) (rtr fabric.Op
 	}
 	defer s.c.p.stages.Put(st)
 	in := startReader{buf: st[:]}
-	err = s.bounded(ctx, cfg.withDefaults().ReplyTimeout, func() error { return in.readAll(s.sock.f, mpa.Reply) })
+	err = s.bounded(ctx, cfg.withDefaults().ReplyTimeout, func() error { return in.readAll(s.sock.peerIO(), mpa.Reply) })
 	if err == mpa.ErrKey {
 		err = &StrangerError{Answer: append([]byte(nil), in.buf[:min(in.n, maxAnswer)]...)}
 	}
@@ -343,22 +353,25 @@ func (s *setup) netError(op string, err error) error {
 func (s *setup) refuseReply(code mpa.Code) {
 	ulpdu := ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpTerminate), QN: rdmap.QNTerminate, MSN: 1})
 	ulpdu = rdmap.AppendTerminate(ulpdu, &rdmap.Terminate{Cause: llpCause(code)})
-	s.sock.f.Write(mpa.AppendFPDU(nil, ulpdu, s.crc))
+	s.sock.peerIO().Write(mpa.AppendFPDU(nil, ulpdu, s.crc))
 }
 
 // say sends a start-up frame. It normally fits into the buffer of a new socket.
 func (s *setup) say(ctx context.Context, frame []byte) error {
-	var v [1]iovec
-	setIovec(&v[0], frame)
-	n, err := s.sock.writev(v[:])
-	if err != nil && err != errAgain {
-		return err
+	n := 0
+	if s.sock.secured == nil {
+		var v [1]iovec
+		setIovec(&v[0], frame)
+		var err error
+		if n, err = s.sock.writev(v[:]); err != nil && err != errAgain {
+			return err
+		}
 	}
 	if n == len(frame) {
 		return nil
 	}
 	return s.bounded(ctx, 0, func() error {
-		_, err := s.sock.f.Write(frame[n:])
+		_, err := s.sock.peerIO().Write(frame[n:])
 		return err
 	})
 }
@@ -417,6 +430,9 @@ func (r *startReader) more() bool { return r.n > mpa.StartLen+r.start.PDLength }
 func (s *setup) establish(ctx context.Context) error {
 	c := s.c
 	s.sizeSegments()
+	if sec := s.sock.secured; sec != nil {
+		sec.records.waits = false
+	}
 	l := new(link)
 	*l = s.link
 	l.share, _ = l.sock.stream.(llp.Sharer)
@@ -453,7 +469,7 @@ func (s *setup) sizeSegments() {
 	switch fpdu := s.c.p.cfg.MaxFPDU; {
 	case fpdu > 0:
 		ulpdu = mpa.MULPDU(fpdu)
-	case s.over != nil || s.sameHost():
+	case s.over != nil || s.sock.secured != nil || s.sameHost():
 		ulpdu = localFPDU
 	default:
 		if emss := segmentSize(s.sock.fd); emss > 0 {
@@ -560,10 +576,10 @@ func (s *setup) replyReject(privateData []byte) error {
 	if s.over != nil {
 		return s.over.Reject(privateData)
 	}
-	return sendReject(s.sock.f, &s.req, s.enhanced(), privateData)
+	return sendReject(&s.sock, &s.req, s.enhanced(), privateData)
 }
 
-func sendReject(f *os.File, req *mpa.Start, enhanced bool, privateData []byte) error {
+func sendReject(s *socket, req *mpa.Start, enhanced bool, privateData []byte) error {
 	rep := mpa.Start{Kind: mpa.Reply, Flags: mpa.FlagReject | req.Flags&mpa.FlagCRC, Revision: min(req.Revision, mpa.MaxRevision), PDLength: len(privateData)}
 	if enhanced {
 		rep.Flags |= mpa.FlagEnhanced
@@ -574,8 +590,8 @@ func sendReject(f *os.File, req *mpa.Start, enhanced bool, privateData []byte) e
 		frame = mpa.AppendEnhanced(frame, &mpa.Enhanced{})
 	}
 	frame = append(frame, privateData...)
-	f.SetWriteDeadline(time.Now().Add(time.Second))
-	_, err := f.Write(frame)
+	s.f.SetWriteDeadline(time.Now().Add(time.Second))
+	_, err := s.peerIO().Write(frame)
 	return err
 }
 

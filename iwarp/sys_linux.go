@@ -33,6 +33,8 @@ func advanceIovec(v *iovec, n int) {
 
 func iovecLen(v *iovec) int { return int(v.Len) }
 
+func iovecBytes(v *iovec) []byte { return unsafe.Slice(v.Base, int(v.Len)) }
+
 // readv reads without waiting: the descriptor is in non-blocking mode. n is
 // zero with a nil error at the end of the stream.
 func readv(fd int, v []iovec) (n int, err error) {
@@ -146,6 +148,8 @@ type socket struct {
 	rc     syscall.RawConn
 	fd     int
 	stream llp.Stream
+
+	secured *secured // stream, if that is one of TLS
 }
 
 // newSocket takes over fd, which must be in non-blocking mode.

@@ -21,6 +21,7 @@ type iovec = llp.Iovec
 func setIovec(v *iovec, b []byte)     { v.B = b }
 func advanceIovec(v *iovec, n int)    { v.B = v.B[n:] }
 func iovecLen(v *iovec) int           { return len(v.B) }
+func iovecBytes(v *iovec) []byte      { return v.B }
 func peek(fd int) (waiting, eof bool) { return false, true }
 func segmentSize(fd int) int          { return 0 }
 func setKeepAlive(fd int)             {}
@@ -31,6 +32,8 @@ type socket struct {
 	rc     syscall.RawConn
 	fd     int
 	stream llp.Stream
+
+	secured *secured
 }
 
 func streamSocket(stream llp.Stream) (socket, error) { return socket{}, errors.ErrUnsupported }

@@ -155,6 +155,15 @@ func softwarePlan() plan {
 		})
 	}
 
+	// TLS below iWARP, over crypto/tls by itself.
+	secure := bench.Software(bench.Adapter{TLS: true})
+	pairs = append(pairs, []measure.Pair{
+		{ID: "36a", Goal: 36, What: "RPC NULL over iwarp with TLS, over an echo of 64 B by crypto/tls", A: apart(bench.Null(secure, 1)), B: list(apart(echo.OverTLS())), Floor: 1.6, Want: 1.3},
+		{ID: "36b", Goal: 36, What: "1 MiB read through a write chunk over iwarp with TLS, over a copy loop by crypto/tls", Kind: rate, A: apart(bench.Push(secure, mib, 1)), B: list(apart(bench.TCPCopy(mib, mib).OverTLS())), Floor: 0.8, Want: 0.9},
+		{ID: "36c", Goal: 36, What: "the same with 8 outstanding", Kind: rate, A: apart(bench.Push(secure, mib, 8)), B: list(apart(bench.TCPCopy(mib, mib).OverTLS())), Floor: 0.8, Want: 0.9},
+		{ID: "36d", What: "RPC NULL over iwarp with TLS, over one without", A: apart(bench.Null(secure, 1)), B: list(apart(null))},
+	}...)
+
 	// Shared memory is between two processes.
 	mem := bench.Shared()
 	memNull, ring := apart(bench.Null(mem, 1)), apart(bench.RingPing(64))

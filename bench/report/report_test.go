@@ -140,7 +140,7 @@ func TestFolder(t *testing.T) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Goals) != 35 || len(r.Files) != 1 || len(r.Files[0].Pairs) != 1 {
+	if len(r.Goals) != 36 || len(r.Files) != 1 || len(r.Files[0].Pairs) != 1 {
 		t.Fatalf("%d goals, %d files", len(r.Goals), len(r.Files))
 	}
 	if g := r.Goals[12]; g.Number != 13 || len(g.Rows) != 1 || g.Rows[0].Verdict != result.Reached || g.Why != nil {

@@ -1,0 +1,288 @@
+package iwarp
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/llp"
+)
+
+// With Config.TLS the handshake of TLS comes first, before that of MPA, and everything after it is in TLS
+// records. Crypto/tls reads and writes through a records, which waits during set-up. Then it does not: a
+// read without bytes is a temporary error, after which crypto/tls goes on where it was, and a write always
+// succeeds, as crypto/tls cannot go on after one that has failed. What the socket has no room for stays.
+
+// A secured is the stream of TLS over the stream of a TCP socket.
+type secured struct {
+	llp.Stream // of the socket
+	conn       *tls.Conn
+	records    *records
+	owed       int    // bytes that are in records, some of which are not in the socket
+	plain      []byte // short elements together
+}
+
+// recordLen is the longest payload of a TLS record, in bytes. RFC 8446 section 5.1.
+const recordLen = 16 << 10
+
+// secure makes sock one of TLS, without the handshake.
+func (s *socket) secure(cfg *tls.Config, client bool) {
+	r := &records{f: s.f, below: s.stream, waits: true}
+	sec := &secured{Stream: s.stream, records: r}
+	if client {
+		sec.conn = tls.Client(r, cfg)
+	} else {
+		sec.conn = tls.Server(r, cfg)
+	}
+	s.stream, s.secured = sec, sec
+}
+
+// peerIO is the socket for handshakes, which wait for the peer.
+func (s *socket) peerIO() io.ReadWriter {
+	if s.secured != nil {
+		return s.secured.conn
+	}
+	return s.f
+}
+
+// nextProto is the protocol that the ends agree on, unless Config.TLS has others (RFC 7301): TLS for
+// something else is no iWARP.
+const nextProto = "iwarp"
+
+// tlsConfig returns a copy of Config.TLS for a connection to a host, or from one.
+func (p *Provider) tlsConfig(host string) *tls.Config {
+	cfg := p.cfg.TLS.Clone()
+	cfg.MinVersion = max(cfg.MinVersion, tls.VersionTLS13)
+	cfg.DynamicRecordSizingDisabled = true
+	if len(cfg.NextProtos) == 0 {
+		cfg.NextProtos = []string{nextProto}
+	}
+	if cfg.ServerName == "" {
+		cfg.ServerName = host
+	}
+	return cfg
+}
+
+// whyNoTLS is the reason of a handshake that has failed.
+func whyNoTLS(err error) string {
+	if err == io.EOF || errors.Is(err, syscall.ECONNRESET) {
+		return "no TLS handshake, which the peer may not know"
+	}
+	return "no TLS handshake"
+}
+
+var errNoProto = errors.New("the peer's TLS is not for iWARP")
+
+// handshake does the handshake of TLS. It waits, within the deadline of the socket.
+func (s *secured) handshake() error {
+	err := s.conn.Handshake()
+	if err == nil && s.conn.ConnectionState().NegotiatedProtocol == "" {
+		// Crypto/tls accepts a peer that names no protocol at all.
+		err = errNoProto
+	}
+	return err
+}
+
+// TLS implements fabric.Encrypted: it is nil without Config.TLS, and before the connection is established.
+func (c *Conn) TLS() *tls.ConnectionState {
+	l := c.link.Load()
+	if l == nil || l.sock.secured == nil {
+		return nil
+	}
+	state := l.sock.secured.conn.ConnectionState()
+	return &state
+}
+
+// Readv implements llp.Stream.
+func (s *secured) Readv(v []iovec) (n int, err error) {
+	for i := range v {
+		for b := iovecBytes(&v[i]); len(b) > 0; {
+			k, err := s.conn.Read(b)
+			b, n = b[k:], n+k
+			switch {
+			case err == nil:
+			case n > 0: // the next call gets it again
+				return n, nil
+			case err == errNothing:
+				return 0, errAgain
+			case err == io.EOF && s.records.ended:
+				// TCP has ended before TLS: an attacker can do that, too. RFC 8446 section 6.1.
+				return 0, io.ErrUnexpectedEOF
+			case err == io.EOF:
+				return 0, nil
+			default:
+				return 0, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// Writev implements llp.Stream. Until all records of what it has been called with are in the socket, nothing
+// of it counts as written: the caller comes again with the same.
+func (s *secured) Writev(v []iovec) (int, error) {
+	if s.owed == 0 {
+		n, err := s.encrypt(v)
+		if err != nil {
+			return 0, err
+		}
+		s.owed = n
+	}
+	if err := s.records.flush(); err != nil {
+		return 0, err
+	}
+	n := s.owed
+	s.owed = 0
+	return n, nil
+}
+
+// encrypt makes records of v.
+func (s *secured) encrypt(v []iovec) (n int, err error) {
+	s.records.hold(true)
+	defer s.records.hold(false)
+	for i := range v {
+		b := iovecBytes(&v[i])
+		n += len(b)
+		if len(s.plain)+len(b) <= recordLen {
+			s.plain = append(s.plain, b...)
+			continue
+		}
+		if len(s.plain) > 0 {
+			fill := min(recordLen-len(s.plain), len(b))
+			s.plain = append(s.plain, b[:fill]...)
+			b = b[fill:]
+			if _, err := s.conn.Write(s.plain); err != nil {
+				return 0, err
+			}
+			s.plain = s.plain[:0]
+		}
+		whole := len(b) - len(b)%recordLen
+		if whole > 0 {
+			if _, err := s.conn.Write(b[:whole]); err != nil {
+				return 0, err
+			}
+		}
+		s.plain = append(s.plain, b[whole:]...)
+	}
+	if len(s.plain) > 0 {
+		_, err = s.conn.Write(s.plain)
+		s.plain = s.plain[:0]
+	}
+	return n, err
+}
+
+// CloseWrite implements llp.Stream: the peer knows by the alert that nothing has been cut off.
+func (s *secured) CloseWrite() {
+	s.conn.CloseWrite()
+	s.records.flush()
+	s.Stream.CloseWrite()
+}
+
+// A records is the net.Conn below crypto/tls.
+type records struct {
+	f     *os.File
+	below llp.Stream
+	waits bool // during set-up
+
+	in    []byte // that has been read ahead
+	buf   *[recordsAhead]byte
+	ended bool // the socket is at its end
+
+	// The goroutine that reads also writes, what answers the peer's records.
+	mu   sync.Mutex
+	held bool // flush follows
+	out  []byte
+	sent int // of out
+}
+
+// recordsAhead is how much is read at once.
+const recordsAhead = 64 << 10
+
+// errNothing is a temporary error, in the sense of crypto/tls.
+var errNothing net.Error = nothing{}
+
+type nothing struct{}
+
+func (nothing) Error() string   { return "nothing to read" }
+func (nothing) Timeout() bool   { return true }
+func (nothing) Temporary() bool { return true }
+
+// Read implements net.Conn.
+func (r *records) Read(p []byte) (n int, err error) {
+	if r.waits {
+		return r.f.Read(p)
+	}
+	if len(r.in) == 0 {
+		if r.buf == nil {
+			r.buf = new([recordsAhead]byte)
+		}
+		var v [1]iovec
+		setIovec(&v[0], r.buf[:])
+		switch n, err := r.below.Readv(v[:]); {
+		case err == errAgain:
+			return 0, errNothing
+		case err != nil:
+			return 0, err
+		case n == 0:
+			r.ended = true
+			return 0, io.EOF
+		default:
+			r.in = r.buf[:n]
+		}
+	}
+	n = copy(p, r.in)
+	r.in = r.in[n:]
+	return n, nil
+}
+
+// Write implements net.Conn.
+func (r *records) Write(p []byte) (int, error) {
+	if r.waits {
+		return r.f.Write(p)
+	}
+	r.mu.Lock()
+	r.out = append(r.out, p...)
+	held := r.held
+	r.mu.Unlock()
+	if !held {
+		r.flush() // as far as it goes: the rest leaves with what is written next
+	}
+	return len(p), nil
+}
+
+func (r *records) hold(on bool) {
+	r.mu.Lock()
+	r.held = on
+	r.mu.Unlock()
+}
+
+// flush writes to the socket what has no room there yet.
+func (r *records) flush() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.sent < len(r.out) {
+		var v [1]iovec
+		setIovec(&v[0], r.out[r.sent:])
+		n, err := r.below.Writev(v[:])
+		if err != nil {
+			return err
+		}
+		r.sent += n
+	}
+	r.out, r.sent = r.out[:0], 0
+	return nil
+}
+
+// Deadlines are those of the socket, which has others in view, and so is its end.
+
+func (r *records) Close() error                     { return nil }
+func (r *records) LocalAddr() net.Addr              { return nil }
+func (r *records) RemoteAddr() net.Addr             { return nil }
+func (r *records) SetDeadline(time.Time) error      { return nil }
+func (r *records) SetReadDeadline(time.Time) error  { return nil }
+func (r *records) SetWriteDeadline(time.Time) error { return nil }
