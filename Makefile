@@ -85,7 +85,7 @@ bench: ## measure against the alternatives, interleaved, and print the ratios; w
 	@mkdir -p $(OUT)
 	@rm -f $(OUT)/results.json
 	export CGO_ENABLED=0; status=0; go run ./bench/ratio -budget 7m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
-	go run ./bench/report -o $(OUT) $(OUT)/results.json || status=1; \
+	go run ./bench/report -o $(OUT) -recorded docs/reports/bench $(OUT)/results.json || status=1; \
 	if [[ $(OUT) == docs/reports/bench/* ]]; then go run ./bench/report -machines docs/reports/bench || status=1; fi; \
 	echo 'bench: the page with plots and goals is $(OUT)/README.md'; exit $$status
 
@@ -98,7 +98,7 @@ bench-rdma: ## the same on RDMA devices: this machine's, or a virtual machine's;
 	@mkdir -p $(OUT)
 	@rm -f $(OUT)/results.json
 	status=0; go run ./bench/ratio $(ON) -rounds 10 -time 100ms -budget 13m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
-	go run ./bench/report -o $(OUT) $(OUT)/results.json || status=1; \
+	go run ./bench/report -o $(OUT) -recorded docs/reports/bench $(OUT)/results.json || status=1; \
 	if [[ $(OUT) == docs/reports/bench/* ]]; then go run ./bench/report -machines docs/reports/bench || status=1; fi; \
 	echo 'bench-rdma: the page with plots and goals is $(OUT)/README.md'; exit $$status
 

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"image/color"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -90,23 +92,90 @@ func addOnce(list []string, s string) []string {
 
 // machinesIn reads the results in the folders of dir.
 func machinesIn(dir string) ([]*group, error) {
-	names, err := filepath.Glob(filepath.Join(dir, "*", "results.json"))
+	files, names, err := recorded(dir, "")
 	if err != nil {
 		return nil, err
 	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("no folder in %s has a results.json", dir)
+	return groups(files, func(i int) string { return names[i] }), nil
+}
+
+// recorded reads the results in the folders of dir, but those of one folder, and returns the folders' names, too.
+func recorded(dir, but string) (files []*result.File, names []string, err error) {
+	list, err := filepath.Glob(filepath.Join(dir, "*", "results.json"))
+	if err != nil {
+		return nil, nil, err
 	}
-	var files []*result.File
-	for _, n := range names {
+	if len(list) == 0 {
+		return nil, nil, fmt.Errorf("no folder in %s has a results.json", dir)
+	}
+	for _, n := range list {
+		folder := filepath.Dir(n)
+		if but != "" && folder == filepath.Clean(but) {
+			continue
+		}
 		f, err := read(n)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		files = append(files, f)
+		files, names = append(files, f), append(names, filepath.Base(folder))
 	}
-	return groups(files, func(i int) string { return filepath.Base(filepath.Dir(names[i])) }), nil
+	return files, names, nil
 }
+
+// thisRun names the run that is compared with those recorded.
+const thisRun = "this run"
+
+// beside returns the section of a page that compares its results with those recorded in dir, and a
+// line that says how many floors are held on all machines. out is the page's own folder.
+func beside(dir, out string, files []*result.File) (section, line string, err error) {
+	others, names, err := recorded(dir, out)
+	if err != nil {
+		return "", "", err
+	}
+	var b strings.Builder
+	held, of := 0, 0
+	for _, g := range groups(append(slices.Clone(files), others...), func(i int) string {
+		if i < len(files) {
+			return thisRun
+		}
+		return names[i-len(files)]
+	}) {
+		mine := slices.DeleteFunc(slices.Clone(g.list), func(e *environment) bool { return !slices.Contains(files, e.file) })
+		if len(mine) == 0 {
+			continue
+		}
+		only := func(rows []string, has func(*environment, string) cell) []string {
+			return slices.DeleteFunc(slices.Clone(rows), func(row string) bool {
+				return !slices.ContainsFunc(mine, func(e *environment) bool { return has(e, row).text != "" })
+			})
+		}
+		g.pairs, g.vals = only(g.pairs, (*environment).pairCell), only(g.vals, (*environment).valueCell)
+		for i, e := range g.list {
+			fmt.Fprintf(&b, "%d. %s: %s, %s\n", i+1, e.name, e.file.Provenance.Machine, e.file.Provenance.Date.Format("2006-01-02"))
+		}
+		b.WriteByte('\n')
+		g.tables(&b)
+		for _, rows := range []struct {
+			list []string
+			of   func(*environment, string) cell
+		}{{g.pairs, (*environment).pairCell}, {g.vals, (*environment).valueCell}} {
+			for _, row := range rows.list {
+				if s := g.spanOf(row, rows.of); s.judged() {
+					of++
+					if s.held {
+						held++
+					}
+				}
+			}
+		}
+	}
+	return "\n## On this machine and those recorded\n\n" + spanRule + "\n" + b.String(),
+		fmt.Sprintf("Floors held here and on the machines recorded: %d of %d", held, of), nil
+}
+
+// spanRule says what the last columns of a table are.
+const spanRule = `The range is that of the ratios that were not disturbed. A floor, that of the latest run, is held if all of them hold it.
+`
 
 // writeMachines writes machines.md and its plots into dir, of the results in its folders.
 func writeMachines(dir string) error {
@@ -136,7 +205,7 @@ func machines(all []*group) string {
 Written by ` + "`make bench-machines`" + ` of the results in the folders here; do not edit. Ratios of programs that run alternately on one
 machine are comparable between machines; times are not. **Bold** is below the floor; what is in brackets was disturbed. Floors and
 goals are those of the run, older runs had others.
-`)
+` + spanRule)
 	for _, g := range all {
 		fmt.Fprintf(&b, "\n## %s\n\n", g.title)
 		for i, e := range g.list {
@@ -144,40 +213,120 @@ goals are those of the run, older runs had others.
 			fmt.Fprintf(&b, "%d. [%s](%s/): %s; %s; %s, commit %s; %d rounds\n", i+1, e.name, folder(e.name), p.Machine, p.Kernel, p.Date.Format("2006-01-02"), p.Commit, p.Rounds)
 		}
 		fmt.Fprintf(&b, "\n![how many times as fast as its alternative each row is](%s)\n\n", g.plot)
-		g.table(&b, "ratio", "A over B", g.pairs, func(e *environment, row string) (what, cell string) {
-			p := e.rows[row]
-			if p == nil {
-				return "", ""
-			}
-			better := "≥"
-			if p.Kind == result.Time {
-				better = "≤"
-			}
-			limits := ""
-			if p.Floor != 0 || p.Want != 0 {
-				limits = fmt.Sprintf(" (%s %s; %s)", better, limitText(p.Floor), limitText(p.Want))
-			}
-			return p.What + limits, mark(fmt.Sprintf("%.2f", float64(p.Ratio)), p.Verdict())
-		})
-		if len(g.vals) > 0 {
-			b.WriteByte('\n')
-			g.table(&b, "value", "smaller is better", g.vals, func(e *environment, row string) (what, cell string) {
-				v := e.vals[row]
-				if v == nil {
-					return "", ""
-				}
-				what = v.What
-				if v.Unit != "" {
-					what += ", " + v.Unit
-				}
-				if v.Judged {
-					what += fmt.Sprintf(" (≤ %.4g; %.4g)", float64(v.Floor), float64(v.Want))
-				}
-				return what, mark(fmt.Sprintf("%.4g", float64(v.Value)), v.Verdict())
-			})
-		}
+		g.tables(&b)
 	}
 	return b.String()
+}
+
+// tables writes the tables of ratios and of values.
+func (g *group) tables(b *strings.Builder) {
+	if len(g.pairs) > 0 {
+		g.table(b, "ratio", "A over B", g.pairs, (*environment).pairCell)
+	}
+	if len(g.vals) > 0 {
+		b.WriteByte('\n')
+		g.table(b, "value", "smaller is better", g.vals, (*environment).valueCell)
+	}
+}
+
+// A cell is a row in one environment.
+type cell struct {
+	what, text  string // text is empty without a result
+	value       float64
+	floor       float64
+	judged      bool // there is a floor
+	smaller     bool // is better
+	undisturbed bool
+}
+
+func (e *environment) pairCell(row string) (c cell) {
+	p := e.rows[row]
+	if p == nil {
+		return c
+	}
+	better := "≥"
+	if p.Kind == result.Time {
+		better = "≤"
+	}
+	c = cell{what: p.What, value: float64(p.Ratio), floor: float64(p.Floor), judged: p.Floor != 0, smaller: p.Kind == result.Time, undisturbed: !p.Disturbed()}
+	if p.Floor != 0 || p.Want != 0 {
+		c.what += fmt.Sprintf(" (%s %s; %s)", better, limitText(p.Floor), limitText(p.Want))
+	}
+	c.text = mark(fmt.Sprintf("%.2f", c.value), p.Verdict())
+	return c
+}
+
+func (e *environment) valueCell(row string) (c cell) {
+	v := e.vals[row]
+	if v == nil {
+		return c
+	}
+	c = cell{what: v.What, value: float64(v.Value), floor: float64(v.Floor), judged: v.Judged, smaller: true, undisturbed: v.Verdict() != result.Disturbed}
+	if v.Unit != "" {
+		c.what += ", " + v.Unit
+	}
+	if v.Judged {
+		c.what += fmt.Sprintf(" (≤ %.4g; %.4g)", float64(v.Floor), float64(v.Want))
+	}
+	c.text = mark(fmt.Sprintf("%.4g", c.value), v.Verdict())
+	return c
+}
+
+// A span is how a row varies over environments.
+type span struct {
+	low, high float64 // undisturbed
+	n         int     // environments that have it undisturbed
+	of        *cell   // in the latest run, whose floor counts
+	held      bool    // by all
+}
+
+// spanOf returns the span of a row.
+func (g *group) spanOf(row string, of func(*environment, string) cell) (s span) {
+	var latest time.Time
+	var values []float64
+	for _, e := range g.list {
+		c := of(e, row)
+		if c.text == "" {
+			continue
+		}
+		if date := e.file.Provenance.Date; s.of == nil || date.After(latest) {
+			s.of, latest = &c, date
+		}
+		if c.undisturbed {
+			values = append(values, c.value)
+		}
+	}
+	if s.n = len(values); s.n == 0 {
+		return s
+	}
+	s.low, s.high = slices.Min(values), slices.Max(values)
+	s.held = s.low >= s.of.floor
+	if s.of.smaller {
+		s.held = s.high <= s.of.floor
+	}
+	return s
+}
+
+// judged reports whether there is a floor, and a result to compare with it.
+func (s span) judged() bool { return s.n > 0 && s.of.judged }
+
+// String is the range, and whether the floor is held, as cells of a table.
+func (s span) String() string {
+	text, held := "-", "-"
+	if s.n > 0 {
+		text = fmt.Sprintf("%.4g", s.low)
+		if s.high > s.low {
+			text = fmt.Sprintf("%.3g to %.3g", s.low, s.high)
+		}
+	}
+	switch {
+	case !s.judged():
+	case s.held:
+		held = "yes"
+	default:
+		held = "**no**"
+	}
+	return text + " | " + held
 }
 
 func folder(name string) string {
@@ -202,28 +351,25 @@ func mark(text string, v result.Verdict) string {
 	return text
 }
 
-// table writes a line for each row. cell returns what the row is and its cell in an environment.
-func (g *group) table(b *strings.Builder, id, what string, rows []string, cell func(*environment, string) (what, text string)) {
+// table writes a line for each row. of returns what the row is in an environment.
+func (g *group) table(b *strings.Builder, id, what string, rows []string, of func(*environment, string) cell) {
 	fmt.Fprintf(b, "| %s | %s (floor; goal) |", id, what)
 	for i := range g.list {
 		fmt.Fprintf(b, " %d |", i+1)
 	}
-	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(g.list)) + "\n")
+	b.WriteString(" range | floor held |\n|---|---|" + strings.Repeat("---|", len(g.list)+2) + "\n")
 	for _, row := range rows {
 		var says string
 		var cells []string
 		for _, e := range slices.Backward(g.list) { // the words of the first one stay
-			what, text := cell(e, row)
-			if what != "" {
-				says = what
+			c := of(e, row)
+			if c.what != "" {
+				says = c.what
 			}
-			if text == "" {
-				text = "-"
-			}
-			cells = append(cells, text)
+			cells = append(cells, cmp.Or(c.text, "-"))
 		}
 		slices.Reverse(cells)
-		fmt.Fprintf(b, "| %s | %s | %s |\n", row, says, strings.Join(cells, " | "))
+		fmt.Fprintf(b, "| %s | %s | %s | %v |\n", row, says, strings.Join(cells, " | "), g.spanOf(row, of))
 	}
 }
 

@@ -43,8 +43,8 @@ func TestMachines(t *testing.T) {
 	page := fileText(t, filepath.Join(dir, machinesPage))
 	for _, want := range []string{
 		"1. [a-fast](a-fast/): some processor", "2. [b-slow](b-slow/)",
-		"| 13 | NULL over echo (≤ 1.6; 1.25) | 1.20 | **1.70** |\n", "| 15a | more calls | - | (4.00) |\n", "| 22 | memory, KiB (≤ 128; 72) | - | 70.25 |\n",
-		"1. [c-devices, rxe](c-devices/)", "| 1 | RPC NULL (≤ 1.6; -) | 1.50 | 1.25 |\n",
+		"| 13 | NULL over echo (≤ 1.6; 1.25) | 1.20 | **1.70** | 1.2 to 1.7 | **no** |\n", "| 15a | more calls | - | (4.00) | - | - |\n", "| 22 | memory, KiB (≤ 128; 72) | - | 70.25 | 70.25 | yes |\n",
+		"1. [c-devices, rxe](c-devices/)", "| 1 | RPC NULL (≤ 1.6; -) | 1.50 | 1.25 | 1.25 to 1.5 | yes |\n",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
@@ -58,6 +58,29 @@ func TestMachines(t *testing.T) {
 			if !strings.Contains(plot, w) {
 				t.Errorf("%s lacks %s", name, w)
 			}
+		}
+	}
+
+	// A run is compared with those recorded, but not with itself, nor with other devices.
+	for out, want := range map[string][]string{
+		t.TempDir():                  {"1. this run: ", "3. b-slow: ", "| 13 | NULL over echo (≤ 1.6; 1.25) | 1.20 | 1.20 | **1.70** | 1.2 to 1.7 | **no** |\n"},
+		filepath.Join(dir, "b-slow"): {"2. a-fast: ", "| 13 | NULL over echo (≤ 1.6; 1.25) | 1.20 | 1.20 | 1.2 | yes |\n"},
+	} {
+		stdout.Reset()
+		if got := run([]string{"-o", out, "-recorded", dir, filepath.Join(dir, "a-fast", "results.json")}, &stdout, &stderr); got != 0 {
+			t.Fatalf("exit status %d: %s", got, &stderr)
+		}
+		page := fileText(t, filepath.Join(out, "README.md"))
+		for _, w := range want {
+			if !strings.Contains(page, w) {
+				t.Errorf("the page lacks %q:\n%s", w, page)
+			}
+		}
+		if strings.Contains(page, "c-devices") || strings.Contains(page, "15a") {
+			t.Errorf("rows of others are on the page:\n%s", page)
+		}
+		if of := "machines recorded: "; !strings.Contains(stdout.String(), of+map[bool]string{true: "0 of 1", false: "1 of 1"}[len(want) == 3]) {
+			t.Errorf("the summary is\n%s", &stdout)
 		}
 	}
 

@@ -3,7 +3,8 @@
 //
 //	go run ./bench/report FILE...          a page on standard output
 //	go run ./bench/report -o DIR FILE...   README.md, report.json and plots in DIR, and a summary
-//	                                       on standard output
+//	                                       on standard output; with -recorded DIR, how the ratios
+//	                                       vary from here to the results in the folders of DIR
 //	go run ./bench/report -machines DIR    machines.md and plots in DIR: the ratios of all folders
 //	                                       of results in DIR
 //
@@ -34,6 +35,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	dir := flags.String("o", "", "write README.md, report.json and plots into `DIR`")
 	title := flags.String("title", "Measurements", "what the page is called")
 	several := flags.String("machines", "", "write machines.md and its plots into `DIR`, of the results in its folders")
+	known := flags.String("recorded", "", "compare with the results in the folders of `DIR`, on the page of -o")
 	quiet := flags.Bool("goals", false, "print the list of goals alone")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -60,12 +62,23 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		files = append(files, f)
 	}
-	if err := write(stdout, *dir, *title, *quiet, files); err != nil {
+	section, line := "", ""
+	if *known != "" {
+		var err error
+		if section, line, err = beside(*known, *dir, files); err != nil {
+			fmt.Fprintln(stderr, "report:", err)
+			return 1
+		}
+	}
+	if err := write(stdout, *dir, *title, *quiet, section, files); err != nil {
 		fmt.Fprintln(stderr, "report:", err)
 		return 1
 	}
 	if *dir != "" {
 		fmt.Fprint(stdout, "\n"+result.Screen(files))
+		if line != "" {
+			fmt.Fprintln(stdout, line)
+		}
 	}
 	var breaches []result.Breach
 	for _, f := range files {
@@ -99,14 +112,14 @@ func read(name string) (*result.File, error) {
 }
 
 // write writes a page and its plots.
-func write(stdout io.Writer, dir, title string, goalsOnly bool, files []*result.File) error {
+func write(stdout io.Writer, dir, title string, goalsOnly bool, section string, files []*result.File) error {
 	goals := result.GoalsMarkdown(files)
 	if goalsOnly {
 		_, err := io.WriteString(stdout, goals)
 		return err
 	}
 	if dir == "" {
-		_, err := io.WriteString(stdout, page(title, goals, files, nil))
+		_, err := io.WriteString(stdout, page(title, goals, files, nil)+section)
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -120,7 +133,7 @@ func write(stdout io.Writer, dir, title string, goalsOnly bool, files []*result.
 		}
 		plots = append(plots, list...)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "README.md"), []byte(page(title, goals, files, plots)), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "README.md"), []byte(page(title, goals, files, plots)+section), 0o666); err != nil {
 		return err
 	}
 	b, err := json.MarshalIndent(merged(files), "", "  ")
