@@ -81,6 +81,7 @@ func softwarePlan() plan {
 		{ID: "16", Goal: 16, What: "1 MiB written through a read chunk, over gRPC", Kind: rate, A: bench.Pull(sw, mib, 1), B: list(bench.GRPCPut(mib, false)), Floor: 2.5, Want: 3.5},
 		{ID: "24", Goal: 24, What: "RPC NULL, 128 outstanding on 1000 connections, over one connection", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.NullConns(sw, 1, 128)), Floor: 0.5, Want: 0.8},
 		{ID: "24t", Goal: 24, What: "RPC NULL, 128 outstanding on 1000 connections, over TCP echo on as many", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.TCPEchoConns(64, 1000, 128)), Floor: 0.8, Want: 1.2},
+		{ID: "28", Goal: 28, What: "RPC NULL, p99 beside a live heap of 1 GiB that is collected all the time, over without", Of: result.P99, A: null.In("heap=1Gi", bench.Garbage(gib)), B: list(null), Floor: 2, Want: 1.5, Rounds: 10, Longer: 3},
 		{ID: "31a", Goal: 31, What: "256 KiB through read chunks, 4 outstanding, over write chunks", Kind: rate, A: bench.Pull(sw, 256*kib, 4), B: list(bench.Push(sw, 256*kib, 4)), Floor: 0.9, Want: 1},
 		{ID: "31b", Goal: 31, What: "the same with 2 MiB", Kind: rate, A: bench.Pull(sw, 2*mib, 4), B: list(bench.Push(sw, 2*mib, 4)), Floor: 0.9, Want: 1},
 	}, true)...)
@@ -93,7 +94,6 @@ func softwarePlan() plan {
 		{ID: "16t", What: "1 MiB written through a read chunk, over gRPC tuned", Kind: rate, A: bench.Pull(sw, mib, 1), B: list(bench.GRPCPut(mib, true))},
 		{ID: "25", Goal: 25, What: "RPC NULL, 32 outstanding, p99 over p50", Of: result.SelfP99, A: bench.Null(sw, 32), Floor: 5, Want: 3},
 		{ID: "27", Goal: 27, What: "RPC NULL, 4 times as many callers as credits, over as many", Kind: rate, A: bench.OverCommit(sw, 16, 64), B: list(bench.OverCommit(sw, 16, 16)), Floor: 0.9, Want: 0.98},
-		{ID: "28", Goal: 28, What: "RPC NULL, p99 beside a live heap of 1 GiB that is collected all the time, over without", Of: result.P99, A: null.In("heap=1Gi", bench.Garbage(gib)), B: list(null), Floor: 2, Want: 1.5, Rounds: 10, Longer: 3},
 		{ID: "28t", What: "TCP echo of 64 B, p99 beside that heap, over without", Of: result.P99, A: echo.In("heap=1Gi", bench.Garbage(gib)), B: list(echo), Rounds: 10, Longer: 3},
 		{ID: "30", Goal: 30, What: "connect, RPC NULL, close, over net.Dial, a greeting and a round trip", Kind: rate, A: bench.Connect(sw), B: list(bench.TCPDial()), Floor: 0.6, Want: 0.85},
 		{ID: "30 v1", What: "the same with version 1 alone, which asks nothing first", Kind: rate, A: bench.ConnectWith(sw, bench.Ends{Version1: true}), B: list(bench.TCPDial())},
