@@ -32,28 +32,33 @@ type deviceKind struct {
 	row, name string
 	n         int // calls of the shorter run
 	of        func(at func(rdmacm.WaitMode) bench.Site) bench.Workload
-	c         string // the C program that does the same without RPC; none for polling, for which it takes two processors
+	c         string  // the C program that does the same without RPC; none for polling, for which it takes two processors
+	floor     float64 // of the ratio to it, as that of times in make bench-rdma
 }
 
 // deviceKinds are the rows of each device. Immutable.
 var deviceKinds = []deviceKind{
-	{"1", "NULL, polled", 1000, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload { return bench.Null(at(rdmacm.WaitPoll), 1) }, ""},
-	{"2", "NULL, with events", 1000, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload { return bench.Null(at(rdmacm.WaitEvent), 1) }, "pingpong"},
+	{"1", "NULL, polled", 1000, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload { return bench.Null(at(rdmacm.WaitPoll), 1) }, "", 0},
+	{"2", "NULL, with events", 1000, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload { return bench.Null(at(rdmacm.WaitEvent), 1) }, "pingpong", 1.5},
 	{"6 d1", "echo of 64 B, 1 outstanding", 1000, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload {
 		return bench.Echo(at(rdmacm.WaitAdaptive), 64, 1)
-	}, "pipeline -d 1"},
+	}, "pipeline -d 1", 0.6},
+	{"6 d8", "echo of 64 B, 8 outstanding", 3200, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload {
+		return bench.Echo(at(rdmacm.WaitAdaptive), 64, 8)
+	}, "pipeline -d 8", 0.6},
 	{"6 d32", "echo of 64 B, 32 outstanding", 3200, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload {
 		return bench.Echo(at(rdmacm.WaitAdaptive), 64, 32)
-	}, "pipeline -d 32"},
+	}, "pipeline -d 32", 0.6},
 	{"6 d128", "echo of 64 B, 128 outstanding", 3200, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload {
 		return bench.Echo(at(rdmacm.WaitAdaptive), 64, 128)
-	}, "pipeline -d 128"},
+	}, "pipeline -d 128", 0.6},
 	{"7a", "1 MiB to the client, 4 outstanding", 60, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload {
 		return bench.PushWith(at(rdmacm.WaitAdaptive), bench.Ends{Kept: true}, mib, 4)
-	}, "stream -o write -d 4"},
+	}, "stream -o write -d 4", 0.85},
 	{"7c", "1 MiB to the server, 4 outstanding", 60, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload {
 		return bench.PullWith(at(rdmacm.WaitAdaptive), bench.Ends{Kept: true}, mib, 4)
-	}, "stream -o read -d 4"},
+	}, "stream -o read -d 4", 0.85},
+	{"30", "connect, NULL, close", 40, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload { return bench.Connect(at(rdmacm.WaitEvent)) }, "connect", 0.6},
 }
 
 // devices are the kinds of devices. Immutable.

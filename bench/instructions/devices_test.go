@@ -101,11 +101,24 @@ func TestDeviceRows(t *testing.T) {
 	if x == nil || x.Instructions != 110 || x.Least != 100 || x.Most != 300 || x.Repeats != 10 || x.C != 60 || x.own() != 110 || len(x.Top) != 1 {
 		t.Fatalf("%+v", x)
 	}
-	if got := x.overC(); got != "60 | 2.00" {
+	if got := x.cells(); got != "60 | **2.00** | ≤ 1.50" {
 		t.Errorf("time over C: %s", got)
 	}
-	if got := r.row("echo of 64 B, 32 outstanding", "rxe").overC(); got != "60 | 0.50" {
+	if got := r.row("echo of 64 B, 32 outstanding", "rxe").cells(); got != "60 | **0.50** | ≥ 0.60" {
 		t.Errorf("rate over C: %s", got)
+	}
+	if err := r.breaches(); err == nil || !strings.Contains(err.Error(), "siw 2 (2.00, floor 1.50)") {
+		t.Errorf("the floors: %v", err)
+	}
+	for i := range r.Rows {
+		x := &r.Rows[i]
+		x.C = (x.Instructions + x.Repeats) / 1.2
+		if !x.slower() {
+			x.C *= 1.2
+		}
+	}
+	if err := r.breaches(); err != nil {
+		t.Error(err)
 	}
 	told.C = told.C[1:]
 	if err := all.deviceRows(new(record), told); err == nil {

@@ -100,7 +100,10 @@ func run(bare, save, devices bool, program string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(pageFile, []byte(whole), 0o666)
+	if err := os.WriteFile(pageFile, []byte(whole), 0o666); err != nil {
+		return err
+	}
+	return r.breaches()
 }
 
 // wholePage is the page of all that is recorded in the tree at root.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -25,7 +26,8 @@ func (r *record) devicesPage() string {
 	fmt.Fprintf(&b, `## RDMA devices
 
 Written by `+"`make instructions-rdma`"+`. The kernel's software devices in the machine of `+"`scripts/vm`"+`, with one processor, and with the
-kernel's instructions. No test holds these counts. The first column is the row of `+"`make bench-rdma`"+`.
+kernel's instructions. The first column is the row of `+"`make bench-rdma`"+`. Where the processor is emulated, times say little, so the
+ratios here have the floors of these rows; **bold** is below. `+"`make instructions-rdma`"+` fails then.
 
 - date: %s
 - commit: %s
@@ -37,7 +39,7 @@ least, in %%. The second and later repetitions of a string instruction are not a
 copies, a byte each.
 
 In C is what a program of [bench/cverbs](../../../bench/cverbs) takes that moves the same messages without RPC, with events: instructions and
-repetitions together. The ratio is to it, with our repetitions: of times in row 2, where more is slower, and of rates in rows 6 and 7, where
+repetitions together. The ratio is to it, with our repetitions: of times in row 2, where more is slower, and of rates in the others, where
 more is faster, as in `+"`make bench-rdma`"+`. Polling has none: on one processor the C program waits for the scheduler.
 
 `, r.Date, r.Commit, r.Go, r.Emulator, times)
@@ -49,7 +51,7 @@ more is faster, as in `+"`make bench-rdma`"+`. Polling has none: on one processo
 		for _, p := range deviceParts {
 			fmt.Fprintf(&b, " %s |", p.title)
 		}
-		b.WriteString(" repetitions | in C | ratio | allocations | spread |\n|---|---|---|" + strings.Repeat("---|", len(deviceParts)) + "---|---|---|---|---|\n")
+		b.WriteString(" repetitions | in C | ratio | floor | allocations | spread |\n|---|---|---|" + strings.Repeat("---|", len(deviceParts)) + "---|---|---|---|---|---|\n")
 		for i := range r.Rows {
 			x := &r.Rows[i]
 			if x.Adapter != device {
@@ -59,7 +61,7 @@ more is faster, as in `+"`make bench-rdma`"+`. Polling has none: on one processo
 			for _, p := range deviceParts {
 				fmt.Fprintf(&b, " %s |", grouped(x.Parts[p.name]))
 			}
-			fmt.Fprintf(&b, " %s | %s | %s | %.1f |\n", grouped(x.Repeats), x.overC(), decimal(x.Allocs), 100*(x.Most-x.Least)/x.Instructions)
+			fmt.Fprintf(&b, " %s | %s | %s | %.1f |\n", grouped(x.Repeats), x.cells(), decimal(x.Allocs), 100*(x.Most-x.Least)/x.Instructions)
 		}
 	}
 	for _, row := range []string{"2", "6 d32"} {
@@ -72,15 +74,57 @@ more is faster, as in `+"`make bench-rdma`"+`. Polling has none: on one processo
 	return b.String()
 }
 
-// overC formats two cells: what the C program takes, and the ratio to it, of times in row 2 and
-// of rates in the others.
-func (r *Row) overC() string {
+// kindOf returns the kind of a row on a device.
+func (r *Row) kindOf() *deviceKind {
+	return &deviceKinds[slices.IndexFunc(deviceKinds, func(k deviceKind) bool { return k.row == r.ID })]
+}
+
+// slower reports whether the ratio of a row is of times, and not of rates.
+func (r *Row) slower() bool { return r.ID == "2" }
+
+// overC returns the ratio to the C program, 0 without one: of times in row 2, of rates in others.
+func (r *Row) overC() float64 {
+	switch ours := r.Instructions + r.Repeats; {
+	case r.C == 0:
+		return 0
+	case r.slower():
+		return ours / r.C
+	default:
+		return r.C / ours
+	}
+}
+
+// below reports whether the ratio misses its floor.
+func (r *Row) below() bool {
+	ratio, floor := r.overC(), r.kindOf().floor
+	return ratio != 0 && (r.slower() && ratio > floor || !r.slower() && ratio < floor)
+}
+
+// cells formats what the C program takes, the ratio to it, and its floor.
+func (r *Row) cells() string {
 	if r.C == 0 {
-		return "- | -"
+		return "- | - | -"
 	}
-	ratio := r.C / (r.Instructions + r.Repeats)
-	if r.ID == "2" {
-		ratio = 1 / ratio
+	ratio, sign := fmt.Sprintf("%.2f", r.overC()), "≥"
+	if r.below() {
+		ratio = "**" + ratio + "**"
 	}
-	return fmt.Sprintf("%s | %.2f", grouped(r.C), ratio)
+	if r.slower() {
+		sign = "≤"
+	}
+	return fmt.Sprintf("%s | %s | %s %.2f", grouped(r.C), ratio, sign, r.kindOf().floor)
+}
+
+// breaches returns an error that names the rows on devices that miss their floors.
+func (r *record) breaches() error {
+	var list []string
+	for i := range r.Rows {
+		if x := &r.Rows[i]; x.ID != "" && x.below() {
+			list = append(list, fmt.Sprintf("%s %s (%.2f, floor %.2f)", x.Adapter, x.ID, x.overC(), x.kindOf().floor))
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return fmt.Errorf("below the floor in instructions: %s", strings.Join(list, ", "))
 }
