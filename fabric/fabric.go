@@ -128,6 +128,7 @@ type Capabilities struct {
 	// a fence then. This is the case for siw, and for the windows of rxe.
 	WeakRevocation bool
 
+	SendDepth     int // outstanding work requests that the send queue takes
 	InboundReads  int // IRD in force
 	OutboundReads int // ORD in force
 }

@@ -155,6 +155,7 @@ func (c *Conn) Capabilities() fabric.Capabilities {
 		MemoryWindows:    true,
 		RemoteInvalidate: true,
 		LocalDMA:         true,
+		SendDepth:        c.attr.SendDepth,
 		InboundReads:     c.attr.InboundReads,
 		OutboundReads:    c.attr.OutboundReads,
 	}

@@ -644,7 +644,7 @@ func (c *Conn) Capabilities() fabric.Capabilities {
 	return fabric.Capabilities{
 		MaxSendSGE: int(c.cap.MaxSendSGE), MaxReadSGE: c.maxReadSGE(), MaxMessage: uint64(c.dev.maxMsg), MaxPrivateData: c.maxPrivateData(),
 		MemoryWindows: c.dev.windows, RemoteInvalidate: c.dev.sendInv, WeakRevocation: c.dev.weak,
-		InboundReads: st.ird, OutboundReads: st.ord,
+		SendDepth: c.attr.SendDepth, InboundReads: st.ird, OutboundReads: st.ord,
 	}
 }
 

@@ -29,17 +29,23 @@ func (p *poller) init(c *Conn, sends, recvs slots) {
 	p.done = make([]fabric.WC, len(sends)+len(recvs))
 }
 
-// grow makes a ring long enough for n more requests, if it is not yet.
-func (p *poller) grow(side *front, from *back, n int) {
+// grow makes a ring long enough for n more requests, if it is not yet, and the completion queue for
+// their completions. An error is that there is no memory for these.
+func (p *poller) grow(l *polling, side *front, from *back, n int) error {
 	if !from.tight(n) {
-		return // another goroutine has grown it
+		return nil // another goroutine has grown it
 	}
-	side.grow(from, n)
+	size := from.sizeFor(n)
+	if err := l.fit(len(p.sends.slots) + len(p.recvs.slots) - len(side.slots) + size); err != nil {
+		return err
+	}
+	side.grow(from, size)
 	done := make([]fabric.WC, len(p.sends.slots)+len(p.recvs.slots))
 	for i := range p.n {
 		done[i] = p.done[(p.at+i)%len(p.done)]
 	}
 	p.done, p.at = done, 0
+	return nil
 }
 
 // completed takes one completion of c.

@@ -73,10 +73,15 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	t := c.send.Lock()
 	if t.tight(n) {
 		c.send.Unlock()
-		p := c.poller.Of(c.q.polling.Lock())
+		l := c.q.polling.Lock()
+		p := c.poller.Of(l)
 		t = c.send.Lock()
-		p.grow(&p.sends, &t.back, n)
+		err := p.grow(l, &p.sends, &t.back, n)
 		c.q.polling.Unlock()
+		if err != nil {
+			c.send.Unlock()
+			return err
+		}
 	}
 	err := t.post(wrs)
 	c.send.Unlock()
@@ -350,10 +355,15 @@ func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
 	r := c.recv.Lock()
 	if r.tight(len(wrs)) {
 		c.recv.Unlock()
-		p := c.poller.Of(c.q.polling.Lock())
+		l := c.q.polling.Lock()
+		p := c.poller.Of(l)
 		r = c.recv.Lock()
-		p.grow(&p.recvs, &r.back, len(wrs))
+		err := p.grow(l, &p.recvs, &r.back, len(wrs))
 		c.q.polling.Unlock()
+		if err != nil {
+			c.recv.Unlock()
+			return err
+		}
 	}
 	err := r.post(wrs)
 	c.recv.Unlock()

@@ -171,6 +171,7 @@ type device struct {
 	attr     cgo.DeviceAttr
 	maxMsg   uint32
 	windows  bool
+	resizes  bool // completion queues
 	weak     bool // invalidation does not stop an access in progress
 	sendInv  bool
 	withInv  uint32     // the flag of a completion that invalidated a window
@@ -297,6 +298,11 @@ func (p *Provider) device(id *ID) (d *device, err error) {
 		d.withInv = rxeWithInv | wcWithInv
 	}
 	d.siw = d.iwarp && attr.VendorID == vendorSIW
+	if !d.siw {
+		if d.resizes, err = d.canResize(); err != nil {
+			return nil, err
+		}
+	}
 	if d.windows {
 		if d.windows, err = d.makesWindows(); err != nil {
 			return nil, err
@@ -313,6 +319,16 @@ func (p *Provider) device(id *ID) (d *device, err error) {
 	}
 	h.devices[ctx.Raw()] = d
 	return d, nil
+}
+
+// canResize reports whether the driver can make completion queues longer. No attribute says so.
+func (d *device) canResize() (bool, error) {
+	cq, err := d.ctx.CreateCQ(1, nil, 0)
+	if err != nil {
+		return false, err
+	}
+	defer cq.Close()
+	return cq.Resize(2) == nil, nil
 }
 
 // makesWindows reports whether the library can make memory windows. The driver in the kernel may announce
@@ -694,7 +710,7 @@ func (d *device) size(attr fabric.ConnAttr) (fabric.ConnAttr, error) {
 		field          *int
 		standard, most int
 	}{
-		{"send queue", &attr.SendDepth, 128, maxWR - 1},
+		{"send queue", &attr.SendDepth, standardSends, maxWR - 1},
 		{"receive queue", &attr.RecvDepth, 128, maxWR},
 		{"inbound reads", &attr.InboundReads, 16, maxIn},
 		{"outbound reads", &attr.OutboundReads, 16, maxOut},
@@ -708,6 +724,11 @@ func (d *device) size(attr fabric.ConnAttr) (fabric.ConnAttr, error) {
 	}
 	return attr, nil
 }
+
+// standardSends makes, with the request of this package, a queue of 32, less the one that devices
+// keep. A request takes half a kilobyte on rxe, and the queue is mapped as long as there is a
+// connection. A longer one gains nothing measurable: what does not fit is posted with the next completion.
+const standardSends = 30
 
 // maxDepth bounds the memory of a work queue.
 const maxDepth = 1 << 20

@@ -21,6 +21,7 @@ type queue struct {
 	ch      *ibv.CompChannel
 	cq      *ibv.CQ
 	shared  bool
+	fixed   bool  // it has room for all that its connections may post
 	own     *Conn // not shared
 	load    lockorder.Part[queues, load]
 	polling lockorder.Value[polling]
@@ -42,6 +43,7 @@ type polling struct {
 	closed  bool
 	armed   bool   // an event is requested, or pending in the channel
 	unacked uint32 // events taken but not acknowledged
+	entries int    // completions that there is room for
 	conns   map[uint32]*Conn
 	turns   baton.Baton[ibv.CompChannel, Conn] // shared: those that wait park on the channel, in turns
 	leader  *Conn                              // shared: the one that does
@@ -56,18 +58,25 @@ type polling struct {
 // lock in the library.
 const ackBatch = 512
 
+// entries is how many completions there may be: of Disconnect's marker, too.
+func (c *Conn) entries() int { return c.attr.SendDepth + c.attr.RecvDepth + 1 }
+
 // queue returns a completion queue with enough free entries for a new connection.
 func (d *device) queue(c *Conn, entries int) (*queue, error) {
-	need := c.attr.SendDepth + c.attr.RecvDepth + 1 // and Disconnect's marker
+	need := c.entries()
 	if most := d.attr.MaxCQE; need > int(most) {
 		return nil, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("queues of %d and %d requests on %s, which takes %d completions", c.attr.SendDepth, c.attr.RecvDepth, d.name, most)}
 	}
 	if entries == 0 {
-		q, err := d.newQueue(need)
+		first := need
+		if d.resizes {
+			first = min(need, 2*firstSlots)
+		}
+		q, err := d.newQueue(first)
 		if err != nil {
 			return nil, err
 		}
-		q.own = c
+		q.own, q.fixed = c, first == need
 		return q, nil
 	}
 	qs := d.queues.Lock()
@@ -84,7 +93,7 @@ func (d *device) queue(c *Conn, entries int) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.shared = true
+	q.shared, q.fixed = true, true
 	l := q.polling.Lock()
 	l.conns = make(map[uint32]*Conn)
 	l.turns.Give(q.ch)
@@ -105,8 +114,22 @@ func (d *device) newQueue(entries int) (*queue, error) {
 		return nil, err
 	}
 	q := &queue{dev: d, ch: ch, cq: cq}
-	q.polling.Init(lockorder.RdmacmQueue).queue = q
+	l := q.polling.Init(lockorder.RdmacmQueue)
+	l.queue, l.entries = q, entries
 	return q, nil
+}
+
+// fit makes room for as many completions. The memory of a queue counts in the connection's while it
+// is idle, so a queue grows with the requests that are outstanding, where the device can do that.
+func (l *polling) fit(entries int) error {
+	if l.fixed || l.closed || entries <= l.entries {
+		return nil
+	}
+	if err := l.cq.Resize(entries); err != nil {
+		return err
+	}
+	l.entries = entries
+	return nil
 }
 
 // join registers c for the completions of its queue pair.
@@ -140,7 +163,7 @@ func (q *queue) leave(c *Conn) {
 		q.wake(c)
 		qs := q.dev.queues.Lock()
 		u := q.load.Of(qs)
-		u.room += c.attr.SendDepth + c.attr.RecvDepth + 1
+		u.room += c.entries()
 		u.users--
 		last := u.users == 0
 		if last {

@@ -19,7 +19,7 @@ func TestRingGrows(t *testing.T) {
 		for round := range 4 {
 			for w.room() > 0 {
 				if w.tight(1) {
-					r.grow(&w, 1)
+					r.grow(&w, w.sizeFor(1))
 				}
 				if w.used() >= len(w.slots) {
 					t.Fatalf("from %d: %d places for one more than %d", start, len(w.slots), w.used())

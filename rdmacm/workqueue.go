@@ -36,8 +36,8 @@ type slot struct {
 type slots []slot
 
 // firstSlots is their initial number. Most connections have few requests
-// outstanding at any time.
-const firstSlots = 16
+// outstanding at any time. Devices make completion queues of a power of two, less one.
+const firstSlots = 15
 
 func (s slots) at(pos uint64) *slot { return &s[pos%uint64(len(s))] }
 
@@ -82,13 +82,18 @@ type front struct {
 func (w *front) at(pos uint64) *slot       { return w.slots.at(pos) }
 func (w *front) outstanding(p uint64) bool { return p-w.head.Load() < uint64(len(w.slots)) }
 
-// grow makes the ring of both ends long enough for n more requests.
-func (w *front) grow(from *back, n int) {
+// sizeFor is how long the ring has to be for n more requests.
+func (w *back) sizeFor(n int) int {
 	size := len(w.slots)
-	for size < from.used()+n {
+	for size < w.used()+n {
 		size *= 2
 	}
-	grown := make(slots, min(size, w.depth))
+	return min(size, w.depth)
+}
+
+// grow makes the ring of both ends longer.
+func (w *front) grow(from *back, size int) {
+	grown := make(slots, size)
 	for pos := w.head.Load(); pos != from.tail; pos++ {
 		*grown.at(pos) = *w.at(pos)
 	}

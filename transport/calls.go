@@ -18,6 +18,10 @@ type callTable[C any] struct {
 	*life   // of the connection: how many calls there are and may be
 	newCall func(idx int) *C
 
+	// more lets out more of the calls that the peer has granted, if it can; nil: all are. No lock is held.
+	more    func() bool
+	growing bool // a goroutine is in more
+
 	// unfollow removes a caller from the line of those that wait for the leader; nil: there is no
 	// leader.
 	unfollow func(*baton.Waiter[waiter]) bool
@@ -36,6 +40,7 @@ func (t *callTable[C]) init(lf *life, newCall func(idx int) *C) { t.life, t.newC
 // see startNext.
 func (t *callTable[C]) acquire(ctx context.Context, call *pendingCall) (*C, *waiter, error) {
 	state := t.core.wire
+	room := t.makeRoom()
 	err := ctx.Err()
 	if err == nil {
 		err = t.refuse()
@@ -45,7 +50,7 @@ func (t *callTable[C]) acquire(ctx context.Context, call *pendingCall) (*C, *wai
 		return nil, nil, err
 	}
 	w := t.caller()
-	if t.hasRoom() {
+	if room {
 		c := t.take(w)
 		state.unlock()
 		return c, w, nil
@@ -97,6 +102,24 @@ func (t *callTable[C]) putBack(w *waiter) {
 // hasRoom reports whether there is a credit that no caller waits for.
 func (t *callTable[C]) hasRoom() bool { return t.inUse < t.grant && t.queue.Empty() }
 
+// makeRoom is hasRoom after more calls have been let out, if there is no room and the peer has granted
+// them. The state is locked, but not all the time: the connection may end meanwhile.
+func (t *callTable[C]) makeRoom() bool {
+	for !t.hasRoom() {
+		if t.grant >= t.granted || t.growing || t.refuse() != nil {
+			return false
+		}
+		t.growing = true
+		t.core.wire.unlock()
+		more := t.more()
+		t.core.wire.lock()
+		if !more {
+			break
+		}
+	}
+	return t.hasRoom()
+}
+
 // take returns a call for w, with a new xid. The caller knows that there is a credit.
 func (t *callTable[C]) take(w *waiter) *C {
 	var c *C
@@ -142,10 +165,10 @@ func (t *callTable[C]) leave() *waiter {
 	return w
 }
 
-// setGrant sets how many calls there may be.
-func (t *callTable[C]) setGrant(n int) {
-	t.grant = n
-	t.core.granted.Store(int32(n))
+// setGrant sets how many calls the peer permits, and how many of them there may be for now.
+func (t *callTable[C]) setGrant(granted, now int) {
+	t.granted, t.grant = granted, now
+	t.core.granted.Store(int32(granted))
 	for w := t.admit(); w != nil; w = t.admit() {
 		w.Wake(true)
 	}

@@ -283,25 +283,22 @@ const (
 // splits its chunks; what does not fit waits in the connection's own list.
 const (
 	postBatch    = 64 // work requests posted at once, at most
-	wrsPerCall   = 4
-	mostSends    = 126 // a device has room for a power of two, and needs some itself
-	mostEntries  = 254 // completions of both queues: the same
-	maxReads     = 16  // RDMA Reads posted at once
+	maxReads     = 16 // RDMA Reads posted at once
 	initialGrant = plan.Start
 	recvBatch    = 4 // receives posted again at once
 
 	setupReads = 16 // IRD and ORD offered
 
-	// recvSlack is how many receives there are beyond the grant: for those that wait to
-	// be posted again, and for RDMA_DONE and RDMA_ERROR. A client gets only
-	// what one of its calls has a receive for.
-	recvSlack   = 4 + recvBatch - 1
-	clientSlack = 1 + recvBatch - 1
+	// recvSlack is how many receives there are beyond the grants: for those that wait to be posted
+	// again, and for an RDMA_ERROR. doneSlack is how many more for RDMA_DONE.
+	recvSlack = 1 + recvBatch - 1
+	doneSlack = 3
 )
 
-func slack(r role) int {
-	if r == roleClient {
-		return clientSlack
+// slack is how many receives there are beyond the grants.
+func (c *config) slack(r role) int {
+	if r == roleServer && c.RFC5666 != nil {
+		return recvSlack + doneSlack
 	}
 	return recvSlack
 }
@@ -317,18 +314,19 @@ func (c *config) backward(r role) int {
 	return 0
 }
 
-func (c *config) connAttr(r role) fabric.ConnAttr {
-	calls := c.Credits + c.backward(r)
-	recvs := calls + slack(r)
-	sends := min(calls*wrsPerCall+postBatch+maxReads, mostSends)
-	// A completion queue has an entry for each request of both queues. With the usual credits it
-	// is half as large with a few sends less.
-	if left := mostEntries - recvs; left >= postBatch+maxReads {
-		sends = min(sends, left)
+// firstBuffers is how many receives a connection begins with, and messages of its own beside them.
+func (c *config) firstBuffers(r role) int {
+	if r == roleClient {
+		return firstReplies + c.backward(r) + c.slack(r) + 1
 	}
+	return min(initialGrant, c.Credits) + c.slack(r) + 4
+}
+
+// connAttr has receives for all calls that may be in flight. How long a send queue pays, and what it costs,
+// the provider knows: what does not fit waits in the connection's own list.
+func (c *config) connAttr(r role) fabric.ConnAttr {
 	return fabric.ConnAttr{
-		SendDepth:     sends,
-		RecvDepth:     recvs,
+		RecvDepth:     c.Credits + c.backward(r) + c.slack(r),
 		InboundReads:  setupReads,
 		OutboundReads: setupReads,
 	}

@@ -54,6 +54,7 @@ type state struct {
 	life
 	progress
 	calls callTable[slot]
+	recvs receives
 
 	asked []func(*leader) // what the leader is to do without a completion
 	told  bool            // the ends have exchanged their properties
@@ -92,7 +93,7 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 		Conn: fc, Windows: c.caps.MemoryWindows, LocalDMA: c.caps.LocalDMA, OnRegister: c.public.registered,
 	}
 	opt := arena.Options{
-		LocalDMA: c.caps.LocalDMA, Small: max(cfg.sendSize, cfg.recvSize), MaxBulk: cfg.MaxMemory,
+		LocalDMA: c.caps.LocalDMA, First: cfg.firstBuffers(r) * arena.SizeOf(cfg.recvSize), Small: max(cfg.sendSize, cfg.recvSize), MaxBulk: cfg.MaxMemory,
 		Usage: usage, OnBulk: c.keepWatch, OnRegister: c.exposes.OnRegister,
 	}
 	if r == roleServer {
@@ -112,9 +113,9 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 	st.life.init(&c.core)
 	st.progress.init(c)
 	st.calls.init(&st.life, c.newSlot)
-	st.calls.unfollow = st.baton.Leave
+	st.calls.unfollow, st.calls.more = st.baton.Leave, c.moreReplies
 	if r == roleClient {
-		st.calls.setGrant(1) // RFC 8166 section 3.3.3: until the first reply
+		st.calls.setGrant(1, 1) // RFC 8166 section 3.3.3: until the first reply
 	}
 	return c, newLeader(c)
 }
@@ -125,7 +126,8 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 // from the server (RFC 8167 section 4.3.1).
 func (l *leader) connect(ctx context.Context, pending int) error {
 	c := l.c
-	l.replyRecvs = min(max(initialGrant, pending), c.cfg.Credits)
+	c.state.Lock().recvs.replies = min(max(firstReplies, pending), c.cfg.Credits)
+	c.state.Unlock()
 	if err := l.grow(c.cfg.backward(roleClient)); err != nil {
 		return err
 	}
@@ -207,7 +209,7 @@ func (c *conn) dropMemory() {
 func (c *conn) info() rpc.ConnInfo {
 	st := c.state.Lock()
 	defer c.state.Unlock()
-	credits, backward := st.grant, int(c.grant.Load())
+	credits, backward := st.granted, int(c.grant.Load())
 	if c.role == roleServer {
 		credits, backward = backward, credits
 	}

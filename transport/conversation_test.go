@@ -410,11 +410,11 @@ func (cv *conversation) checkResting(c *conn) {
 	}
 	c.inspect(func(l *leader, st *state) {
 		cv.p.mu.Lock()
-		if n := len(cv.p.recvs) + len(l.recvs.repost); n != len(l.recvs.bufs) {
-			t.Errorf("%d receives are posted, or about to be, of %d", n, len(l.recvs.bufs))
+		if n := len(cv.p.recvs) + len(l.repost); n != st.recvs.n {
+			t.Errorf("%d receives are posted, or about to be, of %d", n, st.recvs.n)
 		}
 		cv.p.mu.Unlock()
-		want := len(l.recvs.bufs)
+		want := st.recvs.n
 		for _, x := range l.exchs {
 			if x.state != exchFree && !slices.Contains(c.sends.silent, x) { // its replies have left, without a completion
 				t.Errorf("exchange %d is in state %d", x.idx, x.state)

@@ -26,7 +26,7 @@ type core struct {
 	arena    *arena.Arena
 	heard    atomic.Uint64 // messages from the peer; over RDMA, in the upper half, calls among them
 	watched  atomic.Bool   // a client's: see keepWatch
-	granted  atomic.Int32  // as life.grant
+	granted  atomic.Int32  // as life.granted
 	done     chan struct{} // closed when the connection has ended
 
 	// Of the calls that this end executes.
@@ -104,7 +104,8 @@ type life struct {
 
 	allowed  bool          // this end may call
 	xids     *xids         // of the next calls
-	grant    int           // calls that there may be in use: over RDMA, what the peer has granted
+	granted  int           // calls that the peer permits
+	grant    int           // calls that there may be in use: of those granted, over RDMA, as many as there are receives for
 	inUse    int           // calls that are not free: those without a reply, and more
 	givenUp  int           // calls in use that their callers have left
 	answered bool          // a call has been, while its caller waited
@@ -309,7 +310,7 @@ func (w *watch) trims(now time.Time) bool {
 func (c *core) load() load {
 	lf := c.wire.lock()
 	defer c.wire.unlock()
-	return load{used: lf.inUse, room: lf.inUse < lf.grant, dead: lf.inUse > 0 && lf.inUse == lf.givenUp}
+	return load{used: lf.inUse, room: lf.inUse < lf.granted, dead: lf.inUse > 0 && lf.inUse == lf.givenUp}
 }
 
 func (c *core) credits() int { return int(c.granted.Load()) }

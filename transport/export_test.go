@@ -142,7 +142,7 @@ func Busy(cn *Conn) string {
 		note(len(c.sends.pending) > 0, "%d requests have not been posted", len(c.sends.pending))
 		posted, queued := l.reads.Len()
 		note(posted > 0 || queued > 0, "%d Reads are under way, %d messages wait", posted, queued)
-		used := len(l.recvs.bufs)
+		used := st.recvs.n
 		for _, s := range st.calls.all {
 			note(s.lent.Len() > 0, "a loan is open")
 			note(s.lent.Late() > 0, "bounce buffers are kept for a late reply")

@@ -105,7 +105,7 @@ func (ln *rdmaLane) take(ctx context.Context, n int) error {
 		c.state.Unlock()
 		return err
 	}
-	for len(ln.taken) < n && st.calls.hasRoom() {
+	for len(ln.taken) < n && st.calls.makeRoom() {
 		w := st.calls.caller()
 		s := st.calls.take(w)
 		s.begin(w)

@@ -1,12 +1,9 @@
 package transport
 
 import (
-	"slices"
-
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
-	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
@@ -21,7 +18,8 @@ type leader struct {
 	due     []func(*leader) // what other goroutines have asked for; see doAsked
 	heard   int             // messages received in the latest step
 	hdr     *rpcrdma.Header // scratch for incoming headers; an exchange takes it for another
-	recvs   receives
+	bufs    []*recvBuf      // receive buffers, by number
+	repost  []fabric.RecvWR // consumed, to be posted again: memory of bufs
 	reads   reads.Queue
 	gone    []*exch // scratch
 	fatal   error   // this end's reason to end the connection
@@ -33,9 +31,8 @@ type leader struct {
 	ended   []*slot   // calls that have ended, and that no goroutine waits for
 
 	// Of the calls that this end makes.
-	granted    int    // the latest grant, as life.grant
-	replyRecvs int    // receives for replies
-	completed  uint64 // calls completed
+	granted   int    // the latest grant, as life.granted
+	completed uint64 // calls completed
 
 	// Of the calls that this end executes.
 	exchanges
@@ -229,7 +226,7 @@ func (l *leader) complete(wc *fabric.WC) {
 	case wrRecv:
 		if wc.Status == fabric.WCSuccess {
 			l.heard++
-			l.receive(l.recvs.bufs[n], wc)
+			l.receive(l.recvBuf(n), wc)
 		}
 	case wrInv:
 		l.invalidated(n, wc.Status == fabric.WCSuccess)
@@ -254,81 +251,6 @@ func (l *leader) complete(wc *fabric.WC) {
 	case wrLoan:
 		l.loanRevoked(l.exchs[n])
 	}
-}
-
-// ---- receives
-
-// receives are the receive buffers of a connection.
-type receives struct {
-	bufs   []*recvBuf      // all, by number
-	repost []fabric.RecvWR // consumed, to be posted again: memory of bufs
-}
-
-// A recvBuf is a receive buffer. It is posted, or holds a message.
-type recvBuf struct {
-	*arena.Buffer
-	idx uint32
-}
-
-// growReceives posts receives until there are as many as both directions need: one for
-// each reply that may come, one for each call that the peer has credits for, and the
-// slack (RFC 8167 section 4.3).
-func (l *leader) growReceives() error {
-	c, r := l.c, &l.recvs
-	n := l.replyRecvs + l.posted + slack(c.role)
-	if n <= len(r.bufs) {
-		return nil
-	}
-	r.bufs = slices.Grow(r.bufs, n-len(r.bufs))
-	wrs := make([]fabric.RecvWR, min(n-len(r.bufs), postBatch))
-	for len(r.bufs) < n {
-		more := make([]recvBuf, min(n-len(r.bufs), len(wrs)))
-		var err error
-		k := 0
-		for ; k < len(more); k++ {
-			rb := &more[k]
-			if rb.Buffer, err = c.arena.Get(c.cfg.recvSize); err != nil {
-				break
-			}
-			rb.idx = uint32(len(r.bufs) + k)
-			wrs[k] = c.recvWR(rb)
-		}
-		if err == nil {
-			err = c.fc.PostRecv(wrs[:k])
-		}
-		if err != nil {
-			for i := range more[:k] {
-				c.arena.Put(more[i].Buffer)
-			}
-			return err
-		}
-		for i := range more {
-			r.bufs = append(r.bufs, &more[i])
-		}
-	}
-	return nil
-}
-
-func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
-	return fabric.RecvWR{
-		ID:  wrID(wrRecv, rb.idx),
-		SGE: fabric.SGE{Buf: rb.Bytes[:c.cfg.recvSize], LKey: rb.LKey},
-	}
-}
-
-// receiveDone gives a receive buffer back. A few of them may wait to be posted together: the slack
-// stands in for them. More must not, not even to the end of the pass, since a returned credit may be
-// used at once.
-func (l *leader) receiveDone(rb *recvBuf) {
-	r := &l.recvs
-	r.repost = append(r.repost, l.c.recvWR(rb))
-	if len(r.repost) < recvBatch {
-		return
-	}
-	if err := l.c.fc.PostRecv(r.repost); err != nil {
-		l.c.breakOff(err)
-	}
-	r.repost = r.repost[:0]
 }
 
 // receive processes a received message. Only the RPC message in it says whether it is a call or a

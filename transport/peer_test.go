@@ -83,12 +83,15 @@ type peerWindow struct {
 	mr     bool
 }
 
+// peerSends is how many requests the send queue of a peer's connection takes.
+const peerSends = 128
+
 func newPeer(t *testing.T) *peer {
 	return &peer{
 		t: t, addr: "script:20049",
 		caps: fabric.Capabilities{
 			MaxSendSGE: 4, MaxReadSGE: 1, MaxMessage: 1 << 31, MaxPrivateData: 56,
-			MemoryWindows: true, RemoteInvalidate: true, LocalDMA: true, InboundReads: 4, OutboundReads: 4,
+			MemoryWindows: true, RemoteInvalidate: true, LocalDMA: true, SendDepth: peerSends, InboundReads: 4, OutboundReads: 4,
 		},
 		changed: make(chan struct{}),
 		windows: make(map[uint32]*peerWindow),

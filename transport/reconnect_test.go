@@ -1531,7 +1531,14 @@ func (p *peer) wild(calls int) {
 		reply := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: h.XID, Vers: 1, Credit: uint32(rand.N(9))})
 		reply = oncrpc.AppendReply(reply, &oncrpc.ReplyHeader{XID: h.XID})
 		reply = append(reply, payload[40:]...)
-		switch rand.N(8) {
+		p.mu.Lock()
+		spare := len(p.recvs) > 8+2 // those for replies, and a few
+		p.mu.Unlock()
+		extra := rand.N(8)
+		if !spare {
+			extra = -1
+		}
+		switch extra {
 		case 0:
 			p.deliver(callBytes(rpcrdma.Header{XID: h.XID}, uint32(procEcho+rand.N(2)), opaque("mine")...))
 		case 1:

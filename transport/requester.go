@@ -61,7 +61,7 @@ func (c *conn) call(ctx context.Context, call *pendingCall) error {
 // start makes a call that no goroutine waits for, if there is a credit: see rpc.Conn.
 func (c *conn) start(call *pendingCall, ended func(error)) bool {
 	st := c.state.Lock()
-	if st.refuse() != nil || !st.calls.hasRoom() {
+	if !st.calls.makeRoom() || st.refuse() != nil {
 		c.state.Unlock()
 		return false
 	}
@@ -417,30 +417,6 @@ func (l *leader) exposed(key uint32) bool {
 		}
 	}
 	return false
-}
-
-// setGrant takes the credits of a reply: an absolute value, in which zero counts
-// as one (RFC 8166 section 3.3.1). The receives for that many replies are posted
-// before more calls are let go.
-func (l *leader) setGrant(credit uint32) {
-	c := l.c
-	n := plan.Accepted(credit, int(c.mostCalls.Load()))
-	if n == l.granted {
-		return
-	}
-	if before := l.replyRecvs; n > before {
-		l.replyRecvs = n
-		if err := l.growReceives(); err != nil {
-			if before == 0 {
-				l.fail(err)
-				return
-			}
-			l.replyRecvs, n = before, before
-		}
-	}
-	l.granted = n
-	c.state.Lock().calls.setGrant(n)
-	c.state.Unlock()
 }
 
 // acceptReply checks a reply against what its call offered and takes the inline part out of

@@ -42,7 +42,7 @@ type exchanges struct {
 }
 
 func (e *exchanges) init(c *conn) {
-	e.most, e.depth = c.cfg.Credits, c.cfg.connAttr(c.role).SendDepth
+	e.most, e.depth = c.cfg.Credits, c.caps.SendDepth
 	if c.role == roleClient {
 		e.most = c.cfg.backward(roleClient)
 	}
@@ -70,12 +70,10 @@ func (c *conn) takesChunks() bool { return c.role == roleServer || c.cfg.PeerChu
 
 // grow posts receives for n calls and grants them.
 func (l *leader) grow(n int) error {
-	before := l.posted
-	l.posted = n
-	if err := l.growReceives(); err != nil {
-		l.posted = before
+	if err := l.c.forCalls(n); err != nil {
 		return err
 	}
+	l.posted = n
 	l.updateGrant()
 	return nil
 }
@@ -129,7 +127,7 @@ func (l *leader) takeExchange(rb *recvBuf) *exch {
 		x = l.free[n-1]
 		l.free = l.free[:n-1]
 	} else {
-		if len(l.exchs) >= plan.Exchanges(l.posted, recvSlack, l.depth) {
+		if len(l.exchs) >= plan.Exchanges(l.posted, l.c.cfg.slack(l.c.role), l.depth) {
 			l.fail(errOverrun)
 			return nil
 		}

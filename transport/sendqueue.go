@@ -34,11 +34,13 @@ type sendQueue struct {
 	awaited, met           uint64 // replies
 	readsAwaited, readsMet uint64
 
+	batch   int          // requests posted at once, at most
 	waiting atomic.Int32 // len(silent), for any goroutine
 }
 
 func (q *sendQueue) init(c *conn) {
 	q.c = c
+	q.batch = min(postBatch, max(1, c.caps.SendDepth/2))
 	q.mu.Init(rankSends)
 }
 
@@ -185,7 +187,7 @@ func (q *sendQueue) flushLocked() {
 // postAll posts requests, and returns those that the adapter's queue has no room for.
 func (q *sendQueue) postAll(rest []fabric.SendWR) []fabric.SendWR {
 	for len(rest) > 0 {
-		n := min(len(rest), postBatch)
+		n := min(len(rest), q.batch)
 		switch err := q.c.fc.Post(rest[:n]); err {
 		case nil:
 			rest = rest[n:]

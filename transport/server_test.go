@@ -988,12 +988,12 @@ func TestServerEnds(t *testing.T) {
 		const credits = 8
 		// Twice the grant, for calls by the last one and the one before, and the Sends that
 		// the adapter holds.
-		const most = 2*credits + recvSlack + mostSends
+		const most = 2*credits + recvSlack + peerSends
 		testServer(t, &Settings{Credits: credits}, func(p *peer, s *Server, svc *testService) {
 			p.holdSends = true // the peer's adapter takes no replies: Sends never complete
 			for xid := range uint32(2 * most) {
 				if p.over() {
-					if xid < mostSends {
+					if xid < peerSends {
 						t.Errorf("the connection ended after %d calls", xid)
 					}
 					return

@@ -45,7 +45,7 @@ func newTCPCall(int) *tcpCall { return new(tcpCall) }
 
 // opened lets a server's first calls out.
 func (c *tcpConn) opened(n int) {
-	c.state.Lock().calls.setGrant(n)
+	c.state.Lock().calls.setGrant(n, n)
 	c.state.Unlock()
 }
 

@@ -53,7 +53,7 @@ func newTCPConn(nc net.Conn, cfg *config, r role, usage *arena.Usage) *tcpConn {
 	st.life.init(&c.core)
 	st.calls.init(&st.life, newTCPCall)
 	if r == roleClient {
-		st.calls.setGrant(cfg.Credits)
+		st.calls.setGrant(cfg.Credits, cfg.Credits)
 	}
 	st.watch.spoke = time.Now()
 	c.answers.init(c, usage)

@@ -424,6 +424,9 @@ func sendQueueFull(s *scene) {
 	if taken < depth || taken == most {
 		s.Fatalf("a send queue of %d took %d requests without a Poll", depth, taken)
 	}
+	if d := client.Conn.Capabilities().SendDepth; d < depth || d > int(taken) {
+		s.Fatalf("the capabilities say %d requests, the queue of %d took %d", d, depth, taken)
+	}
 	client.Start()
 	for id := range taken {
 		client.WantSent("a request of a full queue", id)

@@ -340,7 +340,10 @@ func (c *modelConn) Capabilities() fabric.Capabilities {
 	caps := fabric.Capabilities{
 		MaxSendSGE: 5, MaxReadSGE: c.m.scatter, MaxMessage: 1 << 30, MaxPrivateData: modelPrivate,
 		MemoryWindows: !c.m.noWindows, RemoteInvalidate: !c.m.noWindows && !c.m.noInv, LocalDMA: dma,
-		InboundReads: c.attr.InboundReads, OutboundReads: c.attr.OutboundReads,
+		SendDepth: c.attr.SendDepth, InboundReads: c.attr.InboundReads, OutboundReads: c.attr.OutboundReads,
+	}
+	if c.m.defect == "boasts of its queue" {
+		caps.SendDepth *= 1000
 	}
 	if c.peer != nil && c.m.defect != "read limits of its own" {
 		caps.InboundReads = min(caps.InboundReads, c.peer.attr.OutboundReads)

@@ -26,7 +26,7 @@ var TransportGroups = []Group{
 	{"one connection", []string{
 		"agree", "await", "build", "calls", "ccp", "config", "conn", "connection", "contexts", "core", "exch", "exchange", "holdings", "lane",
 		"leader", "observation", "operation", "pending", "progress", "registry", "reply", "replycache", "requester",
-		"responder", "rfc5666",
+		"receives", "responder", "rfc5666",
 		"sendqueue", "setup", "slots", "version", "waiter", "watch",
 	}},
 	{"over connections", []string{"backchannel", "link", "tcpcall", "tcpconn", "tcpexch"}},

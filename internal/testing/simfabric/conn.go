@@ -82,7 +82,7 @@ type teller struct {
 
 func (f *Fabric) newEnd(side Side, no int, attr fabric.ConnAttr, local, remote *net.TCPAddr) *end {
 	if attr.SendDepth == 0 {
-		attr.SendDepth = 64
+		attr.SendDepth = 128
 	}
 	if attr.RecvDepth == 0 {
 		attr.RecvDepth = 64
@@ -120,6 +120,7 @@ func (e *end) Capabilities() fabric.Capabilities {
 		MaxSendSGE: cfg.MaxSendSGE, MaxReadSGE: 1, MaxMessage: maxMessage, MaxPrivateData: cfg.MaxPrivateData,
 		MemoryWindows: !cfg.NoWindows, RemoteInvalidate: !cfg.NoInvalidate, LocalDMA: !cfg.NoLocalDMA,
 		WeakRevocation: cfg.WeakRevocation,
+		SendDepth:      e.attr.SendDepth,
 		InboundReads:   e.attr.InboundReads, OutboundReads: e.attr.OutboundReads,
 	}
 	if e.peer != nil {

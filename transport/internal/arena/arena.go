@@ -19,6 +19,7 @@
 package arena
 
 import (
+	"cmp"
 	"errors"
 	"math/bits"
 	"slices"
@@ -37,6 +38,9 @@ type Registrar interface {
 type Options struct {
 	// LocalDMA: the adapter takes any memory, so that nothing needs to be registered.
 	LocalDMA bool
+	// First is how many bytes the first slab has, a multiple of the size of its buffers. Zero: SlabSize.
+	// An adapter that registers memory makes it resident, so connections say what they begin with.
+	First int
 	// Small is the size in bytes up to which buffers do not count as bulk data.
 	Small int
 	// MaxBulk is how many bytes of bulk data may be mapped, unless more are in use at
@@ -260,11 +264,14 @@ func (a *Arena) grow(class int) (registered int, err error) {
 }
 
 // nextSlab is how long the next slab is. A page needs no memory before it is touched, but an adapter
-// that registers a page touches it. So with such an adapter, after the first slab, which holds the
-// receives of a fresh connection, the next one is a quarter of the mapped memory.
+// that registers a page touches it. So with such an adapter the next slab is a quarter of the mapped
+// memory, after the first one, which holds the receives of a fresh connection.
 func (a *Arena) nextSlab() int {
-	if a.opt.LocalDMA || a.bytes == 0 {
+	if a.opt.LocalDMA {
 		return SlabSize
+	}
+	if a.bytes == 0 {
+		return cmp.Or(a.opt.First, SlabSize)
 	}
 	quarter := 1 << (bits.Len(uint(a.bytes)) - 3) // rounded down to a power of two
 	return min(max(quarter, leastSlab), SlabSize)

@@ -1,6 +1,7 @@
 package arena
 
 import (
+	"cmp"
 	"errors"
 	"testing"
 
@@ -27,11 +28,17 @@ func (pinnedMR) LKey() uint32 { return 7 }
 
 func (m pinnedMR) Close() error { *m.pinned -= m.n; return nil }
 
-// An arena with registered memory has little more than what is in use: a slab of 64 KiB at first,
-// then a quarter more at a time.
+// An arena with registered memory has little more than what is in use: a slab of 64 KiB at first, or as
+// much as its owner begins with, then a quarter more at a time.
 func TestArenaPinsLittleMore(t *testing.T) {
+	for _, first := range []int{0, 28 << 10} {
+		pinsLittleMore(t, first)
+	}
+}
+
+func pinsLittleMore(t *testing.T, first int) {
 	pinned := 0
-	a := New(pinning{pinned: &pinned}, Options{Small: 4096})
+	a := New(pinning{pinned: &pinned}, Options{Small: 4096, First: first})
 	const size = 4 << 10
 	for n := 1; n <= 300; n++ {
 		b, err := a.Get(size)
@@ -42,7 +49,7 @@ func TestArenaPinsLittleMore(t *testing.T) {
 			t.Fatalf("buffer %d has %d bytes under key %d", n, len(b.Bytes), b.LKey)
 		}
 		b.Bytes[0], b.Bytes[size-1] = 1, 1
-		if most := max(SlabSize, n*size+max(n*size/4, leastSlab)); pinned < n*size || pinned > most {
+		if most := max(cmp.Or(first, SlabSize), n*size+max(n*size/4, leastSlab)); pinned < n*size || pinned > most {
 			t.Fatalf("%d KiB are pinned for %d, want at most %d", pinned>>10, n*size>>10, most>>10)
 		}
 	}

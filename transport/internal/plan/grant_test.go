@@ -12,9 +12,10 @@ func TestRaise(t *testing.T) {
 		asked uint32
 		want  int
 	}{
-		{"V1-3.3-5 more than half in use: twice as many", Load{Posted: 8, Executing: 5, Most: 100}, 100, 16},
-		{"half in use: as many", Load{Posted: 8, Executing: 4, Most: 100}, 100, 8},
-		{"the first call in use: two", Load{Posted: 1, Executing: 1, Most: 100}, 100, 2},
+		{"V1-3.3-5 more than half in use: twice as many", Load{Posted: 20, Executing: 11, Most: 100}, 100, 40},
+		{"half in use: as many", Load{Posted: 20, Executing: 10, Most: 100}, 100, 20},
+		{"a few calls, all in use: sixteen", Load{Posted: 4, Executing: 3, Most: 100}, 100, 16},
+		{"the first call in use: sixteen", Load{Posted: 1, Executing: 1, Most: 100}, 100, 16},
 		{"nothing in use", Load{Posted: 1, Most: 100}, 100, 1},
 		{"V1-3.3-1 no more than the peer asks for", Load{Posted: 8, Executing: 8, Most: 100}, 10, 10},
 		{"V1-3.3-2 not fewer, if the peer asks for fewer now", Load{Posted: 8, Executing: 8, Most: 100}, 5, 8},
