@@ -2,7 +2,6 @@ package transport
 
 import (
 	"runtime"
-	"slices"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -170,8 +169,10 @@ func (q *sendQueue) flushLocked() {
 
 		q.mu.Lock()
 		q.flushing = false
-		if len(rest) > 0 {
-			q.pending = append(slices.Clone(rest), q.pending...)
+		if len(rest) > 0 { // they come first
+			kept := append(append(batch[:0], rest...), q.pending...)
+			clear(batch[min(len(kept), len(batch)):])
+			batch, q.pending = q.pending, kept
 		}
 		for i := range batch {
 			batch[i].SGL, batch[i].MW = nil, nil

@@ -276,7 +276,7 @@ func (e *environment) valueCell(row string) (c cell) {
 type span struct {
 	low, high float64 // undisturbed
 	n         int     // environments that have it undisturbed
-	of        *cell   // in the latest run, whose floor counts
+	of        *cell   // in the latest run: its floor counts
 	held      bool    // by all
 }
 
