@@ -47,7 +47,7 @@ func TestGrantFollowsLoad(t *testing.T) {
 	t.Run("V1-3.3-5 the grant falls under load, and rises again with its end", func(t *testing.T) {
 		for _, credits := range []int{initialGrant, 128} {
 			before, under, last := loaded(t, credits, 2)
-			if before < initialGrant || under >= before || last < before {
+			if before < initialGrant || under > before || under >= last || last < before {
 				t.Errorf("%d credits: the grant is %d, %d under load, and then %d", credits, before, under, last)
 			}
 		}
