@@ -489,7 +489,7 @@ func TestHandlersWait(t *testing.T) {
 		room     int
 		more     int // calls that there is room for after a reply with all but one in use; 0: as before
 	}{
-		{iwarp.New(iwarp.Config{}), 4, 8},
+		{iwarp.New(iwarp.Config{}), 4, 16},
 		{transport.TCP{}, 16, 0},
 	} {
 		t.Run(fmt.Sprintf("%T", tt.provider), func(t *testing.T) {
