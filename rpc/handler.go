@@ -36,9 +36,9 @@ func (f HandlerFunc) ServeRPC(ctx context.Context, req *Request, res *Response) 
 // A Program is an RPC program that a server executes, or a client for its server.
 //
 // A handler may wait for another call of its client, but only as long as the connection has room for
-// that call. Over RDMA a new connection has room for 4 calls, so that 3 may wait. A reply doubles
-// this, up to Config.Credits, if more than half are in flight when it is sent: with 3 calls waiting,
-// the reply to a fourth makes it 8. Over TCP there is room for Config.Credits calls, or for 4 while
+// that call. Over RDMA a new connection has room for 4 calls, so that 3 may wait. A reply makes
+// it 16, and later ones double it, up to Config.Credits, if more than half are in flight when it is
+// sent: with 3 calls waiting, the reply to a fourth makes it 16. Over TCP there is room for Config.Credits calls, or for 4 while
 // the server is crowded, but calls to a Program without a Binding reserve 1 MiB each of 4 times
 // Config.MaxMessage: 16 with the defaults, so that 15 may wait. Calls beyond wait until a waiting
 // call is answered. A long poll with more waiting calls should end after some time, or be a call back

@@ -23,8 +23,8 @@ import (
 //
 // A client that has Callbacks executes calls, too. Its grant does not change.
 //
-// The grant is the number of calls that we have posted receives for. It starts small, and doubles
-// when a client has half of it in use, up to what it asks for and what the configuration allows. It
+// The grant is the number of calls that we have posted receives for. It starts small, and
+// grows when a client has half of it in use, up to what it asks for and what the configuration allows. It
 // is less while the client's calls wait for memory, or for processors (package pace).
 
 // exchanges are those of a connection. They are part of the leader.
