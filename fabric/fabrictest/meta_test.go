@@ -90,7 +90,7 @@ func spoiled() []struct {
 		{"binds over", []string{"Window/PrepareWhileBound", "Window/BindUnprepared"}, false},
 		{"binds what it is given", []string{"Window/BindWhatIsNotOurs"}, false},
 		{"windows open their region", []string{"Window/OutOfBounds"}, false},
-		{"boasts of its queue", []string{"Send/SendQueueFull"}, false},
+		{"boasts of its queue", []string{"Message/SendQueueFull"}, false},
 		{"modest about windows", []string{"Window/BindUseInvalidate", "Fence/LocalInvStopsWrites"}, false},
 		// Progress
 		{"post waits", []string{"Progress/PostDoesNotWait", "Progress/WritesBothWaysOneGoroutine",
