@@ -62,10 +62,17 @@ func (st *state) crowded() bool { return !st.calls.queue.Empty() && st.grant < s
 func (c *conn) moreReplies() bool {
 	for more := false; ; more = true {
 		st := c.state.Lock()
+		if st.ended() {
+			st.calls.growing = false
+			c.state.Unlock()
+			return false
+		}
+		c.arena.Hold() // the connection may end meanwhile
 		r := &st.recvs
 		n := min(st.granted, max(firstReplies, 2*r.replies, 2*(st.inUse+st.calls.queue.Len())))
 		c.state.Unlock()
 		err := c.fill(r.calls + n)
+		c.arena.Drop()
 		c.state.Lock()
 		if err == nil {
 			r.replies = n

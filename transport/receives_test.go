@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
@@ -77,6 +79,41 @@ func TestReceivesFollowCalls(t *testing.T) {
 				}
 			}
 		})
+	})
+}
+
+// endsMeanwhile is a connection that ends while many receives are posted.
+type endsMeanwhile struct{ peerConn }
+
+func (c endsMeanwhile) PostRecv(wrs []fabric.RecvWR) error {
+	if len(wrs) < postBatch {
+		return c.peerConn.PostRecv(wrs)
+	}
+	c.hangUp()
+	time.Sleep(time.Second) // in fake time: the connection is over
+	return nil
+}
+
+// TestEndWhileReceivesGrow: the memory of a connection is released, whatever is taken of it then.
+func TestEndWhileReceivesGrow(t *testing.T) {
+	p := newPeer(t)
+	clientOver(t, p, nil, func(c peerConn) fabric.Conn { return endsMeanwhile{c} }, func(_ *peers, cl *Client) {
+		p.opens(cl, 128)
+		ctx, cancel := context.WithTimeout(bg, time.Minute)
+		defer cancel()
+		var calls []<-chan error
+		for range 100 {
+			calls = append(calls, async(cl, ctx, testCall()))
+		}
+		time.Sleep(2 * time.Minute)
+		for _, done := range calls {
+			if err := outcome(t, done); err == nil {
+				t.Error("a call has succeeded")
+			}
+		}
+		if !p.over() {
+			t.Error("the connection lives: receives were posted in short lists")
+		}
 	})
 }
 
