@@ -118,6 +118,9 @@ func conversation(ctx context.Context, c testgrpc.TestServiceClient, r *rand.Ran
 		defer close(lengths)
 		for i := range messages {
 			n := 8 + r.IntN(1<<(3+r.IntN(15)))
+			if *soak >= time.Minute {
+				n = longLength(r)
+			}
 			body := pattern(n)
 			binary.BigEndian.PutUint64(body, uint64(i))
 			if s.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: body}}) != nil {
@@ -143,7 +146,10 @@ func conversation(ctx context.Context, c testgrpc.TestServiceClient, r *rand.Ran
 	}
 }
 
-var soak = flag.Duration("soak", 3*time.Second, "how long TestCut cuts connections")
+var soak = flag.Duration("soak", 3*time.Second, "how long TestCut cuts connections: for a minute or more with 64 callers of each kind and messages up to 4 MiB")
+
+// longLength is that of a message of a long soak: up to 4 MiB.
+func longLength(r *rand.Rand) int { return 8<<10<<r.IntN(10) - 1<<10 }
 
 // TestCut: while connections are cut, each message arrives once and in order, or its stream ends with
 // UNAVAILABLE.
@@ -158,6 +164,12 @@ func TestCut(t *testing.T) {
 			return echoStream(s)
 		}})
 		over := time.Now().Add(*soak)
+		callers, every := 8, *soak/10
+		length := func(r *rand.Rand) int { return 8 << r.IntN(16) }
+		if *soak >= time.Minute {
+			callers, every = 64, time.Second
+			length = longLength
+		}
 		var wg sync.WaitGroup
 		done, lost := 0, 0
 		count := func(err error) {
@@ -172,7 +184,7 @@ func TestCut(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		for i := range 8 {
+		for i := range callers {
 			wg.Go(func() {
 				r := rand.New(rand.NewPCG(uint64(i), 1))
 				for time.Now().Before(over) {
@@ -182,7 +194,7 @@ func TestCut(t *testing.T) {
 			wg.Go(func() {
 				r := rand.New(rand.NewPCG(uint64(i), 2))
 				for time.Now().Before(over) {
-					body := pattern(8 << r.IntN(16))
+					body := pattern(length(r))
 					m, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: body}})
 					if err == nil && !bytes.Equal(m.Payload.Body, body) {
 						t.Error("another message than was sent")
@@ -192,7 +204,7 @@ func TestCut(t *testing.T) {
 			})
 		}
 		for time.Now().Before(over) {
-			time.Sleep(*soak / 10)
+			time.Sleep(every)
 			mu.Lock()
 			for conn := range conns {
 				conn.Close()
@@ -201,6 +213,7 @@ func TestCut(t *testing.T) {
 			mu.Unlock()
 		}
 		wg.Wait()
+		t.Logf("%d calls and streams have ended well, %d have lost their connection", done, lost)
 		if done == 0 || lost == 0 {
 			t.Errorf("%d calls and streams have ended well, and %d lost their connection", done, lost)
 		}
