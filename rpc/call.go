@@ -17,6 +17,9 @@ type Call struct {
 	// Names are those of the procedures, for errors; nil if they are not known.
 	Names *oncrpc.Program
 
+	// Observed is the procedure as Observers and tracing see it, if it is not zero: see Request.Observed.
+	Observed Procedure
+
 	// Args are the XDR-encoded arguments without the data and padding of the
 	// items in ReadItems; the length words of those stay in Args.
 	Args []byte
@@ -64,6 +67,14 @@ type Call struct {
 	nothing [1]byte // the Buf of results that may have no data: see Receive
 
 	state origin.State // of the transport that makes the call
+}
+
+// ObservedAs returns Observed, or the procedure of the call.
+func (call *Call) ObservedAs() Procedure {
+	if call.Observed != (Procedure{}) {
+		return call.Observed
+	}
+	return Procedure{call.Prog, call.Vers, call.Proc}
 }
 
 // Receive adds a WriteItem with the memory buf, as much as the next bulk result may take. An

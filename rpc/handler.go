@@ -113,6 +113,11 @@ type Request struct {
 	// Args are the XDR-encoded arguments, including those that came in read chunks.
 	Args []byte
 
+	// Observed is the procedure in the event of the call when it ends, and in spans: at first the Procedure. A
+	// Handler of a program that carries the calls of another protocol sets it to one of a made-up program, which a
+	// names.Table has, so that the calls have names, counters and latencies of their own. Nothing else uses it.
+	Observed Procedure
+
 	at  int // of Args in the message
 	pad xdr.Padding
 	o   origin.Origin
@@ -194,7 +199,7 @@ func (a *account) Reserve(n int) bool { return a.o == nil || a.o.TakeValues(n) }
 // Detach returns a copy of r for use after ServeRPC has returned: without arguments, and without memory of the
 // transport. Its Alloc makes memory, and its WhenReleased calls f at once.
 func (r *Request) Detach() *Request {
-	d := &Request{Procedure: r.Procedure, XID: r.XID, Cred: r.Cred, Verf: r.Verf, o: detached{r.o}, c: r.c}
+	d := &Request{Procedure: r.Procedure, Observed: r.Observed, XID: r.XID, Cred: r.Cred, Verf: r.Verf, o: detached{r.o}, c: r.c}
 	d.Cred.Body, d.Verf.Body = bytes.Clone(r.Cred.Body), bytes.Clone(r.Verf.Body)
 	return d
 }

@@ -99,6 +99,7 @@ func (e ConnEvent) Outcome() string {
 // A CallEvent is a call, at the end that makes it or at the end that executes it. Fields that are
 // known only at the end are zero in CallBegan.
 type CallEvent struct {
+	// Procedure is Call.Observed, or Request.Observed as the Handler has left it: CallBegan has not that yet.
 	Procedure
 
 	// Conn is the connection. A call that is made has none before it has been sent, and then

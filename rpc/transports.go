@@ -14,9 +14,10 @@ func StateOf(call *Call) *origin.State { return &call.state }
 // Arrived makes r the Request of a call that o has received on c, for transports. Its arguments are at
 // the offset at of msg, with the padding of an RDMA_MSGP. Memory of the Request before is used again.
 func Arrived(r *Request, c Conn, o origin.Origin, call *oncrpc.CallHeader, msg []byte, at int, pad xdr.Padding, kept bool) {
+	p := Procedure{call.Prog, call.Vers, call.Proc}
 	*r = Request{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
-		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
+		Procedure: p, Observed: p,
+		XID: call.XID, Cred: call.Cred, Verf: call.Verf,
 		Args: msg[at:], at: at, pad: pad, kept: kept, o: o, c: c, sys: r.sys,
 	}
 }

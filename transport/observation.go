@@ -52,7 +52,7 @@ func (o *observation) made(call *pendingCall, backward bool, f func() error) err
 // beginOf says that a call begins, which gets its event.
 func (o *observation) beginOf(call *pendingCall, backward bool) {
 	call.event = o.begin(rpc.CallEvent{
-		Procedure: rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, Backward: backward, Began: time.Now(),
+		Procedure: call.ObservedAs(), Backward: backward, Began: time.Now(),
 	})
 }
 

@@ -98,7 +98,7 @@ func serve(ctx context.Context, c *core, h rpc.Handler, req *rpc.Request, res *r
 			return
 		}
 		if e != nil {
-			e.Handler = time.Since(start)
+			e.Handler, e.Procedure = time.Since(start), req.Observed
 		}
 		res.Fail(oncrpc.SystemErr)
 		if len(res.Verf.Body) > oncrpc.MaxAuthBody {
@@ -111,7 +111,7 @@ func serve(ctx context.Context, c *core, h rpc.Handler, req *rpc.Request, res *r
 	}()
 	h.ServeRPC(ctx, req, res)
 	if e != nil {
-		e.Handler = time.Since(start)
+		e.Handler, e.Procedure = time.Since(start), req.Observed
 	}
 	if n := len(res.Verf.Body); n > oncrpc.MaxAuthBody {
 		panic(fmt.Sprintf("transport: a verifier of %d bytes, limit is %d", n, oncrpc.MaxAuthBody))

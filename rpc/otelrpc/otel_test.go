@@ -40,6 +40,7 @@ const (
 	relay = 2 // calls ECHO on the server itself, through a Caller of its own
 	fail  = 3
 	boom  = 4 // panics
+	carry = 5 // is observed as ECHO
 
 	flavor = 0x2f000001
 )
@@ -91,8 +92,9 @@ func newBed(t *testing.T, carrier Carrier) *bed {
 				res.Fail(oncrpc.SystemErr)
 			}
 		},
-		fail: func(_ context.Context, _ *rpc.Request, res *rpc.Response) { res.Fail(oncrpc.SystemErr) },
-		boom: func(context.Context, *rpc.Request, *rpc.Response) { panic("boom") },
+		carry: func(_ context.Context, req *rpc.Request, _ *rpc.Response) { req.Observed.Proc = echo },
+		fail:  func(_ context.Context, _ *rpc.Request, res *rpc.Response) { res.Fail(oncrpc.SystemErr) },
+		boom:  func(context.Context, *rpc.Request, *rpc.Response) { panic("boom") },
 	})}))
 	p := iwarp.New(iwarp.Config{})
 	l, err := srv.Listen(t.Context(), p, "127.0.0.1:0")
@@ -370,6 +372,26 @@ func TestSpanStatus(t *testing.T) {
 			return slices.ContainsFunc(b.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
 				return s.SpanKind() == trace.SpanKindServer && s.Name() == name && s.Status().Code == codes.Error
 			})
+		})
+	}
+}
+
+// A call that is observed as another one has the names of that.
+func TestObserved(t *testing.T) {
+	b := newBed(t, nil)
+	testutil.Must(t, b.caller.Call(t.Context(), &rpc.Call{Prog: prog, Vers: 1, Proc: carry, Observed: rpc.Procedure{Prog: prog, Vers: 1, Proc: echo}}))
+	testutil.Eventually(t, "both spans are of ECHO", func() bool {
+		spans := b.spans.Ended()
+		return len(spans) == 2 && spans[0].Name() == "TEST/ECHO" && spans[1].Name() == "TEST/ECHO"
+	})
+	for name, r := range map[string]*sdk.ManualReader{"client": b.made, "server": b.executed} {
+		testutil.Eventually(t, "the metrics of the "+name+" have a call of ECHO", func() bool {
+			for series := range points(t, r) {
+				if strings.Contains(series, ".call.duration") {
+					return strings.Contains(series, echoOf)
+				}
+			}
+			return false
 		})
 	}
 }

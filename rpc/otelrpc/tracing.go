@@ -102,11 +102,20 @@ func NewTracing(cfg Config) *Tracing {
 // begin begins a span for a procedure.
 func (t *Tracing) begin(ctx context.Context, kind trace.SpanKind, p rpc.Procedure) (context.Context, trace.Span) {
 	e := t.cfg.Table.At(t.cfg.Table.Index(p.Prog, p.Vers, p.Proc))
-	name := method(e)
-	if name == other {
-		name = string(system)
+	ctx, span := t.tracer.Start(ctx, spanName(e), trace.WithSpanKind(kind))
+	t.name(span, p, e)
+	return ctx, span
+}
+
+func spanName(e names.Entry) string {
+	if name := method(e); name != other {
+		return name
 	}
-	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(kind))
+	return string(system)
+}
+
+// name gives a span the attributes of p, which is e.
+func (t *Tracing) name(span trace.Span, p rpc.Procedure, e names.Entry) {
 	if span.IsRecording() {
 		// A procedure without a name has its number: a span may have what a metric must not.
 		list := attributes(e)
@@ -118,7 +127,6 @@ func (t *Tracing) begin(ctx context.Context, kind trace.SpanKind, p rpc.Procedur
 		}
 		span.SetAttributes(append(list, attribute.Int64("onc_rpc.program.number", int64(p.Prog)))...)
 	}
-	return ctx, span
 }
 
 // end ends a span. Of e it takes the words for how the call has ended: Status and Err have to be
@@ -150,7 +158,7 @@ type caller struct {
 
 // Call is a method of rpc.Caller.
 func (c caller) Call(ctx context.Context, call *rpc.Call) error {
-	p := rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}
+	p := call.ObservedAs()
 	ctx, span := c.t.begin(ctx, trace.SpanKindClient, p)
 	if carrier := c.t.cfg.Carrier; carrier != nil {
 		fields := make(propagation.MapCarrier)
@@ -180,6 +188,11 @@ func (t *Tracing) Handler(next rpc.Handler) rpc.Handler {
 		e := &rpc.CallEvent{Procedure: req.Procedure, Status: oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}} // if next panics
 		defer func() { end(span, e) }()
 		next.ServeRPC(ctx, req, res)
+		if p := req.Observed; p != e.Procedure {
+			as := t.cfg.Table.At(t.cfg.Table.Index(p.Prog, p.Vers, p.Proc))
+			span.SetName(spanName(as))
+			t.name(span, p, as)
+		}
 		e.Status = res.Status()
 	})
 }
