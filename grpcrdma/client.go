@@ -28,16 +28,23 @@ type ClientConn struct {
 	close func() error // or nil
 	opts  *options
 
-	methods sync.Map  // string -> *method
-	calls   sync.Pool // *rpc.Call
-	unaries sync.Pool // *unary
-	bodies  sync.Pool // *[]byte: memory for bodies of results
+	methods sync.Map     // string -> *method
+	known   atomic.Int32 // of the methods
+	calls   sync.Pool    // *rpc.Call
+	unaries sync.Pool    // *unary
+	bodies  sync.Pool    // *[]byte: memory for bodies of results
 }
 
 var _ grpc.ClientConnInterface = (*ClientConn)(nil)
 
 // A method remembers its latest results: the next ones are like them, as a rule.
-type method struct{ last atomic.Pointer[outline] }
+type method struct {
+	last     atomic.Pointer[outline]
+	observed rpc.Procedure
+}
+
+// maxMethods bounds the methods that are remembered, as a proxy has their names from others.
+const maxMethods = 4096
 
 // An outline has the sizes of results that need chunks, in bytes.
 type outline struct {
@@ -100,6 +107,7 @@ func (cc *ClientConn) call(proc uint32) *rpc.Call {
 		call = new(rpc.Call)
 	}
 	call.Prog, call.Vers, call.Proc, call.Names, call.NoResend = prog, vers, proc, names, true
+	call.Observed = rpc.Procedure{}
 	call.Args, call.ReadItems, call.WriteItems, call.MaxResults = call.Args[:0], call.ReadItems[:0], call.WriteItems[:0], shortReply
 	return call
 }
@@ -217,6 +225,7 @@ func (u *unary) make(ctx context.Context, args, reply any) error {
 	}
 	call := cc.call(proc)
 	m := cc.method(u.name)
+	call.Observed = m.observed
 	var lent *[]byte
 	req.Offered, lent = cc.offer(call, m, u.info.into)
 	call.Args = req.Append(call.Args)
@@ -331,8 +340,15 @@ func (cc *ClientConn) method(name string) *method {
 	if m, ok := cc.methods.Load(name); ok {
 		return m.(*method)
 	}
-	m, _ := cc.methods.LoadOrStore(name, new(method))
-	return m.(*method)
+	m := &method{observed: observedByName(name)}
+	if cc.known.Load() >= maxMethods {
+		return m
+	}
+	other, loaded := cc.methods.LoadOrStore(name, m)
+	if !loaded {
+		cc.known.Add(1)
+	}
+	return other.(*method)
 }
 
 // offer gives call memory for results like the latest of its method, of which own is used as far as it goes, and

@@ -44,8 +44,13 @@ var _ grpc.ServiceRegistrar = (*Server)(nil)
 type service struct {
 	impl    any
 	desc    *grpc.ServiceDesc
-	methods map[string]*grpc.MethodDesc
+	methods map[string]*unaryMethod
 	streams map[string]*grpc.StreamDesc
+}
+
+type unaryMethod struct {
+	*grpc.MethodDesc
+	observed rpc.Procedure
 }
 
 // NewServer returns a Server without services.
@@ -67,9 +72,11 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	if _, twice := s.services[desc.ServiceName]; twice {
 		panic("grpcrdma: service registered twice: " + desc.ServiceName)
 	}
-	svc := &service{impl: impl, desc: desc, methods: make(map[string]*grpc.MethodDesc), streams: make(map[string]*grpc.StreamDesc)}
+	svc := &service{impl: impl, desc: desc, methods: make(map[string]*unaryMethod), streams: make(map[string]*grpc.StreamDesc)}
+	methods := methodsOf(desc)
 	for i := range desc.Methods {
-		svc.methods[desc.Methods[i].MethodName] = &desc.Methods[i]
+		m := &desc.Methods[i]
+		svc.methods[m.MethodName] = &unaryMethod{m, procedureOf(desc.ServiceName, methods, m.MethodName)}
 	}
 	for i := range desc.Streams {
 		svc.streams[desc.Streams[i].StreamName] = &desc.Streams[i]
@@ -292,7 +299,10 @@ func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, i
 	}
 	svc, name := s.lookup(r.Method)
 	known := svc != nil && svc.methods[name] != nil
-	if !known && s.opts.unknown == nil {
+	switch {
+	case known:
+		req.Observed = svc.methods[name].observed
+	case s.opts.unknown == nil:
 		return unknownMethod(r.Method, svc)
 	}
 	ctx = st.context(ctx, req.Conn(), fromPairs(r.Header))

@@ -37,7 +37,7 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 	case svc != nil && svc.streams[name] != nil:
 		desc, impl = svc.streams[name], svc.impl
 	case svc != nil && svc.methods[name] != nil:
-		desc, impl = unaryAsStream(svc.methods[name], s), svc.impl
+		desc, impl = unaryAsStream(svc.methods[name].MethodDesc, s), svc.impl
 	case desc.Handler == nil:
 		return unknownMethod(o.Method, svc)
 	}

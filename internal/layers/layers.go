@@ -145,7 +145,7 @@ var Layers = []Layer{
 	{
 		Path: "grpcrdma", Library: true, Pure: true,
 		May:      []string{"rpc", "rpc/gen", "rpc/stream", "transport", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
-		Tests:    []string{"iwarp", "shm", "rdmacm"},
+		Tests:    []string{"iwarp", "shm", "rdmacm", "rpc/names"},
 		External: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto", "github.com/fullstorydev/grpchan", "github.com/grpc-ecosystem/go-grpc-middleware", "go.opentelemetry.io"},
 	},
 	{
