@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"math"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -277,6 +279,9 @@ func TestMetadata(t *testing.T) {
 			if !ok || from.Addr == nil {
 				t.Error("the handler does not know its peer")
 			}
+			if len(md["grpc-status"]) > 0 || len(md["big"]) == 0 && !slices.Equal(md["grpc-trace-bin"], []string{"y"}) {
+				t.Errorf("the metadata is %q", md)
+			}
 			if len(md["big"]) > 0 {
 				return nil, grpc.SetTrailer(ctx, metadata.Pairs("big", strings.Repeat("x", 100_000)))
 			}
@@ -290,7 +295,7 @@ func TestMetadata(t *testing.T) {
 		}})
 		var header metadata.MD
 		var at peer.Peer
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "Key", "a", "key", "b", "grpc-secret", "x")
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "Key", "a", "key", "b", "grpc-status", "x", "grpc-trace-bin", "y")
 		_, err := c.UnaryCall(ctx, &testgrpc.SimpleRequest{}, grpc.Header(&header), grpc.Peer(&at))
 		if status.Code(err) != codes.FailedPrecondition || status.Convert(err).Message() != "a+b" {
 			t.Errorf("got %v", err)
@@ -370,13 +375,33 @@ func TestCompressed(t *testing.T) {
 	})
 }
 
+// logged keeps what a server logs.
+type logged struct {
+	mu  sync.Mutex
+	all []byte
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, b...)
+	return len(b), nil
+}
+
+func (l *logged) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.all)
+}
+
 // TestPanics: a handler that panics is INTERNAL to its caller, and the server goes on.
 func TestPanics(t *testing.T) {
 	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		var log logged
 		c, _ := client(t, p, addr, &service{
 			unary:  func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) { panic("unary") },
 			duplex: func(testgrpc.TestService_FullDuplexCallServer) error { panic("stream") },
-		})
+		}, grpcrdma.ServerTransport(transport.ServerConfig{Config: transport.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}))
 		if _, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}); status.Code(err) != codes.Internal {
 			t.Errorf("unary: %v", err)
 		}
@@ -386,6 +411,11 @@ func TestPanics(t *testing.T) {
 		}
 		if status.Code(err) != codes.Internal {
 			t.Errorf("stream: %v", err)
+		}
+		for _, method := range []string{testgrpc.TestService_UnaryCall_FullMethodName, testgrpc.TestService_FullDuplexCall_FullMethodName} {
+			if !strings.Contains(log.text(), method) {
+				t.Errorf("the log of the server does not name %s: %s", method, log.text())
+			}
 		}
 	})
 }

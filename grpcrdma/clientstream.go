@@ -84,7 +84,7 @@ func (cs *clientStream) start(cc *ClientConn, name string) error {
 		return err
 	}
 	cs.outHeader(name, md, conn)
-	if err := cs.s.write(wire.Content{Kind: wire.KindOpen, Open: open}); err != nil {
+	if err := cs.s.write(cs.ctx, wire.Content{Kind: wire.KindOpen, Open: open}); err != nil {
 		return err
 	}
 	s, ctx := cs.s, cs.ctx
@@ -119,7 +119,7 @@ func (cs *clientStream) CloseSend() error {
 	cs.closed = true
 	cs.mu.Unlock()
 	if !again {
-		_ = cs.s.write(wire.Content{Kind: wire.KindHalfClose}) // the error is RecvMsg's to report
+		_ = cs.s.write(cs.ctx, wire.Content{Kind: wire.KindHalfClose}) // the error is RecvMsg's to report
 	}
 	return nil
 }

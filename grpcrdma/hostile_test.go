@@ -4,15 +4,21 @@ import (
 	"context"
 	"math/rand/v2"
 	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
 	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -192,5 +198,46 @@ func TestHostileFrames(t *testing.T) {
 		if more := inUse() - before; more > 16<<20 {
 			t.Errorf("%d bytes are left", more)
 		}
+	})
+}
+
+// TestHostileHeaders: the metadata of open streams is bounded for each connection.
+func TestHostileHeaders(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		srv := grpcrdma.NewServer()
+		var open atomic.Int64
+		testgrpc.RegisterTestServiceServer(srv, &service{unary: echoes, duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			open.Add(1)
+			<-s.Context().Done()
+			return nil
+		}})
+		cc := serve(t, p, addr, srv)
+		c := testgrpc.NewTestServiceClient(cc)
+		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "k", strings.Repeat("x", 60_000)))
+		defer cancel()
+		const fit = 64 << 20 / (60_000 + 1 + 32)
+		for i := range fit + 1 {
+			s, err := c.FullDuplexCall(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer runtime.KeepAlive(s)
+			if i == fit {
+				if _, err := s.Recv(); status.Code(err) != codes.ResourceExhausted {
+					t.Errorf("one stream too many: %v", err)
+				}
+			}
+		}
+		testutil.Eventually(t, "the others are open", func() bool { return open.Load() == fit })
+		cancel()
+		testutil.Eventually(t, "there is room again", func() bool {
+			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "k", strings.Repeat("x", 60_000)), 100*time.Millisecond)
+			defer cancel()
+			s, err := c.FullDuplexCall(ctx)
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return status.Code(err) == codes.DeadlineExceeded
+		})
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
@@ -61,7 +62,7 @@ func (e *endpoint) link(conn rpc.Conn, ended context.Context) *link {
 	if e.links == nil {
 		e.links = make(map[rpc.Conn]*link)
 	}
-	l := &link{end: e, conn: conn, streams: make(map[streamID]*stream)}
+	l := &link{end: e, conn: conn, peer: peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.Info().LocalAddr}, streams: make(map[streamID]*stream)}
 	l.out.link = l
 	l.out.room = make(chan struct{})
 	e.links[conn] = l
@@ -121,18 +122,23 @@ type streamID struct {
 type link struct {
 	end  *endpoint
 	conn rpc.Conn
+	peer peer.Peer
 	out  outbox
 
 	mu      sync.Mutex
 	last    uint64 // id that this end has given
 	streams map[streamID]*stream
 	opened  int                           // streams of the other end
+	headers int                           // bytes of their metadata
 	unary   map[uint64]context.CancelFunc // calls that are executed, by id
 	early   []uint64                      // calls that have been canceled before they were executed
 	parked  []parked                      // oldest first
 	failed  error                         // the end of the connection
 	unread  atomic.Int64                  // bytes of messages that wait to be read
 }
+
+// maxHeaders bounds the metadata of the streams that the other end of a connection has open, in bytes.
+const maxHeaders = 64 << 20
 
 func (l *link) idle() bool {
 	l.mu.Lock()
@@ -185,6 +191,10 @@ func (l *link) add(s *stream) error {
 	case !s.id.own && l.opened == l.end.cfg.streams:
 		return status.Errorf(codes.ResourceExhausted, "grpcrdma: the connection has %d streams open already", l.opened)
 	}
+	if l.headers+s.header > maxHeaders {
+		return status.Errorf(codes.ResourceExhausted, "grpcrdma: the metadata of the connection's streams has more than %d bytes", maxHeaders)
+	}
+	l.headers += s.header
 	if !s.id.own {
 		l.opened++
 	}
@@ -200,6 +210,7 @@ func (l *link) remove(s *stream) {
 		return
 	}
 	delete(l.streams, s.id)
+	l.headers -= s.header
 	if !s.id.own {
 		l.opened--
 	}
@@ -280,6 +291,7 @@ func (l *link) take(ctx context.Context, f *wire.Frame, items [][]byte, due []*s
 func (l *link) opens(ctx context.Context, id streamID, o *wire.Open) {
 	s := newStream(l, id)
 	s.nextIn = 1
+	s.header = sizeOf(o.Header)
 	err := checkPairs(o.Header)
 	if err == nil {
 		err = l.add(s)
@@ -348,7 +360,7 @@ type parked struct {
 }
 
 // maxParked bounds the parked results of a connection, in bytes, beside the latest ones.
-const maxParked = 64 << 20
+const maxParked = 256 << 20
 
 // park keeps results until the other end fetches them, or later ones need the room.
 func (l *link) park(p parked) {

@@ -17,7 +17,7 @@ const pairOverhead = 32
 func pairs(b wire.Metadata, md metadata.MD) (wire.Metadata, error) {
 	for k, values := range md {
 		k = strings.ToLower(k)
-		if strings.HasPrefix(k, ":") || strings.HasPrefix(k, "grpc-") || !validKey(k) {
+		if reserved(k) || !validKey(k) {
 			continue
 		}
 		for _, v := range values {
@@ -27,12 +27,26 @@ func pairs(b wire.Metadata, md metadata.MD) (wire.Metadata, error) {
 	return b, checkPairs(b)
 }
 
+// reserved reports whether gRPC keeps a key for itself, as grpc-go does: others that begin with grpc- are metadata.
+func reserved(k string) bool {
+	switch k {
+	case "content-type", "user-agent", "te", "grpc-message-type", "grpc-encoding", "grpc-message", "grpc-status", "grpc-timeout":
+		return true
+	}
+	return strings.HasPrefix(k, ":")
+}
+
+// sizeOf is the length of metadata, in bytes.
+func sizeOf(b wire.Metadata) (n int) {
+	for i := range b {
+		n += len(b[i].Key) + len(b[i].Value) + pairOverhead
+	}
+	return n
+}
+
 // checkPairs refuses metadata that is too long. The error is a status.
 func checkPairs(b wire.Metadata) error {
-	size := 0
-	for i := range b {
-		size += len(b[i].Key) + len(b[i].Value) + pairOverhead
-	}
+	size := sizeOf(b)
 	if size > wire.MaxMetadata || len(b) > wire.MaxPairs {
 		return status.Errorf(codes.ResourceExhausted, "metadata of %d bytes in %d pairs, the limits are %d and %d", size, len(b), wire.MaxMetadata, wire.MaxPairs)
 	}

@@ -277,7 +277,7 @@ func (s *Server) serveUnary(e *endpoint, ctx context.Context, req *rpc.Request, 
 
 	st := &serverCall{method: r.Method}
 	var out packed
-	err := s.unary(ctx, req, &r, &in, st, &out)
+	err := s.unary(ctx, l, req, &r, &in, st, &out)
 	st.reply(l, req, res, &r, &out, err)
 }
 
@@ -290,7 +290,7 @@ func withTimeout(ctx context.Context, left uint64) (context.Context, context.Can
 }
 
 // unary has the handler of a call execute it.
-func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, in *packed, st *serverCall, out *packed) (err error) {
+func (s *Server) unary(ctx context.Context, l *link, req *rpc.Request, r *wire.Request, in *packed, st *serverCall, out *packed) (err error) {
 	if s == nil || s.running.stopped() {
 		return s.unavailable(r.Method)
 	}
@@ -305,7 +305,7 @@ func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, i
 	case s.opts.unknown == nil:
 		return unknownMethod(r.Method, svc)
 	}
-	ctx = st.context(ctx, req.Conn(), fromPairs(r.Header))
+	ctx = st.context(ctx, l, fromPairs(r.Header))
 	if s.opts.stats != nil {
 		ctx = st.begin(ctx, s.opts.stats, req.Conn(), false, false)
 		defer func() { st.end(err) }()
@@ -324,7 +324,7 @@ func (s *Server) unary(ctx context.Context, req *rpc.Request, r *wire.Request, i
 	if !known {
 		return s.unaryUnknown(ctx, st, &code, decode, out)
 	}
-	defer recovered(&err)
+	defer s.recovered(r.Method, &err)
 	v, err := svc.methods[name].Handler(svc.impl, ctx, decode, chainUnary(s.opts.unaryServer))
 	if err != nil {
 		return err
@@ -357,10 +357,14 @@ func unknownMethod(method string, svc *service) error {
 }
 
 // recovered makes an error of a panic, as the transport does for handlers of its own.
-func recovered(err *error) {
+func (s *Server) recovered(method string, err *error) {
 	if v := recover(); v != nil {
 		*err = status.Errorf(codes.Internal, "grpcrdma: the handler panicked: %v", v)
-		slog.Error("grpcrdma: a handler panicked", "panic", v, "stack", string(debug.Stack()))
+		log := slog.Default()
+		if cfg := s.opts.serving; cfg != nil && cfg.Logger != nil {
+			log = cfg.Logger
+		}
+		log.Error("grpcrdma: a handler panicked", "method", method, "panic", v, "stack", string(debug.Stack()))
 	}
 }
 
@@ -477,6 +481,6 @@ func (e *endpoint) serveFetch(ctx context.Context, req *rpc.Request, res *rpc.Re
 	if ok && fits(&p.packed, t.Offered) && addResults(res, &p.reply, &p.packed, mostReply) {
 		return
 	}
-	w := wire.Reply{Status: toWire(status.New(codes.Internal, "grpcrdma: there are no such results, or they do not fit"))}
+	w := wire.Reply{Status: toWire(status.New(codes.ResourceExhausted, "grpcrdma: the results had to make room for later ones, or do not fit"))}
 	addResults(res, &w, &packed{}, shortReply)
 }

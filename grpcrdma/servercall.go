@@ -31,11 +31,12 @@ var _ grpc.ServerTransportStream = (*serverCall)(nil)
 var errHeaderSent = errors.New("grpcrdma: the header has been sent")
 
 // context returns a handler's context.
-func (c *serverCall) context(ctx context.Context, conn rpc.Conn, md metadata.MD) context.Context {
+func (c *serverCall) context(ctx context.Context, l *link, md metadata.MD) context.Context {
 	ctx = grpc.NewContextWithServerTransportStream(ctx, c)
 	ctx = metadata.NewIncomingContext(ctx, md)
 	c.in = md
-	return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.Info().LocalAddr})
+	p := l.peer // the handler may change it
+	return peer.NewContext(ctx, &p)
 }
 
 // Method implements grpc.ServerTransportStream.

@@ -62,7 +62,7 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 		call := &serverCall{method: o.Method}
 		ss := &serverStream{s: st, srv: s, call: call, code: code}
 		call.sendHeader = ss.writeHeader
-		ss.ctx = call.context(ctx, conn, header)
+		ss.ctx = call.context(ctx, st.link, header)
 		if s.opts.stats != nil {
 			ss.ctx = call.begin(ss.ctx, s.opts.stats, conn, desc.ClientStreams, desc.ServerStreams)
 		}
@@ -75,7 +75,7 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 
 // runStream calls the handler.
 func (s *Server) runStream(ss grpc.ServerStream, method string, desc *grpc.StreamDesc, impl any) (err error) {
-	defer recovered(&err)
+	defer s.recovered(method, &err)
 	handler := desc.Handler
 	info := &grpc.StreamServerInfo{FullMethod: method, IsClientStream: desc.ClientStreams, IsServerStream: desc.ServerStreams}
 	for i := len(s.opts.streamServer) - 1; i >= 0; i-- {
@@ -114,6 +114,7 @@ func (ss *serverStream) finish(err error) {
 		end.Status = toWire(statusOf(tooLong))
 	}
 	s := ss.s
+	_ = s.room(context.Background()) // if the connection ends, so does the stream
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over {
@@ -132,7 +133,7 @@ func (ss *serverStream) writeHeader(md metadata.MD) error {
 	if err != nil {
 		return err
 	}
-	return ss.s.write(wire.Content{Kind: wire.KindHeader, Header: list})
+	return ss.s.write(ss.ctx, wire.Content{Kind: wire.KindHeader, Header: list})
 }
 
 // SetHeader implements grpc.ServerStream.

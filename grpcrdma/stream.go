@@ -24,6 +24,8 @@ type stream struct {
 	link *link
 	id   streamID
 
+	header int // bytes of the metadata that the other end has opened it with
+
 	sending sync.Mutex // held by SendMsg, one at a time
 	scratch []byte     // for the body of a message that is sent
 
@@ -435,8 +437,21 @@ func (s *stream) push(c wire.Content) (batch uint64) {
 	return s.link.out.push(&f, s.inline)
 }
 
-// write queues a frame, unless the stream has ended.
-func (s *stream) write(c wire.Content) error {
+// room waits until frames of any length may be queued, as a call holds all that gather. The error is a status.
+func (s *stream) room(ctx context.Context) error {
+	for full := s.link.out.full(); full != nil; full = s.link.out.full() {
+		if err := s.waitFor(ctx, full); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write queues a frame once there is room, unless the stream has ended.
+func (s *stream) write(ctx context.Context, c wire.Content) error {
+	if err := s.room(ctx); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
