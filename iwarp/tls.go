@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/llp"
 )
 
@@ -22,6 +23,7 @@ import (
 type secured struct {
 	llp.Stream // of the socket
 	conn       *tls.Conn
+	state      tls.ConnectionState // since the handshake
 	records    *records
 	owed       int    // bytes that are in records, some of which are not in the socket
 	plain      []byte // short elements together
@@ -80,13 +82,18 @@ var errNoProto = errors.New("the peer's TLS is not for iWARP")
 
 // handshake does the handshake of TLS. It waits, within the deadline of the socket.
 func (s *secured) handshake() error {
-	err := s.conn.Handshake()
-	if err == nil && s.conn.ConnectionState().NegotiatedProtocol == "" {
-		// Crypto/tls accepts a peer that names no protocol at all.
-		err = errNoProto
+	if err := s.conn.Handshake(); err != nil {
+		return err
 	}
-	return err
+	s.state = s.conn.ConnectionState()
+	if s.state.NegotiatedProtocol == "" {
+		// Crypto/tls accepts a peer that names no protocol at all.
+		return errNoProto
+	}
+	return nil
 }
+
+var _ fabric.Encrypted = (*Conn)(nil)
 
 // TLS implements fabric.Encrypted: it is nil without Config.TLS, and before the connection is established.
 func (c *Conn) TLS() *tls.ConnectionState {
@@ -94,8 +101,7 @@ func (c *Conn) TLS() *tls.ConnectionState {
 	if l == nil || l.sock.secured == nil {
 		return nil
 	}
-	state := l.sock.secured.conn.ConnectionState()
-	return &state
+	return &l.sock.secured.state
 }
 
 // Readv implements llp.Stream.

@@ -52,6 +52,10 @@ type Conn interface {
 	// of the data path for a moment: it is for people and monitors.
 	Stats() ConnStats
 
+	// Peer returns what is known of the other end, whatever it calls: its address, TLS, certificate and
+	// process. Principal and Sys are those of calls: see [Request.Peer].
+	Peer() Peer
+
 	// RemoteAddr returns the address of the other end.
 	RemoteAddr() net.Addr
 

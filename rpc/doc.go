@@ -10,5 +10,5 @@
 //   - An [Observer] sees connections and calls begin and end.
 //   - Errors have types, with what is known as their fields.
 //
-// Arrived, Answering and StateOf are for transports.
+// Arrived, Answering, PeerOf and StateOf are for transports.
 package rpc

@@ -127,8 +127,9 @@ type Request struct {
 	limited bool
 	memory  int // for decoded arguments, if that is limited: see LimitMemory
 
-	sys     *oncrpc.AuthSys // memory for that of the call; it stays for later calls
-	sysRead sysState
+	sys       *oncrpc.AuthSys // memory for that of the call; it stays for later calls
+	sysRead   sysState
+	principal *Principal
 }
 
 // A sysState is the state of a call's AUTH_SYS credential.
@@ -199,7 +200,9 @@ func (a *account) Reserve(n int) bool { return a.o == nil || a.o.TakeValues(n) }
 // Detach returns a copy of r for use after ServeRPC has returned: without arguments, and without memory of the
 // transport. Its Alloc makes memory, and its WhenReleased calls f at once.
 func (r *Request) Detach() *Request {
-	d := &Request{Procedure: r.Procedure, Observed: r.Observed, XID: r.XID, Cred: r.Cred, Verf: r.Verf, o: detached{r.o}, c: r.c}
+	d := &Request{
+		Procedure: r.Procedure, Observed: r.Observed, XID: r.XID, Cred: r.Cred, Verf: r.Verf, o: detached{r.o}, c: r.c, principal: r.principal,
+	}
 	d.Cred.Body, d.Verf.Body = bytes.Clone(r.Cred.Body), bytes.Clone(r.Verf.Body)
 	return d
 }

@@ -1,6 +1,10 @@
 package rpc
 
 import (
+	"crypto/tls"
+	"net"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/origin"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -20,6 +24,21 @@ func Arrived(r *Request, c Conn, o origin.Origin, call *oncrpc.CallHeader, msg [
 		XID: call.XID, Cred: call.Cred, Verf: call.Verf,
 		Args: msg[at:], at: at, pad: pad, kept: kept, o: o, c: c, sys: r.sys,
 	}
+}
+
+// PeerOf returns the Peer at the other end of a connection, for transports: its address, and the state of
+// TLS or nil.
+func PeerOf(addr net.Addr, state *tls.ConnectionState) *Peer {
+	p := &Peer{Addr: addr, TLS: state}
+	if state != nil && len(state.VerifiedChains) > 0 {
+		p.Certificate = CertificateNames(state.VerifiedChains[0][0])
+	}
+	if a, ok := addr.(fabric.ProcessAddr); ok {
+		if process, ok := a.Process(); ok {
+			p.Process = &process
+		}
+	}
+	return p
 }
 
 // OriginOf returns what Arrived was given, for transports.

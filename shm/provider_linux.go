@@ -72,7 +72,7 @@ func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAtt
 	if err != nil {
 		return nil, err
 	}
-	return p.engine.NewConn(&setup{cfg: &p.cfg, target: addr}, attr, nil, Addr{Name: addr}, nil), nil
+	return p.engine.NewConn(&setup{cfg: &p.cfg, target: addr}, attr, nil, Addr{Name: addr, UID: noID, GID: noID}, nil), nil
 }
 
 // A listener hears the request of each program that connects on a separate goroutine, so that a slow one

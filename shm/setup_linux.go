@@ -266,9 +266,9 @@ func (s *setup) failed(what string, err error) error {
 // Addrs implements llp.Setup.
 func (s *setup) Addrs() (local, remote net.Addr) {
 	if s.conn == nil {
-		return nil, Addr{Name: s.target}
+		return nil, Addr{Name: s.target, UID: noID, GID: noID}
 	}
-	to := Addr{Name: s.conn.RemoteAddr().String()}
+	to := Addr{Name: s.conn.RemoteAddr().String(), UID: noID, GID: noID}
 	if rc, err := s.conn.SyscallConn(); err == nil {
 		rc.Control(func(fd uintptr) {
 			if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {

@@ -119,12 +119,19 @@ type OpenObjects struct {
 type Addr struct {
 	Name string // the address that it listens at, if it does
 	PID  int    // 0: of no process in the PID namespace of this one
-	UID  uint32
+	UID  uint32 // 4294967295, which no user has: the system does not say; and so for GID
 	GID  uint32
 }
 
 // Network implements net.Addr: it is "unix".
 func (a Addr) Network() string { return "unix" }
+
+// Process implements fabric.ProcessAddr.
+func (a Addr) Process() (p fabric.Process, ok bool) {
+	return fabric.Process{PID: a.PID, UID: a.UID, GID: a.GID}, a.UID != noID
+}
+
+const noID = 1<<32 - 1
 
 // String implements net.Addr: it is the name, or else the process.
 func (a Addr) String() string {

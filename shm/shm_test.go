@@ -16,6 +16,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // TestAddresses: where one can listen, and what the errors say.
@@ -161,6 +162,19 @@ func TestPeer(t *testing.T) {
 	if got := c.RemoteAddr(); got != want {
 		t.Errorf("the server is %+v, want %+v", got, want)
 	}
+	peer := rpc.PeerOf(c.RemoteAddr(), nil)
+	if peer.Process == nil || *peer.Process != (fabric.Process{PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}) {
+		t.Errorf("the server's process is %+v", peer.Process)
+	}
+	// Before there is a connection the kernel vouches for no process, root's in particular.
+	before, err := p.Resolve(t.Context(), "/nowhere", fabric.ConnAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if peer := rpc.PeerOf(before.RemoteAddr(), nil); peer.Process != nil {
+		t.Errorf("an address without a connection is process %+v", peer.Process)
+	}
+	before.Close()
 	c.Close()
 	<-e.ends
 }

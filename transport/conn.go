@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -281,6 +282,13 @@ func (l *leader) finish(reason error) {
 
 func (c *conn) local() net.Addr  { return c.fc.LocalAddr() }
 func (c *conn) remote() net.Addr { return c.fc.RemoteAddr() }
+
+func (c *conn) encryption() *tls.ConnectionState {
+	if e, ok := c.fc.(fabric.Encrypted); ok {
+		return e.TLS()
+	}
+	return nil
+}
 
 // drainFor has a server's connection end when its calls are answered, or with ctx.
 func (c *conn) drainFor(ctx context.Context) {

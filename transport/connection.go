@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/netip"
 	"sync"
@@ -50,7 +51,8 @@ type connection interface {
 	addr() string // the peer's, for messages
 	connStats() rpc.ConnStats
 	newWaiter() rpc.Waiter
-	seen() *Conn // the connection as its users see it
+	encryption() *tls.ConnectionState // nil without TLS
+	seen() *Conn                      // the connection as its users see it
 
 	// activity returns a number that changes when the peer shows that it is well: while calls
 	// of this end are under way by answering one, and otherwise by any message.
@@ -78,9 +80,10 @@ type load struct {
 // A Conn is an [rpc.Conn] as this package makes it. A connection has one Conn: pointers to it can be
 // compared, and be keys of a map.
 type Conn struct {
-	c    connection
-	cfg  *config
-	peer atomic.Pointer[netip.AddrPort]
+	c     connection
+	cfg   *config
+	peer  atomic.Pointer[netip.AddrPort]
+	known atomic.Pointer[rpc.Peer]
 
 	life   connLife
 	server bool // the other end has opened it
@@ -160,6 +163,17 @@ func (cn *Conn) RemoteAddrPort() netip.AddrPort {
 // an IP address.
 func (cn *Conn) Host() netip.Prefix {
 	return hosts.Prefix(cn.RemoteAddrPort().Addr(), cn.cfg.HostBits)
+}
+
+// Peer returns what is known of the other end: see [rpc.Conn].
+func (cn *Conn) Peer() rpc.Peer {
+	state := cn.c.encryption()
+	p := cn.known.Load()
+	if p == nil || p.TLS != state { // a server's connection may have been asked before it had TLS
+		p = rpc.PeerOf(cn.RemoteAddr(), state)
+		cn.known.Store(p)
+	}
+	return *p
 }
 
 // RemoteAddr is the address of the other end.

@@ -2,10 +2,13 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -31,6 +34,8 @@ type tcpConn struct {
 	nc net.Conn
 	r  *records.Reader
 	w  *records.Writer
+
+	secured atomic.Pointer[tls.ConnectionState] // nil without TLS
 
 	state lockorder.Value[tcpState]
 	spare []byte  // the reader's: for the next long reply
@@ -111,7 +116,11 @@ func (c *tcpConn) unwritable(err error) {
 
 // serve reads the connection until it ends. It is the life of a connection.
 func (c *tcpConn) serve() {
-	err := c.readError(c.read())
+	err := c.secure()
+	if err == nil {
+		err = c.read()
+	}
+	err = c.readError(err)
 	c.noteBroken(err)
 	c.finish(err)
 }
@@ -121,6 +130,29 @@ func (c *tcpConn) noteBroken(err error) {
 	if errors.As(err, new(*rpc.PeerError)) {
 		c.public.refused(0, err)
 	}
+}
+
+// A tlsConn is a connection with TLS: a *tls.Conn, or one around it.
+type tlsConn interface {
+	net.Conn
+	HandshakeContext(ctx context.Context) error
+	ConnectionState() tls.ConnectionState
+}
+
+// secure finishes the handshake of a connection that has come with TLS.
+func (c *tcpConn) secure() error {
+	t, ok := c.nc.(tlsConn)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.SetupTimeout)
+	defer cancel()
+	if err := t.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("TLS handshake: %w", err)
+	}
+	state := t.ConnectionState()
+	c.secured.Store(&state)
+	return nil
 }
 
 // read reads records until the stream ends. Replies that were put off while there was more to read
@@ -283,6 +315,10 @@ func (c *tcpConn) shutdown(ctx context.Context) error {
 
 func (c *tcpConn) local() net.Addr  { return c.nc.LocalAddr() }
 func (c *tcpConn) remote() net.Addr { return c.nc.RemoteAddr() }
+
+func (c *tcpConn) encryption() *tls.ConnectionState {
+	return c.secured.Load()
+}
 
 func (c *tcpConn) info() rpc.ConnInfo {
 	st := c.state.Lock()

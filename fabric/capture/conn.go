@@ -2,6 +2,7 @@ package capture
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"sync"
 	"time"
@@ -377,6 +378,14 @@ func (c *conn) done(wc *fabric.WC, at int64) {
 		c.reads = c.reads[:k]
 		return
 	}
+}
+
+// TLS implements fabric.Encrypted.
+func (c *conn) TLS() *tls.ConnectionState {
+	if e, ok := c.Conn.(fabric.Encrypted); ok {
+		return e.TLS()
+	}
+	return nil
 }
 
 // Counters implements fabric.Counting: the figures of the adapter, if it has some.

@@ -67,6 +67,11 @@ type Export struct {
 	// list that is empty but not nil allows none. An unknown address is in no network.
 	Allow []netip.Prefix
 
+	// Auth decides further which calls may use the export, by what the caller has proved, for
+	// instance: see middleware.Allow, which makes such functions, and rpc.Request.Peer. A call that is
+	// refused gets the same answer as one from a network that is not in Allow. Nil: every call may.
+	Auth func(req *rpc.Request) oncrpc.AuthStat
+
 	verf *atomic.Uint64 // the server's part of the write verifier; SetExports keeps that of an ID
 }
 
@@ -97,7 +102,12 @@ func (e *Export) settle() error {
 	return nil
 }
 
-// allows reports whether a client may use the export.
+// permits reports whether a request of a client may use the export.
+func (e *Export) permits(req *rpc.Request, host netip.Addr) bool {
+	return e.allows(host) && (e.Auth == nil || e.Auth(req) == oncrpc.AuthOK)
+}
+
+// allows reports whether a client may use the export, if its requests may.
 func (e *Export) allows(host netip.Addr) bool {
 	if e.Allow == nil {
 		return true
@@ -120,7 +130,7 @@ func (e *Export) Caller(req *rpc.Request) (who *Caller, ok bool) {
 	}
 	settled := Export{Squash: e.Squash, AnonUID: cmp.Or(e.AnonUID, Nobody), AnonGID: cmp.Or(e.AnonGID, Nobody)}
 	settled.squash(who, &cred, req.Cred.Flavor)
-	return who, e.allows(who.Host)
+	return who, e.permits(req, who.Host)
 }
 
 // claim copies the user that a request claims to be from into cred, if it claims one. ok is false if the credential

@@ -12,6 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // isIdle reports whether idle has been closed.
@@ -74,6 +75,26 @@ func TestSetExports(t *testing.T) {
 	want("a handle of an export that is back", inB, nfs.StatusOK)
 	want("a handle of an export that has gone", inA, nfs.StatusStale)
 	testutil.Eventually(t, "every node is released", func() bool { return a.uses.Load()+b.uses.Load() == 0 })
+}
+
+// An export is for the callers that its Auth accepts.
+func TestExportAuth(t *testing.T) {
+	f := newPlain()
+	refuse := false
+	c := newSite(t, &Config{Exports: []Export{{Name: "/a", FS: f, Auth: func(req *rpc.Request) oncrpc.AuthStat {
+		if refuse || req.Peer().Addr == nil {
+			return oncrpc.AuthTooWeak
+		}
+		return oncrpc.AuthOK
+	}}}})
+	fh := c.lookup(c.mnt("/a").Handle, "top")
+	if got := c.status(nfs.ProcGetAttr, &fh); got != nfs.StatusOK {
+		t.Error(got)
+	}
+	refuse = true
+	if got, mnt := c.status(nfs.ProcGetAttr, &fh), c.mnt("/a"); got != nfs.StatusStale || mnt.Status != nfs.MountAcces {
+		t.Errorf("GETATTR %v, MNT %v", got, mnt.Status)
+	}
 }
 
 // Exports are not idle as long as a call is in one of them, however often they are replaced.

@@ -120,7 +120,7 @@ func (c *call) root(dir string) (nfs.FileHandle, nfs.Status) {
 	switch {
 	case strings.ContainsRune(dir, 0):
 		return nfs.FileHandle{}, nfs.StatusInval
-	case e == nil || !e.allows(c.who.Host):
+	case e == nil || !e.permits(c.req, c.who.Host):
 		return nfs.FileHandle{}, nfs.StatusAcces
 	}
 	c.export = e

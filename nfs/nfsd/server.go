@@ -310,7 +310,7 @@ func (c *call) node(fh *nfs.FileHandle) (Node, nfs.Status) {
 	switch {
 	case e == nil:
 		return nil, nfs.StatusStale // it is not exported any more
-	case !e.allows(c.who.Host):
+	case !e.permits(c.req, c.who.Host):
 		return nil, nfs.StatusStale // it never was, to this client: it need not know more
 	case c.export == nil:
 		c.export = e

@@ -34,6 +34,13 @@ type Access struct {
 	// RPCSEC_GSS.
 	UIDs, GIDs []uint32
 
+	// Principals, Certificates and Processes are callers that have been proved: by the Name of a
+	// Principal, such as "alice@EXAMPLE.COM"; by one of the names of a certificate, as
+	// rpc.CertificateNames has them, such as "DNS:client.example.org"; and by the user of a process of
+	// this machine. See rpc.Peer.
+	Principals, Certificates []string
+	Processes                []uint32
+
 	// Null checks calls of procedure 0, too. Otherwise everyone may make them: they do nothing, and
 	// clients use them, with AUTH_NONE, to see whether a server is alive.
 	Null bool
@@ -59,6 +66,7 @@ func Allow(a Access) func(*rpc.Request) oncrpc.AuthStat {
 	c := &checker{
 		from: newPrefixSet(a.From), reserved: a.ReservedPorts,
 		flavors: slices.Clone(a.Flavors), uids: newSet(a.UIDs), gids: newSet(a.GIDs),
+		principals: newSet(a.Principals), certificates: newSet(a.Certificates), processes: newSet(a.Processes),
 	}
 	refused := newRefusals(a.Logger)
 	return func(req *rpc.Request) oncrpc.AuthStat {
@@ -78,7 +86,10 @@ type checker struct {
 	from       *prefixSet
 	reserved   bool
 	flavors    []oncrpc.Flavor
-	uids, gids set
+	uids, gids set[uint32]
+
+	principals, certificates set[string]
+	processes                set[uint32]
 }
 
 // A rule is what has refused a call.
@@ -90,11 +101,14 @@ const (
 	ruleFlavors
 	ruleBody
 	ruleUsers
+	rulePrincipals
+	ruleCertificates
+	ruleProcesses
 )
 
 // String is the name of the field.
 func (r rule) String() string {
-	return [...]string{"From", "ReservedPorts", "Flavors", "malformed AUTH_SYS", "UIDs, GIDs"}[r]
+	return [...]string{"From", "ReservedPorts", "Flavors", "malformed AUTH_SYS", "UIDs, GIDs", "Principals", "Certificates", "Processes"}[r]
 }
 
 // check reports whether a call is permitted, and which rule has refused it otherwise.
@@ -106,6 +120,17 @@ func (c *checker) check(req *rpc.Request) (oncrpc.AuthStat, rule) {
 		}
 		if c.reserved && (peer.Port() == 0 || peer.Port() > highestReserved) {
 			return oncrpc.AuthTooWeak, rulePorts
+		}
+	}
+	if c.principals != nil || c.certificates != nil || c.processes != nil {
+		peer := req.Peer()
+		switch {
+		case c.principals != nil && (peer.Principal == nil || !c.principals.has(peer.Principal.Name)):
+			return oncrpc.AuthTooWeak, rulePrincipals
+		case c.certificates != nil && !slices.ContainsFunc(peer.Certificate, c.certificates.has):
+			return oncrpc.AuthTooWeak, ruleCertificates
+		case c.processes != nil && (peer.Process == nil || !c.processes.has(peer.Process.UID)):
+			return oncrpc.AuthTooWeak, ruleProcesses
 		}
 	}
 	users := c.uids != nil || c.gids != nil
@@ -142,12 +167,12 @@ type refusals struct {
 	gate *rate.Gate
 
 	mu    sync.Mutex
-	hosts map[netip.Prefix]uint8 // 1 << rule
+	hosts map[netip.Prefix]uint16 // 1 << rule
 }
 
 func newRefusals(log *slog.Logger) *refusals {
 	r, _ := rate.New(refusedRecords, 0)
-	return &refusals{log: log, gate: rate.NewGate(r), hosts: make(map[netip.Prefix]uint8)}
+	return &refusals{log: log, gate: rate.NewGate(r), hosts: make(map[netip.Prefix]uint16)}
 }
 
 // note writes the record of a refused call, unless its host has had one.
@@ -164,14 +189,11 @@ func (f *refusals) note(req *rpc.Request, stat oncrpc.AuthStat, r rule) {
 	if !ok {
 		return
 	}
-	attrs := append(make([]slog.Attr, 0, 8),
+	attrs := append(make([]slog.Attr, 0, 16),
 		slog.String("rule", r.String()), slog.String("peer", req.Conn().RemoteAddrPort().String()),
 		slog.String("status", stat.String()), slog.String("flavor", req.Cred.Flavor.String()),
 	)
-	if sys, ok := req.AuthSys(); ok {
-		attrs = append(attrs, slog.Uint64("uid", uint64(sys.UID)), slog.Uint64("gid", uint64(sys.GID)))
-	}
-	attrs = append(attrs, slog.String("proc", oncrpc.Program{Number: req.Prog, Vers: req.Vers}.CallName(req.Proc)))
+	attrs = append(callerAttrs(attrs, req), slog.String("proc", oncrpc.Program{Number: req.Prog, Vers: req.Vers}.CallName(req.Proc)))
 	if omitted > 0 {
 		attrs = append(attrs, slog.Int("omitted", omitted))
 	}
@@ -212,22 +234,22 @@ func Require(check func(*rpc.Request) oncrpc.AuthStat) rpc.Middleware {
 	}
 }
 
-// A set is a set of ids; nil has none.
-type set map[uint32]struct{}
+// A set is a set of ids or names; nil has none.
+type set[T comparable] map[T]struct{}
 
 // newSet returns nil for a nil list.
-func newSet(list []uint32) set {
+func newSet[T comparable](list []T) set[T] {
 	if list == nil {
 		return nil
 	}
-	s := make(set, len(list))
+	s := make(set[T], len(list))
 	for _, id := range list {
 		s[id] = struct{}{}
 	}
 	return s
 }
 
-func (s set) has(id uint32) bool {
+func (s set[T]) has(id T) bool {
 	_, ok := s[id]
 	return ok
 }

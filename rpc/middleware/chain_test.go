@@ -13,6 +13,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -28,9 +29,16 @@ func TestChainAllocs(t *testing.T) {
 	p := program(func(_ context.Context, _ *rpc.Request, res *rpc.Response) {
 		res.Results = append(res.Results, 1, 2, 3, 4)
 	})
-	p.Auth, p.Inline = check, rpc.Every
+	p.Inline = rpc.Every
+	alice := &rpc.Principal{Mechanism: "krb5", Name: "alice@EXAMPLE.ORG", Service: rpc.ServiceNone}
+	p.Auth = func(req *rpc.Request) oncrpc.AuthStat {
+		req.SetPrincipal(alice)
+		return check(req)
+	}
+	proved := newLimiter(t, Limits{By: ByProof, InFlight: 4})
+	members := Allow(Access{Principals: []string{"alice@EXAMPLE.ORG"}})
 	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []rpc.Middleware{
-		Log(LogConfig{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Level: slog.LevelDebug}), Require(check), l.Wrap,
+		Log(LogConfig{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Level: slog.LevelDebug}), Require(check), l.Wrap, Require(members), proved.Wrap,
 	}}}
 	s, err := transport.NewServer(cfg)
 	if err == nil {

@@ -8,12 +8,13 @@
 // as well, and logs the first refused call of each host with the rule. [Require] calls such a function
 // in the chain of wrappers instead, inside a [Log] that is to see refused callers. AUTH_SYS is a claim
 // of the client: it keeps honest clients apart, and does not stop an attacker, who can choose what is
-// sent. Addresses can be trusted as far as the network can.
+// sent. Addresses can be trusted as far as the network can. Principals, names of certificates and users of
+// processes have been proved: see [rpc.Peer].
 //
 // # Limits
 //
-// A [Limiter] bounds the calls in flight and the rate of each caller: a connection, a host, or a user
-// of a host. RPC has no status for "busy". A call beyond its limit waits, up to Limits.Wait.
+// A [Limiter] bounds the calls in flight and the rate of each caller: a connection, a host, a user
+// of a host, or the identity that it has proved. RPC has no status for "busy". A call beyond its limit waits, up to Limits.Wait.
 // Meanwhile it holds one of its connection's credits, which slows the client down, and as much memory
 // as any other call. Then it is answered with SYSTEM_ERR, or by Limits.Refuse, where the program has
 // a status for it.

@@ -26,6 +26,10 @@ const (
 	// ByUser: a user of AUTH_SYS at a host. Calls with other credentials are
 	// together one user of their host.
 	ByUser
+	// ByProof: the identity that the caller has proved, wherever it calls from: the principal, else the first
+	// name of the certificate, else the user of the process. Callers that prove nothing are together
+	// one caller of their host.
+	ByProof
 )
 
 // String names it, as "host".
@@ -37,6 +41,8 @@ func (b By) String() string {
 		return "connection"
 	case ByUser:
 		return "user"
+	case ByProof:
+		return "proof"
 	}
 	return fmt.Sprintf("By(%d)", uint8(b))
 }
@@ -102,15 +108,20 @@ type callerID struct {
 	host netip.Prefix
 	conn netip.AddrPort // ByConn
 	kind callerKind
-	uid  uint32 // of a user
+	uid  uint32 // of a user or process
+	name string // of a principal or certificate
+	by   string // the mechanism of the principal
 }
 
 type callerKind uint8
 
 const (
-	kindKnown callerKind = iota
-	kindUser             // of AUTH_SYS
-	kindRest             // callers of a host without a place of their own
+	kindKnown     callerKind = iota
+	kindUser                 // of AUTH_SYS
+	kindRest                 // callers of a host without a place of their own
+	kindPrincipal            // this and those after it have been proved, and have no host
+	kindCertificate
+	kindProcess
 )
 
 // A caller has calls, or has had some. Guarded by Limiter.mu.
@@ -164,7 +175,7 @@ type turn struct {
 
 // NewLimiter returns a Limiter. The error says which limit is invalid.
 func NewLimiter(limits Limits) (*Limiter, error) {
-	if limits.By > ByUser || limits.InFlight < 0 || limits.Wait < 0 || limits.Callers < 0 {
+	if limits.By > ByProof || limits.InFlight < 0 || limits.Wait < 0 || limits.Callers < 0 {
 		return nil, errors.New("middleware: a field of Limits is negative or unknown")
 	}
 	r, err := rate.New(limits.Rate, limits.Burst)
@@ -345,6 +356,15 @@ func (l *Limiter) identify(req *rpc.Request) callerID {
 		if sys, ok := req.AuthSys(); ok {
 			id.kind, id.uid = kindUser, sys.UID
 		}
+	case ByProof:
+		switch peer := req.Peer(); {
+		case peer.Principal != nil:
+			return callerID{kind: kindPrincipal, name: peer.Principal.Name, by: peer.Principal.Mechanism}
+		case len(peer.Certificate) > 0:
+			return callerID{kind: kindCertificate, name: peer.Certificate[0]}
+		case peer.Process != nil:
+			return callerID{kind: kindProcess, uid: peer.Process.UID}
+		}
 	}
 	return id
 }
@@ -354,7 +374,7 @@ func (l *Limiter) find(id callerID, now time.Duration) *caller {
 	if c := l.callers[id]; c != nil {
 		return c
 	}
-	if h := l.hosts[id.host]; h != nil && id.kind != kindRest && h.n >= max(l.limits.Callers/hostPart, 1) && !l.shrink(h, now) {
+	if h := l.hosts[id.host]; h != nil && id.kind < kindRest && h.n >= max(l.limits.Callers/hostPart, 1) && !l.shrink(h, now) {
 		return l.find(callerID{host: id.host, kind: kindRest}, now)
 	}
 	if len(l.callers) >= l.limits.Callers && !l.makeRoom(now) {

@@ -32,7 +32,7 @@ func newLimiter(t testing.TB, limits Limits) *Limiter {
 
 func TestLimitsRange(t *testing.T) {
 	for _, l := range []Limits{
-		{By: ByUser + 1}, {InFlight: -1}, {Wait: -1}, {Callers: -1}, {Rate: -1}, {Rate: math.NaN()}, {Rate: math.Inf(1)},
+		{By: ByProof + 1}, {InFlight: -1}, {Wait: -1}, {Callers: -1}, {Rate: -1}, {Rate: math.NaN()}, {Rate: math.Inf(1)},
 		{Rate: 1, Burst: -1}, {Burst: 3}, {Rate: 1e-300}, {Rate: 1e-9, Burst: 1 << 30},
 	} {
 		if _, err := NewLimiter(l); err == nil {

@@ -35,13 +35,16 @@ const defaultFailures = 10 // per second
 //	peer              the client's address
 //	xid               of the call
 //	flavor            of the credential; uid and gid are what one of AUTH_SYS claims
+//	principal         that the flavor has proved, and service, which protects the call
+//	certificate       the first name of the peer's, if it has proved to own one
+//	process, user     the peer's, if the kernel vouches for it
 //	status            in the RFC's spelling, as SUCCESS or AUTH_TOOWEAK
 //	took              the time since the call got to Log
 //	in, out           bytes of the arguments and the results, items included
 //	panic             true, if there was one: the transport logs it
 //	omitted           how many failures before this one have no record
 //
-// Of what a client sends only numbers get into a record. A call that is not logged costs two readings
+// Of what a client sends without proof only numbers get into a record. A call that is not logged costs two readings
 // of the clock, and no allocation.
 func Log(cfg LogConfig) rpc.Middleware {
 	l := &logger{log: cfg.Logger, level: cfg.Level, failure: cfg.FailureLevel}
@@ -108,10 +111,7 @@ func (l *logger) tell(ctx context.Context, req *rpc.Request, res *rpc.Response, 
 		slog.String("peer", req.Conn().RemoteAddrPort().String()), slog.Uint64("xid", uint64(req.XID)),
 		slog.String("flavor", req.Cred.Flavor.String()),
 	)
-	if sys, ok := req.AuthSys(); ok {
-		attrs = append(attrs, slog.Uint64("uid", uint64(sys.UID)), slog.Uint64("gid", uint64(sys.GID)))
-	}
-	attrs = append(attrs, slog.String("status", statusName(&h)), slog.Duration("took", time.Since(begun)),
+	attrs = append(callerAttrs(attrs, req), slog.String("status", statusName(&h)), slog.Duration("took", time.Since(begun)),
 		slog.Int("in", in), slog.Int("out", out))
 	if panics {
 		attrs = append(attrs, slog.Bool("panic", true))
@@ -120,6 +120,24 @@ func (l *logger) tell(ctx context.Context, req *rpc.Request, res *rpc.Response, 
 		attrs = append(attrs, slog.Int("omitted", omitted))
 	}
 	l.log.LogAttrs(ctx, level, "rpc", attrs...)
+}
+
+// callerAttrs appends what is known of the caller, proved or claimed.
+func callerAttrs(attrs []slog.Attr, req *rpc.Request) []slog.Attr {
+	peer := req.Peer()
+	if sys := peer.Sys; sys != nil {
+		attrs = append(attrs, slog.Uint64("uid", uint64(sys.UID)), slog.Uint64("gid", uint64(sys.GID)))
+	}
+	if p := peer.Principal; p != nil {
+		attrs = append(attrs, slog.String("principal", p.Name), slog.String("service", p.Service.String()))
+	}
+	if len(peer.Certificate) > 0 {
+		attrs = append(attrs, slog.String("certificate", peer.Certificate[0]))
+	}
+	if p := peer.Process; p != nil {
+		attrs = append(attrs, slog.Int("process", p.PID), slog.Uint64("user", uint64(p.UID)))
+	}
+	return attrs
 }
 
 // statusName is the status that decides.
