@@ -9,7 +9,7 @@ type Process struct {
 	UID, GID uint32
 }
 
-// A ProcessAddr is implemented by the addresses of providers whose peers are processes of this machine.
+// A ProcessAddr is implemented by addresses of processes of this machine.
 type ProcessAddr interface {
 	// Process returns the process for which the kernel vouches; ok is false if it vouches for none.
 	Process() (p Process, ok bool)
