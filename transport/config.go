@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"math"
@@ -115,6 +116,10 @@ type Config struct {
 	// nothing.
 	RFC5666 *RFC5666
 
+	// TLS encrypts connections over TCP. Connections over RDMA have what their provider has, such as
+	// iwarp.Config.TLS. Nil: they are in plain text, and a client that asks for TLS is refused.
+	TLS *TLS
+
 	// HostBits is how many bits of an IPv6 address identify a host, 1 to 128, where hosts share
 	// memory, connections, the reply cache and processors. A machine that has one address of a
 	// network can usually take any other, so a limit for each address would limit nothing.
@@ -155,7 +160,8 @@ type Config struct {
 // follows from it.
 type config struct {
 	Config
-	callbacks bool // a client executes calls of its server
+	tls       *tls.Config // with TLS
+	callbacks bool        // a client executes calls of its server
 
 	xids *xids // for a client's calls; nil: each connection has its own
 
@@ -245,6 +251,12 @@ func (c Config) settle(owner string) (*config, error) {
 		c.MaxSegment = maxSegment
 	}
 	conns := &config{Config: c, observation: observe(c.Observer), journal: newJournal(c.Logger)}
+	if c.TLS != nil {
+		var err error
+		if conns.tls, err = c.TLS.settle(owner); err != nil {
+			return nil, err
+		}
+	}
 	if err := conns.settleVersions(owner); err != nil {
 		return nil, err
 	}

@@ -208,6 +208,7 @@ type Settings struct {
 	Observer                            rpc.Observer
 	Middleware                          []rpc.Middleware
 	BounceMax                           int
+	TLS                                 *TLS
 
 	// A client's.
 	Callbacks              []rpc.Program
@@ -231,8 +232,8 @@ func (s *Settings) common() Config {
 		NoPrivateData: s.NoPrivateData, NoRemoteInvalidation: s.NoRemoteInvalidation, PeerChunks: s.PeerChunks,
 		ReplyCache: s.ReplyCache, Version: s.Version, Operations: s.Operations, RFC5666: s.RFC5666,
 		SetupTimeout: s.SetupTimeout, StallTimeout: s.StallTimeout, Logger: s.Logger, Observer: s.Observer, Middleware: s.Middleware,
-		BounceMax: s.BounceMax,
-		random:    s.random,
+		BounceMax: s.BounceMax, TLS: s.TLS,
+		random: s.random,
 	}
 }
 

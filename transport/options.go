@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"time"
 
@@ -55,6 +56,28 @@ const (
 	defaultCacheEntries = 4096
 	defaultCacheBytes   = 16 << 20
 )
+
+// TLS encrypts connections over TCP (RPC-with-TLS, RFC 9289). A client asks for it in its first message,
+// in plain text, with the credential AUTH_TLS, and the handshake of TLS 1.3 follows. Other bytes between
+// the two end the connection. SetupTimeout bounds all of it, on a client's first connection as well. A
+// connection that is a *tls.Conn already, of DialTCPWith or of a listener, stays as it is.
+type TLS struct {
+	// Config is that of each connection, which has a copy; its callbacks, such as GetCertificate, renew
+	// certificates. TLS before 1.3 is refused, and so is a peer that does not name the protocol of
+	// RPC, "sunrpc", unless NextProtos has others. A client's ServerName is by default the host of
+	// the address. A server's ClientAuth is for its clients' certificates.
+	Config *tls.Config
+
+	// Optional has a client go on in plain text with a server that says it has no TLS, and a server
+	// serve clients that do not ask for it. It is no protection from an attacker on the way.
+	// Otherwise a client's connection fails with a *TLSError, and a server answers calls in
+	// plain text with AUTH_TOOWEAK, but for procedure 0, and makes none.
+	Optional bool
+
+	// Prog and Vers are the program in a client's first message, a call of procedure 0. Zero is version 3
+	// of NFS. Server does not look at them.
+	Prog, Vers uint32
+}
 
 // RFC5666 turns on what RFC 5666 has and RFC 8166 has taken out of the protocol. Both ends have to do
 // so: a peer that has not answers RDMA_MSGP with ERR_CHUNK, fails calls if their replies have read

@@ -45,6 +45,9 @@ func newTCPCall(int) *tcpCall { return new(tcpCall) }
 
 // opened lets a server's first calls out.
 func (c *tcpConn) opened(n int) {
+	if c.answers.weak {
+		return
+	}
 	c.state.Lock().calls.setGrant(n, n)
 	c.state.Unlock()
 }

@@ -105,6 +105,11 @@ func (cl *Client) connectTCP(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, ok := nc.(tlsConn); !ok && cl.connCfg.tls != nil {
+		if nc, err = cl.connCfg.secureTo(ctx, nc, cl.addr); err != nil {
+			return nil, err
+		}
+	}
 	c := newTCPConn(nc, cl.connCfg, roleClient, nil)
 	c.stats = cl.stats.join()
 	if len(cl.cfg.Callbacks) > 0 {

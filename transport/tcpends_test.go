@@ -90,12 +90,14 @@ func (w *tcpWorld) dial(t testing.TB, cfg *transport.Settings) *transport.Client
 }
 
 func TestTCPSizes(t *testing.T) {
+	both := &transport.TLS{Config: mutual(t)}
 	for _, tt := range []struct {
 		name           string
 		server, client *transport.Settings
 	}{
 		{"defaults", nil, nil},
 		{"one call at a time", &transport.Settings{Credits: 1}, &transport.Settings{Credits: 1}},
+		{"TLS", &transport.Settings{TLS: both}, &transport.Settings{TLS: both}},
 		{"no time limit", &transport.Settings{StallTimeout: -1}, &transport.Settings{StallTimeout: -1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

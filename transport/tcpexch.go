@@ -52,6 +52,7 @@ type tcpAnswers struct {
 	waiting atomic.Bool   // the reader waits for room or memory
 	calling chan struct{} // has room for one: this end has made a call meanwhile
 	pace    pace.Pace     // the reader's
+	weak    bool          // TLS is required, and missing
 
 	mu      lockorder.Mutex
 	flight  int
@@ -634,8 +635,22 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	if a.c.cfg.observation != nil {
 		x.observeCall(rpc.Transfer{Bytes: len(x.msg), By: rpc.ByMessage})
 	}
-	x.exchange.dispatch(x.core.reg.programs[x.call.Prog])
+	p := x.core.reg.programs[x.call.Prog]
+	switch {
+	case x.call.Cred.Flavor == oncrpc.FlavorTLS:
+		// It is not the first message, or TLS is not to be had. RFC 9289 section 4.1.
+		x.deny(oncrpc.AuthBadCred)
+	case a.weak && (x.call.Proc != 0 || p != nil && p.Null):
+		x.deny(oncrpc.AuthTooWeak)
+	default:
+		x.exchange.dispatch(p)
+	}
 	return nil
+}
+
+// deny answers that the call's credential is refused.
+func (x *tcpExch) deny(why oncrpc.AuthStat) {
+	x.answer(oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: why}, nil)
 }
 
 func (x *tcpExch) other() bool { return false }

@@ -1,9 +1,12 @@
 package transport
 
 import (
+	"io"
+	"log/slog"
 	"net"
 
 	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
+	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
 // ServeTCP takes connections from l and executes the calls that come on them as records (RFC 5531
@@ -53,7 +56,33 @@ type tcpArrival struct{ net.Conn }
 func (a tcpArrival) turnAway() { a.Close() }
 
 func (a tcpArrival) serve(s *Server, g *hosts.Guest) {
+	if _, ok := a.Conn.(tlsConn); ok || s.connCfg.tls == nil {
+		a.start(s, g, nil, false)
+		return
+	}
+	go func() {
+		nc, read, err := s.connCfg.secureFrom(g.Ctx, a.Conn)
+		if err != nil {
+			if err != io.EOF { // as from one that looks whether there is a server
+				s.connCfg.journal.write(eventEnded, slog.LevelWarn, "connection not set up",
+					slog.Any("peer", a.RemoteAddr()), slog.String("provider", tcpProvider), slog.Any("err", err))
+			}
+			s.rejected(a.RemoteAddr(), err)
+			s.dropSetup(g)
+			return
+		}
+		_, secured := nc.(tlsConn)
+		tcpArrival{nc}.start(s, g, read, !secured && !s.cfg.TLS.Optional)
+	}()
+}
+
+// start serves a connection of which read has been read. weak says that it is not encrypted and has to be.
+func (a tcpArrival) start(s *Server, g *hosts.Guest, read []byte, weak bool) {
 	c := newTCPConn(a.Conn, s.connCfg, roleServer, s.memory.Usage())
+	if len(read) > 0 {
+		c.r = records.NewReader(&replayed{a.Conn, read}, c.cfg.MaxMessage, c.cfg.StallTimeout)
+	}
+	c.answers.weak = weak
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, s.cfg.Credits)
 	c.answers.pace.Pacer = s.pacer

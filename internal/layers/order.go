@@ -27,7 +27,7 @@ var TransportGroups = []Group{
 		"agree", "await", "build", "calls", "ccp", "config", "conn", "connection", "contexts", "core", "exch", "exchange", "holdings", "lane",
 		"leader", "observation", "operation", "pending", "progress", "registry", "reply", "replycache", "requester",
 		"receives", "responder", "rfc5666",
-		"sendqueue", "setup", "slots", "version", "waiter", "watch",
+		"sendqueue", "setup", "slots", "starttls", "version", "waiter", "watch",
 	}},
 	{"over connections", []string{"backchannel", "link", "tcpcall", "tcpconn", "tcpexch"}},
 	{"client", []string{"client", "dialer", "group", "groupdial", "memory", "negotiate", "pipeline", "tcpdial"}},

@@ -1,0 +1,239 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// RPC-with-TLS (RFC 9289): before anything else the client asks in plain text whether the server knows
+// it, and the handshake of TLS follows its answer. Both ends read what is in plain text to the byte: what
+// an attacker adds after it is the start of a handshake, and none.
+
+// A TLSError means that a connection over TCP that has to be encrypted is not, and has been closed. It
+// unwraps to the cause.
+type TLSError struct {
+	// Refused says that the server has answered without an offer of TLS. An attacker on the way can
+	// make that answer as well. Otherwise the handshake has failed.
+	Refused bool
+	Err     error
+}
+
+func (e *TLSError) Error() string {
+	if e.Refused {
+		return fmt.Sprintf("server offers no TLS, or an attacker has changed its answer: %v", e.Err)
+	}
+	return fmt.Sprintf("no TLS: %v", e.Err)
+}
+
+func (e *TLSError) Unwrap() error { return e.Err }
+
+var (
+	errNotOffered = errors.New("its answer to AUTH_TLS has no STARTTLS")
+	errHungUp     = fmt.Errorf("server has ended the connection before it answered AUTH_TLS: %w", io.EOF)
+	errBadProbe   = errors.New("its answer to AUTH_TLS makes no sense")
+	errNoALPN     = errors.New("peer's TLS is not for RPC")
+)
+
+const (
+	startTLS  = "STARTTLS"    // RFC 9289 section 4.1
+	nextProto = "sunrpc"      // RFC 9289 section 8.2
+	probeSize = 10 * xdr.Unit // the call, with an empty credential and an empty verifier
+	maxAnswer = 2 * probeSize // bytes of an answer
+	nfs, nfs3 = 100003, 3     // of a call that is for no program
+)
+
+// settle returns the configuration that connections have.
+func (t *TLS) settle(owner string) (*tls.Config, error) {
+	switch {
+	case t.Config == nil:
+		return nil, fmt.Errorf("transport: %s.TLS has no Config", owner)
+	case owner == "ServerConfig" && len(t.Config.Certificates) == 0 && t.Config.GetCertificate == nil && t.Config.GetConfigForClient == nil:
+		return nil, fmt.Errorf("transport: %s.TLS has no certificate", owner)
+	}
+	return forRPC(t.Config), nil
+}
+
+// forRPC returns a copy of cfg with what RFC 9289 wants.
+func forRPC(cfg *tls.Config) *tls.Config {
+	cfg = cfg.Clone()
+	cfg.MinVersion = max(cfg.MinVersion, tls.VersionTLS13)
+	if len(cfg.NextProtos) == 0 {
+		cfg.NextProtos = []string{nextProto}
+	}
+	if choose := cfg.GetConfigForClient; choose != nil {
+		cfg.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			c, err := choose(h)
+			if c != nil {
+				c = forRPC(c)
+			}
+			return c, err
+		}
+	}
+	return cfg
+}
+
+// secureTo has TLS on a client's connection to addr. It closes nc when it fails.
+func (c *config) secureTo(ctx context.Context, nc net.Conn, addr string) (net.Conn, error) {
+	cfg := c.tls
+	if cfg.ServerName == "" {
+		cfg = cfg.Clone()
+		cfg.ServerName = addr
+		if host, _, err := net.SplitHostPort(addr); err == nil {
+			cfg.ServerName = host
+		}
+	}
+	secured := nc
+	err := c.setUp(ctx, nc, func() error {
+		if err := c.probe(nc); err != nil {
+			if refused := new(TLSError); errors.As(err, &refused) && refused.Refused && c.TLS.Optional {
+				return nil
+			}
+			return err
+		}
+		t := tls.Client(nc, cfg)
+		secured = t
+		return handshake(ctx, t)
+	})
+	switch {
+	case err == io.EOF:
+		err = &TLSError{Err: errHungUp}
+	case err != nil && !errors.As(err, new(*TLSError)):
+		err = &TLSError{Err: err}
+	}
+	return secured, err
+}
+
+// secureFrom has TLS on a connection that a client has made to a server, if the client asks for it.
+// Otherwise read is what has been read of its first message. It closes nc when it fails.
+func (c *config) secureFrom(ctx context.Context, nc net.Conn) (secured net.Conn, read []byte, err error) {
+	secured = nc
+	err = c.setUp(ctx, nc, func() error {
+		xid, asks, b, err := readProbe(nc)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && len(b) == 0 && c.TLS.Optional:
+			return nil // a client of calls to come
+		case err != nil:
+			return err
+		case !asks:
+			read = b
+			return nil
+		}
+		h := oncrpc.ReplyHeader{XID: xid, Verf: oncrpc.Auth{Flavor: oncrpc.FlavorNone, Body: []byte(startTLS)}}
+		answer := oncrpc.AppendReply(make([]byte, oncrpc.RecordMarkSize, maxAnswer), &h)
+		oncrpc.AppendRecordMark(answer[:0], len(answer)-oncrpc.RecordMarkSize, true)
+		if _, err := nc.Write(answer); err != nil {
+			return err
+		}
+		t := tls.Server(nc, c.tls)
+		secured = t
+		return handshake(ctx, t)
+	})
+	return secured, read, err
+}
+
+// setUp has f set up nc, within SetupTimeout and ctx.
+func (c *config) setUp(ctx context.Context, nc net.Conn, f func() error) error {
+	_ = nc.SetDeadline(time.Now().Add(c.SetupTimeout))
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	err := f()
+	if !stop() {
+		err = ctx.Err()
+	}
+	if err != nil {
+		nc.Close()
+		return err
+	}
+	return nc.SetDeadline(time.Time{})
+}
+
+// handshake does the handshake of TLS.
+func handshake(ctx context.Context, t *tls.Conn) error {
+	err := t.HandshakeContext(ctx)
+	if err == nil && t.ConnectionState().NegotiatedProtocol == "" {
+		// Crypto/tls accepts a peer that names no protocol at all.
+		err = errNoALPN
+	}
+	if err != nil {
+		return &TLSError{Err: err}
+	}
+	return nil
+}
+
+// probe asks a server for TLS.
+func (c *config) probe(nc net.Conn) error {
+	h := oncrpc.CallHeader{
+		XID: uint32(c.rand()), RPCVers: oncrpc.Version, Prog: nfs, Vers: nfs3, Cred: oncrpc.Auth{Flavor: oncrpc.FlavorTLS},
+	}
+	if c.TLS.Prog != 0 {
+		h.Prog, h.Vers = c.TLS.Prog, c.TLS.Vers
+	}
+	b := oncrpc.AppendCall(oncrpc.AppendRecordMark(make([]byte, 0, maxAnswer), probeSize, true), &h)
+	if _, err := nc.Write(b); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(nc, b[:oncrpc.RecordMarkSize]); err != nil {
+		return err
+	}
+	size, last, _ := oncrpc.ConsumeRecordMark(b)
+	if !last || size > maxAnswer {
+		return &TLSError{Err: errBadProbe}
+	}
+	b = b[:size]
+	if _, err := io.ReadFull(nc, b); err != nil {
+		return err
+	}
+	var r oncrpc.ReplyHeader
+	_, err := oncrpc.ConsumeReply(b, &r)
+	switch {
+	case err != nil || r.XID != h.XID:
+		return &TLSError{Err: errBadProbe}
+	case r.Stat != oncrpc.MsgAccepted:
+		return &TLSError{Refused: true, Err: r.Err()}
+	case r.Verf.Flavor != oncrpc.FlavorNone || string(r.Verf.Body) != startTLS:
+		return &TLSError{Refused: true, Err: errNotOffered}
+	}
+	return nil // whether there is the program or not
+}
+
+// readProbe reads the first message of a client as far as it may ask for TLS. read is what it has read.
+func readProbe(nc net.Conn) (xid uint32, asks bool, read []byte, err error) {
+	b := make([]byte, oncrpc.RecordMarkSize+probeSize)
+	n, err := io.ReadFull(nc, b[:oncrpc.RecordMarkSize])
+	if err != nil {
+		return 0, false, b[:n], err
+	}
+	if size, last, _ := oncrpc.ConsumeRecordMark(b); !last || size != probeSize {
+		return 0, false, b[:n], nil
+	}
+	if _, err := io.ReadFull(nc, b[n:]); err != nil {
+		return 0, false, b, err
+	}
+	var h oncrpc.CallHeader
+	_, err = oncrpc.ConsumeCall(b[n:], &h)
+	asks = err == nil && h.RPCVers == oncrpc.Version && h.Proc == 0 && h.Cred.Flavor == oncrpc.FlavorTLS && h.Verf.Flavor == oncrpc.FlavorNone
+	return h.XID, asks, b, nil
+}
+
+// A replayed is a connection of which something has been read.
+type replayed struct {
+	net.Conn
+	read []byte
+}
+
+func (r *replayed) Read(p []byte) (int, error) {
+	if len(r.read) == 0 {
+		return r.Conn.Read(p)
+	}
+	n := copy(p, r.read)
+	r.read = r.read[n:]
+	return n, nil
+}
