@@ -131,6 +131,11 @@ var Layers = []Layer{
 		Tests: []string{"transport", "iwarp", "proto/oncrpc"},
 	},
 	{
+		Path: "rpc/rpcsec", Library: true, Pure: true,
+		May:   []string{"rpc", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"transport", "iwarp", "fabric", "internal/testing/leak"},
+	},
+	{
 		Path: "rpc/promrpc", Library: true, Pure: true,
 		May:      []string{"internal/connset", "rpc", "rpc/names"},
 		Tests:    []string{"transport", "iwarp", "proto/oncrpc", "examples"},

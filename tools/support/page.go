@@ -55,7 +55,7 @@ func page(root fs.FS) (string, error) {
 const missing = `
 ## What there is not
 
-- RPCSEC_GSS, Kerberos, RPC-with-TLS: credentials of other flavors are carried, not interpreted.
+- Kerberos: package rpcsec has RPCSEC_GSS without a mechanism. RPC-with-TLS.
 - NFSv4 beyond sessions and their backchannel, as a client; locks (NLM) of NFSv3.
 - Provider ` + "`rdmacm`" + ` and ` + "`rpcrdma serve`" + ` outside Linux.
 - A shared receive queue ([ADR 10](../adr/0010-no-shared-receive-queue-at-the-seam.md)).
