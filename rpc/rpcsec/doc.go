@@ -1,12 +1,6 @@
 // Package rpcsec is RPCSEC_GSS (RFC 2203), the security flavor of ONC RPC in which client and server
-// authenticate each other, and arguments and results are signed or encrypted. It wraps what makes calls and
-// what executes them:
-//
-//	client := rpcsec.NewClient(conn, rpcsec.ClientConfig{Initiator: mechanism, Service: rpc.ServicePrivacy})
-//	err := client.Call(ctx, &call) // as any rpc.Caller
-//
-//	sec := rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: mechanism, Required: true})
-//	server.Register(rpc.Program{Number: prog, Low: 1, High: 1, Null: true, Handler: rpc.Chain(handler, sec.Wrap)})
+// authenticate each other, and arguments and results are signed or encrypted. A [Client] wraps what makes calls, a
+// [Server] what executes them.
 //
 // Both directions of a connection work alike: conn may be the [rpc.Conn] of a client, and the wrapped
 // handler a program of the client.
