@@ -7,13 +7,13 @@ SHELL := bash
 
 # What runs at the same time in users' programs is tested with the race detector; the rest, compilers, tools and
 # programs around the tests, without it.
-RACED := $(addsuffix /...,$(addprefix ./,transport nfs iwarp shm fabric cgo ibv rdmacm rpc rpc/otelrpc rpc/promrpc grpcrdma cmd/rpcrdma \
+RACED := $(addsuffix /...,$(addprefix ./,transport nfs iwarp shm fabric cgo ibv rdmacm rpc rpc/otelrpc rpc/promrpc rpc/rpcsec/krb5 grpcrdma cmd/rpcrdma \
 	internal/baton internal/connset internal/limited internal/lockorder internal/pollfd internal/testing/leak internal/testing/simfabric \
 	internal/xdrgen/golden/service))
 # Tests that build programs, or measure: make test-long has them.
 SLOW := bench/instructions bench/ratio bench/xdr examples grpcrdma/examples/hello internal/testing/interop/rpcgen tools/licenses tools/mutate tools/ossfuzz tools/release tools/support
 # The packages that never need cgo, as far as they are built.
-PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport rpc rpc/otelrpc rpc/promrpc grpcrdma nfs examples cmd/rpcrdma/internal/loadgen cmd/rpcrdma/internal/notify internal/xdrgen))
+PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport rpc rpc/otelrpc rpc/promrpc rpc/rpcsec/krb5 grpcrdma nfs examples cmd/rpcrdma/internal/loadgen cmd/rpcrdma/internal/notify internal/xdrgen))
 # The packages whose tests take longest come first, so that none of them is left to run alone at the end.
 LONG := $(addprefix ./,transport cmd/rpcrdma nfs/nfsd/dirfs iwarp fabric/fabrictest internal/testing/simfabric)
 LONG_PURE := $(addprefix ./,transport nfs/nfsd/dirfs iwarp fabric/fabrictest internal/xdrgen/gen)
@@ -206,7 +206,7 @@ build-matrix: ## what users build: with and without cgo, without rdma-core's hea
 test-oldest: ## the library alone, with the oldest Go that its go.mod allows
 	@scripts/setup test
 	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go vet ./...
-	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(filter-out cmd/rpcrdma/% grpcrdma/% rpc/otelrpc/% rpc/promrpc/%,$(PURE)))
+	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(filter-out cmd/rpcrdma/% grpcrdma/% rpc/otelrpc/% rpc/promrpc/% rpc/rpcsec/krb5/%,$(PURE)))
 
 .PHONY: interop
 interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, gRPC in Python and C++, a browser, and rping in a virtual machine

@@ -136,6 +136,12 @@ var Layers = []Layer{
 		Tests: []string{"transport", "iwarp", "fabric", "internal/testing/leak"},
 	},
 	{
+		Path: "rpc/rpcsec/krb5", Library: true, Pure: true,
+		May:      []string{"rpc/rpcsec"},
+		Tests:    []string{"rpc", "transport", "iwarp", "fabric", "proto/xdr"},
+		External: []string{"github.com/jcmturner/gokrb5", "github.com/jcmturner/gofork"},
+	},
+	{
 		Path: "rpc/promrpc", Library: true, Pure: true,
 		May:      []string{"internal/connset", "rpc", "rpc/names"},
 		Tests:    []string{"transport", "iwarp", "proto/oncrpc", "examples"},
