@@ -90,6 +90,7 @@ type state struct {
 	laddr, raddr net.Addr
 	peerData     []byte
 	nudger       *time.Timer       // nil unless this side has connected
+	looker       *time.Timer       // nil until this side has lent memory
 	err          *fabric.ConnError // since phaseOver
 	quiet        bool              // Disconnect has begun: nothing may be posted
 	doorbells    uint64

@@ -168,8 +168,14 @@ const lendFor = 5 * time.Millisecond
 
 // lookLater has loans looked at in a while.
 func (c *Conn) lookLater() {
-	if !c.looks.Swap(true) {
-		time.AfterFunc(lendFor, c.look)
+	if c.looks.Swap(true) {
+		return
+	}
+	defer c.state.Unlock()
+	if st := c.state.Lock(); st.looker == nil {
+		st.looker = time.AfterFunc(lendFor, c.look)
+	} else {
+		st.looker.Reset(lendFor)
 	}
 }
 

@@ -114,6 +114,7 @@ type InfoJSON struct {
 }
 
 type capabilitiesJSON struct {
+	SendDepth        int    `json:"send_depth"`
 	MaxSendSGE       int    `json:"max_send_sge"`
 	MaxReadSGE       int    `json:"max_read_sge"`
 	MaxMessage       uint64 `json:"max_message"`
@@ -135,7 +136,7 @@ func newInfoJSON(i rpc.ConnInfo, nullCall string) InfoJSON {
 		RemoteInvalidation: i.RemoteInvalidation, Credits: i.Credits, BackwardCredits: i.BackwardCredits, NullCall: nullCall,
 		Configured: i.Configured,
 		Capabilities: capabilitiesJSON{
-			MaxSendSGE: c.MaxSendSGE, MaxReadSGE: c.MaxReadSGE, MaxMessage: c.MaxMessage,
+			SendDepth: c.SendDepth, MaxSendSGE: c.MaxSendSGE, MaxReadSGE: c.MaxReadSGE, MaxMessage: c.MaxMessage,
 			MaxPrivateData: c.MaxPrivateData, MemoryWindows: c.MemoryWindows,
 			RemoteInvalidate: c.RemoteInvalidate, LocalDMA: c.LocalDMA, WeakRevocation: c.WeakRevocation,
 			InboundReads: c.InboundReads, OutboundReads: c.OutboundReads,
