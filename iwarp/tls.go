@@ -200,14 +200,27 @@ type records struct {
 	ended bool // the socket is at its end
 
 	// The goroutine that reads also writes, what answers the peer's records.
-	mu   sync.Mutex
-	held bool // flush follows
-	out  []byte
-	sent int // of out
+	mu       sync.Mutex
+	held     bool // flush follows
+	answered int  // bytes of out that answer the peer's records
+	out      []byte
+	sent     int // of out
 }
 
 // recordsAhead is how much is read at once.
 const recordsAhead = 64 << 10
+
+// mostAnswered is how many bytes of answers to its records a peer may leave unread: a key update has one of 27
+// (RFC 8446 section 4.6.3), and a peer may ask for any number.
+const mostAnswered = 16 << 10
+
+var errFlood = errors.New("peer asks for key updates and does not read them")
+
+func (r *records) floods() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.answered > mostAnswered
+}
 
 // errNothing is a temporary error, in the sense of crypto/tls.
 var errNothing net.Error = nothing{}
@@ -222,6 +235,9 @@ func (nothing) Temporary() bool { return true }
 func (r *records) Read(p []byte) (n int, err error) {
 	if r.waits {
 		return r.f.Read(p)
+	}
+	if r.floods() {
+		return 0, errFlood
 	}
 	if len(r.in) == 0 {
 		if r.buf == nil {
@@ -254,6 +270,9 @@ func (r *records) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	r.out = append(r.out, p...)
 	held := r.held
+	if !held {
+		r.answered += len(p)
+	}
 	r.mu.Unlock()
 	if !held {
 		r.flush() // as far as it goes: the rest leaves with what is written next
@@ -280,7 +299,7 @@ func (r *records) flush() error {
 		}
 		r.sent += n
 	}
-	r.out, r.sent = r.out[:0], 0
+	r.out, r.sent, r.answered = r.out[:0], 0, 0
 	return nil
 }
 

@@ -269,7 +269,7 @@ const tcpProvider = "tcp"
 // finish ends the connection: no goroutine uses memory of calls any more, and then all waiters learn
 // of it. It is called once, by the goroutine that has read the connection.
 func (c *tcpConn) finish(reason error) {
-	c.nc.Close()
+	c.hangUp(c.nc.Close)
 	c.w.Close()
 	st := c.state.Lock()
 	st.life.end(reason)
@@ -286,8 +286,22 @@ func (c *tcpConn) unlock()     { c.state.Unlock() }
 // sever closes the stream. The reader finds out.
 func (c *tcpConn) sever() {
 	c.answers.giveUp()
-	c.nc.Close()
+	c.hangUp(c.nc.Close)
 }
+
+// hangUp has end close the stream, or its half. With TLS that sends an alert, for which crypto/tls waits: 5
+// seconds for a peer that does not read, and forever if it is the answer to the peer's own records that the
+// peer does not read. Then the socket is closed without.
+func (c *tcpConn) hangUp(end func() error) error {
+	if t, ok := c.nc.(interface{ NetConn() net.Conn }); ok {
+		socket := t.NetConn()
+		defer time.AfterFunc(alertTime, func() { socket.Close() }).Stop()
+	}
+	return end()
+}
+
+// alertTime is how long a peer may take to receive the alert that the connection ends.
+const alertTime = 50 * time.Millisecond
 
 func (c *tcpConn) bulky() bool   { return c.arena.Bulky() }
 func (c *tcpConn) inFlight() int { return c.answers.inFlight() }

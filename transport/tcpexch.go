@@ -852,8 +852,8 @@ func (a *tcpAnswers) checkIdle() {
 	c := a.c
 	c.setClosing()
 	half, ok := c.nc.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil {
-		c.nc.Close()
+	if !ok || c.hangUp(half.CloseWrite) != nil {
+		c.hangUp(c.nc.Close)
 		return
 	}
 	go func() {
@@ -861,7 +861,7 @@ func (a *tcpAnswers) checkIdle() {
 		defer cancel()
 		select {
 		case <-ctx.Done():
-			c.nc.Close()
+			c.hangUp(c.nc.Close)
 		case <-c.done:
 		}
 	}()
