@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -12,12 +13,13 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/llp"
+	"github.com/rpcrdma/rpcrdma/internal/tlsproto"
 )
 
-// With Config.TLS the handshake of TLS comes first, before that of MPA, and everything after it is in TLS
-// records. Crypto/tls reads and writes through a records, which waits during set-up. Then it does not: a
-// read without bytes is a temporary error, after which crypto/tls goes on where it was, and a write always
-// succeeds, as crypto/tls cannot go on after one that has failed. What the socket has no room for stays.
+// With Config.TLS the handshake of TLS comes before that of MPA, and everything after it is in TLS records.
+// During set-up, crypto/tls waits for the socket. After that it never does. A read that finds nothing is a
+// temporary error: crypto/tls goes on where it was. A write always succeeds, because crypto/tls gives up
+// after one that has failed: what does not fit the socket stays in records.
 
 // A secured is the stream of TLS over the stream of a TCP socket.
 type secured struct {
@@ -56,14 +58,10 @@ func (s *socket) peerIO() io.ReadWriter {
 // something else is no iWARP.
 const nextProto = "iwarp"
 
-// tlsConfig returns a copy of Config.TLS for a connection to a host, or from one.
+// tlsConfig returns Config.TLS for a connection to a host, or from one.
 func (p *Provider) tlsConfig(host string) *tls.Config {
-	cfg := p.cfg.TLS.Clone()
-	cfg.MinVersion = max(cfg.MinVersion, tls.VersionTLS13)
+	cfg := tlsproto.Config(p.cfg.TLS, nextProto)
 	cfg.DynamicRecordSizingDisabled = true
-	if len(cfg.NextProtos) == 0 {
-		cfg.NextProtos = []string{nextProto}
-	}
 	if cfg.ServerName == "" {
 		cfg.ServerName = host
 	}
@@ -78,19 +76,13 @@ func whyNoTLS(err error) string {
 	return "no TLS handshake"
 }
 
-var errNoProto = errors.New("the peer's TLS is not for iWARP")
-
 // handshake does the handshake of TLS. It waits, within the deadline of the socket.
 func (s *secured) handshake() error {
-	if err := s.conn.Handshake(); err != nil {
-		return err
+	err := tlsproto.Handshake(context.Background(), s.conn)
+	if err == nil {
+		s.state = s.conn.ConnectionState()
 	}
-	s.state = s.conn.ConnectionState()
-	if s.state.NegotiatedProtocol == "" {
-		// Crypto/tls accepts a peer that names no protocol at all.
-		return errNoProto
-	}
-	return nil
+	return err
 }
 
 var _ fabric.Encrypted = (*Conn)(nil)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/tlsproto"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -40,7 +41,6 @@ var (
 	errNotOffered = errors.New("its answer to AUTH_TLS has no STARTTLS")
 	errHungUp     = fmt.Errorf("server has ended the connection before it answered AUTH_TLS: %w", io.EOF)
 	errBadProbe   = errors.New("its answer to AUTH_TLS makes no sense")
-	errNoALPN     = errors.New("peer's TLS is not for RPC")
 )
 
 const (
@@ -59,26 +59,7 @@ func (t *TLS) settle(owner string) (*tls.Config, error) {
 	case owner == "ServerConfig" && len(t.Config.Certificates) == 0 && t.Config.GetCertificate == nil && t.Config.GetConfigForClient == nil:
 		return nil, fmt.Errorf("transport: %s.TLS has no certificate", owner)
 	}
-	return forRPC(t.Config), nil
-}
-
-// forRPC returns a copy of cfg with what RFC 9289 wants.
-func forRPC(cfg *tls.Config) *tls.Config {
-	cfg = cfg.Clone()
-	cfg.MinVersion = max(cfg.MinVersion, tls.VersionTLS13)
-	if len(cfg.NextProtos) == 0 {
-		cfg.NextProtos = []string{nextProto}
-	}
-	if choose := cfg.GetConfigForClient; choose != nil {
-		cfg.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-			c, err := choose(h)
-			if c != nil {
-				c = forRPC(c)
-			}
-			return c, err
-		}
-	}
-	return cfg
+	return tlsproto.Config(t.Config, nextProto), nil
 }
 
 // secureTo has TLS on a client's connection to addr. It closes nc when it fails.
@@ -157,12 +138,7 @@ func (c *config) setUp(ctx context.Context, nc net.Conn, f func() error) error {
 
 // handshake does the handshake of TLS.
 func handshake(ctx context.Context, t *tls.Conn) error {
-	err := t.HandshakeContext(ctx)
-	if err == nil && t.ConnectionState().NegotiatedProtocol == "" {
-		// Crypto/tls accepts a peer that names no protocol at all.
-		err = errNoALPN
-	}
-	if err != nil {
+	if err := tlsproto.Handshake(ctx, t); err != nil {
 		return &TLSError{Err: err}
 	}
 	return nil

@@ -60,6 +60,7 @@ var Layers = []Layer{
 	{Path: "rpc/rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
 
 	{Path: "fabric", Library: true, Pure: true, Tests: []string{"iwarp"}},
+	{Path: "internal/tlsproto", Library: true, Pure: true},
 	{Path: "internal/llp", Library: true, Pure: true, May: []string{"fabric"}},
 	{Path: "fabric/fabrictest", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"iwarp"}},
 
@@ -67,7 +68,7 @@ var Layers = []Layer{
 
 	{
 		Path: "iwarp", Library: true, Pure: true,
-		May:      []string{"internal/lockorder", "internal/spin", "internal/llp", "fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
+		May:      []string{"internal/lockorder", "internal/spin", "internal/llp", "internal/tlsproto", "fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
 		Tests:    []string{"fabric/fabrictest"},
 		External: []string{"golang.org/x/sys"},
 	},
@@ -115,7 +116,7 @@ var Layers = []Layer{
 	},
 	{
 		Path: "transport", Library: true, Pure: true,
-		May:      []string{"internal/lockorder", "internal/baton", "internal/rate", "internal/origin", "rpc", "rpc/stream", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:      []string{"internal/lockorder", "internal/baton", "internal/rate", "internal/origin", "internal/tlsproto", "rpc", "rpc/stream", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "shm", "rdmacm", "cgo/cgotest"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
@@ -138,7 +139,7 @@ var Layers = []Layer{
 	{
 		Path: "rpc/rpcsec/krb5", Library: true, Pure: true,
 		May:      []string{"rpc/rpcsec"},
-		Tests:    []string{"rpc", "transport", "iwarp", "fabric", "proto/xdr"},
+		Tests:    []string{"rpc", "transport", "iwarp", "fabric", "proto/xdr", "internal/testing/rdmatest"},
 		External: []string{"github.com/jcmturner/gokrb5", "github.com/jcmturner/gofork"},
 	},
 	{
