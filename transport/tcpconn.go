@@ -61,6 +61,9 @@ func newTCPConn(nc net.Conn, cfg *config, r role, usage *arena.Usage) *tcpConn {
 		st.calls.setGrant(cfg.Credits, cfg.Credits)
 	}
 	st.watch.spoke = time.Now()
+	if t, ok := nc.(tlsConn); ok {
+		c.noteTLS(t)
+	}
 	c.answers.init(c, usage)
 	c.r = records.NewReader(nc, cfg.MaxMessage, cfg.StallTimeout)
 	c.w = records.NewWriter(nc, records.Options{
@@ -142,7 +145,7 @@ type tlsConn interface {
 // secure finishes the handshake of a connection that has come with TLS.
 func (c *tcpConn) secure() error {
 	t, ok := c.nc.(tlsConn)
-	if !ok {
+	if !ok || c.secured.Load() != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.SetupTimeout)
@@ -150,9 +153,15 @@ func (c *tcpConn) secure() error {
 	if err := t.HandshakeContext(ctx); err != nil {
 		return fmt.Errorf("TLS handshake: %w", err)
 	}
-	state := t.ConnectionState()
-	c.secured.Store(&state)
+	c.noteTLS(t)
 	return nil
+}
+
+// noteTLS keeps the state of TLS, if its handshake is complete.
+func (c *tcpConn) noteTLS(t tlsConn) {
+	if state := t.ConnectionState(); state.HandshakeComplete {
+		c.secured.Store(&state)
+	}
 }
 
 // read reads records until the stream ends. Replies that were put off while there was more to read
