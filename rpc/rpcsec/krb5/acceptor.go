@@ -209,8 +209,7 @@ func (a *Acceptor) verify(req *messages.APReq) (gss uint32, err error) {
 	case auth.SubKey.KeyType != 0 && checkKey(auth.SubKey) != nil:
 		return fail(rpcsec.DefectiveToken, CodeBadIntegrity, checkKey(auth.SubKey))
 	}
-	// The text that was decrypted, in place, stands for the authenticator: its confounder is random, and its
-	// checksum was right.
+	// The decrypted text stands for the authenticator: each has another time, subkey and sequence number.
 	if err := a.seen.add(sha256.Sum256(plain), e.Client, now); err != nil {
 		return fail(rpcsec.DuplicateToken|rpcsec.Failure, CodeRepeat, err)
 	}
