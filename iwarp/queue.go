@@ -41,7 +41,7 @@ type queues struct {
 	irq     ring[rdmap.ReadRequest]
 	irqNext uint64
 
-	// loans are those of requests which have been written, and which the peer has yet to take the data of.
+	// loans are of requests that have been written, and that wait for the peer to take their data.
 	loans ring[loan]
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// Over a stream that is a llp.Sharer an RDMA Write may lend its data in place of sending it: its segments
+// Over a stream that is an llp.Sharer, an RDMA Write may lend its data in place of sending it: its segments
 // then have no data, but say where in the memory that both ends have mapped the peer finds it. The peer
 // copies it to where the segment goes, as it would from the stream, and the request is complete when the
 // peer has done so.
@@ -34,8 +34,8 @@ const (
 
 // A loan ends a batch with segments that lend.
 type loan struct {
-	sqDone uint64 // entries of the send queue before this are complete once the stream has got back
-	n      uint64 // so many loans
+	sqDone uint64 // entries of the send queue before this are complete
+	n      uint64 // once the peer has returned so many loans
 }
 
 // lend appends a segment that lends the next element of the current message, or a part of it. It returns
@@ -162,11 +162,11 @@ func (c *Conn) redeem() {
 	}
 }
 
-// lendFor is how late it is noticed that loans have been returned, if this end has no other reason to look. The
-// peer does not say so: mostly its next message does, and to wake this end for both would cost twice.
+// lendFor is how late this end notices returned loans, if it has no other reason to look. The peer does not
+// announce them: its next message mostly follows at once, and two wake-ups cost twice as much as one.
 const lendFor = 5 * time.Millisecond
 
-// lookLater has loans looked at in a while.
+// lookLater arranges for look to be called.
 func (c *Conn) lookLater() {
 	if c.looks.Swap(true) {
 		return
@@ -179,6 +179,7 @@ func (c *Conn) lookLater() {
 	}
 }
 
+// look completes the requests of loans that have been returned, now and later.
 func (c *Conn) look() {
 	c.looks.Store(false)
 	if c.redeem(); c.lent.Load() {

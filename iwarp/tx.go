@@ -99,7 +99,7 @@ type outlet struct {
 	held      atomic.Bool // nothing may be sent until something has been received
 	fin       atomic.Bool // the write side has been shut down
 	lent      atomic.Bool // the peer has yet to take data of requests that have been written
-	looks     atomic.Bool // it is looked in a while whether it has
+	looks     atomic.Bool // look is going to be called
 	txBroken  atomic.Bool // writing has failed
 }
 

@@ -18,12 +18,14 @@
 // connection, with a *iwarp.ProtocolError or, if its positions are wrong, a *iwarp.BrokenError, and nothing
 // more.
 //
-// Memory of the program is not mapped by the other end. The memory that Response.Alloc of package rpc returns is, as far
-// as Config.Arena goes: the client of that connection, and no other process, can read it at any time, and
-// copies results from there. A ring carries the segments of RFC 5041, and the
-// engine of package iwarp places their data: handles, bounds and rights are checked by the end that has the
-// memory. So invalidation and the end of a region are exact fences, and Capabilities.WeakRevocation is
-// false. The errors of connections are those of package iwarp, and its Conn is theirs.
+// Memory of the program is not mapped by the other end, with one exception: what a server gets from
+// Response.Alloc of package rpc is, as far as Config.Arena goes. The client of that connection, and no other
+// process, can read it at any time, and copies results from there.
+//
+// A ring carries the segments of RFC 5041, and the engine of package iwarp places their data: handles, bounds
+// and rights are checked by the end that has the memory. So invalidation and the end of a region are exact
+// fences, and Capabilities.WeakRevocation is false. The errors of connections are those of package iwarp, and
+// its Conn is theirs.
 //
 // The system vouches for the identity of the peer (SO_PEERCRED): Conn.RemoteAddr is an [Addr].
 //

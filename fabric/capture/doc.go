@@ -25,10 +25,10 @@
 //
 // The packets were never on a wire. They are written as iWARP over TCP (RFC 5040, RFC 5041, RFC
 // 5044), whatever the adapter speaks, since Wireshark reassembles chunks and messages from that; or
-// as RoCE v2, see [Framing]. Addresses and ports are those of the connection, or, where it has none of IP, as over
-// shared memory, of the loopback interface. Each packet is one
-// segment of a message, up to 60 KiB of data; there are no acknowledgements on their own, TCP
-// checksums are zero, and sequence numbers begin at an arbitrary place.
+// as RoCE v2, see [Framing]. Addresses and ports are those of the connection; one without IP, as over
+// shared memory, gets some of the loopback interface. Each packet is one segment of a message, up to
+// 60 KiB of data; there are no acknowledgements on their own, TCP checksums are zero, and sequence
+// numbers begin at an arbitrary place.
 //
 // Wireshark knows only version 1 of RPC-over-RDMA. RDMA_MSG, RDMA_NOMSG and RDMA_ERROR have the same
 // form in version 2, so they are written with a 1 in rdma_vers, and the packet has the comment
