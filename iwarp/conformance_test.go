@@ -51,4 +51,5 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { conformance(t, tc.cfg) })
 	}
+	t.Run("Park", func(t *testing.T) { conformance(t, iwarp.Config{Park: true}, "Progress", "End") })
 }

@@ -53,6 +53,7 @@ type Conn struct {
 	passive bool // from a Listener
 	steps   steps
 	spinner *spin.Spinner // of the goroutine in Wait; nil if it always parks
+	beat    beat          // of its polls
 
 	lifetime
 	waiter
@@ -119,8 +120,11 @@ type steps struct {
 
 func (p *Provider) newConn(attr fabric.ConnAttr, s *setup) *Conn {
 	c := &Conn{p: p, attr: attr, passive: s.passive}
-	if s.over != nil && p.polls.look() {
-		c.spinner = new(spin.Spinner)
+	if !p.cfg.Park && p.polls.look() {
+		c.spinner, c.beat = spin.Parking(), ofSocket
+		if s.over != nil {
+			c.spinner, c.beat = new(spin.Spinner), ofMemory
+		}
 	}
 	c.steps = steps{c.waitStep, c.drainStep, c.writeStep, c.writer}
 	st := c.state.Init(lockorder.IwarpConn)
@@ -397,7 +401,7 @@ func (c *Conn) endFirst(f *failure) {
 		if !silent && (!f.closes || t.sock.secured != nil) {
 			t.sock.stream.CloseWrite()
 		}
-		t.sock.f.SetWriteDeadline(past) // ends the writer goroutine
+		t.sock.at.SetWriteDeadline(past) // ends the writer goroutine
 	}
 	c.unlockTx()
 	if wasUp {
@@ -476,8 +480,8 @@ func (c *Conn) close() {
 		switch {
 		case st.interrupt != nil:
 			st.interrupt()
-		case st.sock.f != nil:
-			st.sock.f.SetDeadline(past)
+		case st.sock.at != nil:
+			st.sock.at.SetDeadline(past)
 		}
 	}
 	c.state.Unlock()
@@ -489,10 +493,10 @@ func (c *Conn) close() {
 	if unused != nil && unused.over != nil {
 		unused.over.Close()
 	}
-	if sock.f != nil {
+	if sock.at != nil {
 		// Both sides are dead, so no system call uses the descriptor from now on. Closing the
-		// file unparks the goroutines that wait on it, and waits for them.
-		sock.f.Close()
+		// parker unparks the goroutines that wait there, and waits for them.
+		sock.at.Close()
 		c.writers.Wait()
 		sock.stream.Close()
 	}

@@ -198,10 +198,7 @@ func (k *talk) start() bool {
 		k.t.Fatal(err)
 	}
 	k.fd = fds[1]
-	s, err := newSocket(fds[0])
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	s := newSocket(fds[0])
 	how, odd := k.s.next(), k.s.next()
 	k.active = how&1 != 0
 	k.p.cfg = Config{CRC: how&2 != 0, PeerToPeer: how&4 != 0, RequireCRC: how&8 != 0}

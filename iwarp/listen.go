@@ -137,7 +137,7 @@ func (l *listener) run() {
 	}
 	buf := make([]byte, maxStart)
 	for {
-		if rerr := l.sock.rc.Read(accept); rerr != nil {
+		if rerr := l.sock.at.Read(accept); rerr != nil {
 			return // it has been closed
 		}
 		if err != nil {
@@ -160,7 +160,7 @@ func (l *listener) run() {
 		} else {
 			var v [1]iovec
 			setIovec(&v[0], buf)
-			if in.n, err = s.readv(v[:]); err == nil && in.n > 0 {
+			if in.n, err = s.stream.Readv(v[:]); err == nil && in.n > 0 {
 				if done, err := in.whole(mpa.Request); done && err == nil {
 					l.request(s, from, &in)
 					continue

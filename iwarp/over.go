@@ -77,10 +77,7 @@ func (s *setup) made(ctx context.Context, handshake func(context.Context) (llp.S
 	if err != nil {
 		return err
 	}
-	sock, err := streamSocket(stream)
-	if err != nil {
-		return err
-	}
+	sock := streamSocket(stream)
 	st := s.c.state.Lock()
 	st.laddr, st.raddr = s.over.Addrs()
 	s.c.state.Unlock()

@@ -395,10 +395,7 @@ func bareStream(t testing.TB, p *Provider, attr fabric.ConnAttr, crc bool) (*Con
 	if err != nil {
 		t.Fatal(err)
 	}
-	sock, err := newSocket(fds[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	sock := newSocket(fds[0])
 	l := link{sock: sock, crc: crc, maxTagged: 65000, maxUntagged: 64992, ird: attr.InboundReads, ord: attr.OutboundReads}
 	c := p.newConn(attr, &setup{passive: true, laddr: &net.UnixAddr{}, raddr: &net.UnixAddr{}, link: l})
 	c.attach(&l)

@@ -88,6 +88,11 @@ type Config struct {
 	// are rejected.
 	Backlog int
 
+	// Park makes every wait park at once. By default a wait begins by polling the socket, for up to 200 microseconds, on
+	// connections where that has been faster. That costs a processor meanwhile, which a container with a small quota
+	// may not have.
+	Park bool
+
 	// ListenTCP returns the socket of a Listener on addr, for a program that was started with
 	// its sockets open. The Listener uses a duplicate, and closes what it was given. Default:
 	// a new socket.

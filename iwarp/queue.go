@@ -48,7 +48,7 @@ type queues struct {
 // tellQuiet is how many deferred requests complete without a completion before take reports
 // them: with the completions of something else, so that no goroutine wakes for it. Their user keeps
 // memory for each of them until then.
-const tellQuiet = 4
+const tellQuiet = 2
 
 // untold is the deferred requests that have completed since the last completion of the send
 // queue.

@@ -207,7 +207,7 @@ func (x *receiver) step() (empty bool, f *failure) {
 		v = x.iov[:1]
 	}
 	room := iovecLen(&v[len(v)-1])
-	n, err := x.sock.readv(v)
+	n, err := x.sock.stream.Readv(v)
 	x.iov = [2]iovec{}
 	x.stats.readv++
 	switch {

@@ -110,8 +110,8 @@ func (s *setup) useSocket(sock socket) error {
 func (s *setup) dropSocket() {
 	sock := s.sock
 	s.useSocket(socket{})
-	if sock.f != nil {
-		sock.f.Close()
+	if sock.at != nil {
+		sock.at.Close()
 		sock.stream.Close()
 	}
 	if s.over != nil {
@@ -122,7 +122,7 @@ func (s *setup) dropSocket() {
 // bounded calls wait, which waits for the socket, and interrupts it when ctx ends, when Close
 // is called, or, if d is not zero, after d.
 func (s *setup) bounded(ctx context.Context, d time.Duration, wait func() error) error {
-	f := s.sock.f
+	f := s.sock.at
 	if d > 0 {
 		if err := f.SetDeadline(time.Now().Add(d)); err != nil {
 			return err
@@ -217,7 +217,7 @@ func (s *setup) dialTo(ctx context.Context, a *net.TCPAddr) error {
 	}
 	if finish != nil {
 		err = s.bounded(ctx, 0, func() (err error) {
-			werr := sock.rc.Write(func(uintptr) (done bool) {
+			werr := sock.at.Write(func(uintptr) (done bool) {
 				done, err = finish()
 				return done
 			})
@@ -363,7 +363,7 @@ func (s *setup) say(ctx context.Context, frame []byte) error {
 		var v [1]iovec
 		setIovec(&v[0], frame)
 		var err error
-		if n, err = s.sock.writev(v[:]); err != nil && err != errAgain {
+		if n, err = s.sock.stream.Writev(v[:]); err != nil && err != errAgain {
 			return err
 		}
 	}
@@ -447,7 +447,7 @@ func (s *setup) establish(ctx context.Context) error {
 		return net.ErrClosed
 	}
 	// This fails if the poller does not watch the socket.
-	if err := l.sock.f.SetDeadline(time.Time{}); err != nil {
+	if err := l.sock.at.SetDeadline(time.Time{}); err != nil {
 		return &SetupError{Addr: s.raddr.String(), Reason: "descriptor", Err: err}
 	}
 	st.phase = phaseUp

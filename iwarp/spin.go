@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// spin waits as Wait does, over a stream that is read without system calls: by polling at first, where
-// that has been faster than parking.
+// spin waits as Wait does: by polling at first, where that has been faster than parking.
 func (c *Conn) spin() {
 	limit, counts := c.spinner.Begin(c.received()), c.spinner.Counts()
 	var start time.Duration
@@ -78,18 +77,24 @@ func (p *polls) leave(polled, found bool) {
 // now returns the time since p was made.
 func (p *Provider) now() time.Duration { return time.Since(p.made) }
 
-const (
-	// A goroutine looks this often before it lets others of its process run, and does that this often
-	// before it lets other processes run: the other end may need this processor.
-	glances = 128
-	turns   = 4
+// A beat is how often a goroutine that polls makes room for others. A turn is that many looks. Every so many turns it lets
+// other goroutines run, and other threads: the other end may need this processor, and so may a goroutine that this
+// end has woken on another thread.
+type beat struct{ looks, goroutines, threads int }
+
+var (
+	ofMemory = beat{128, 1, 4} // a look is a load
+	ofSocket = beat{8, 32, 1}  // a look is a system call, and to let goroutines run wakes a thread
 )
+
+// procsFor is for how many turns the number of processors holds.
+const procsFor = 32
 
 // poll polls until Wait can return. It gives up after limit, and returns false.
 func (c *Conn) poll(limit time.Duration) bool {
 	var start time.Duration
 	for turn := 1; ; turn++ {
-		for range glances {
+		for range c.beat.looks {
 			if c.ready() {
 				return true
 			}
@@ -106,10 +111,14 @@ func (c *Conn) poll(limit time.Duration) bool {
 		if now-start > limit {
 			return false
 		}
-		runtime.Gosched()
-		if turn%turns == 0 {
-			c.p.polls.look()
+		if turn%c.beat.goroutines == 0 {
+			runtime.Gosched()
+		}
+		if turn%c.beat.threads == 0 {
 			yield()
+		}
+		if turn%procsFor == 0 {
+			c.p.polls.look()
 		}
 	}
 }

@@ -56,9 +56,18 @@ func writev(fd int, v []iovec) (n int, err error) {
 
 // call makes a system call on n bytes or elements at p. For a single buffer read and write are
 // cheaper than readv and writev: the kernel need not copy the vector.
+//
+// A short call keeps its processor, as it does not wait: to announce it to the scheduler wakes the runtime's monitor
+// after each idle moment, which on a virtual machine takes longer than the call.
 func call(trap uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
 	for {
-		r, _, e := syscall.Syscall(trap, uintptr(fd), uintptr(p), uintptr(n))
+		var r uintptr
+		var e syscall.Errno
+		if n <= short && (trap == syscall.SYS_READ || trap == syscall.SYS_WRITE) {
+			r, _, e = syscall.RawSyscall(trap, uintptr(fd), uintptr(p), uintptr(n))
+		} else {
+			r, _, e = syscall.Syscall(trap, uintptr(fd), uintptr(p), uintptr(n))
+		}
 		switch e {
 		case 0:
 			return int(r), nil
@@ -70,6 +79,9 @@ func call(trap uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
 		}
 	}
 }
+
+// short is how many bytes are copied in a few microseconds.
+const short = 16 << 10
 
 // peek reports whether the socket has bytes to read, or the end of the stream.
 func peek(fd int) (waiting, eof bool) {
@@ -90,9 +102,18 @@ type tcp struct {
 	fd int
 }
 
-func (s *tcp) Readv(v []iovec) (int, error)  { return readv(s.fd, v) }
-func (s *tcp) Writev(v []iovec) (int, error) { return writev(s.fd, v) }
-func (s *tcp) CloseWrite()                   { syscall.Shutdown(s.fd, syscall.SHUT_WR) }
+func (s *tcp) Readv(v []iovec) (int, error) {
+	n, err := readv(s.fd, v)
+	llp.RaceAcquire(s.fd)
+	return n, err
+}
+
+func (s *tcp) Writev(v []iovec) (int, error) {
+	llp.RaceRelease()
+	return writev(s.fd, v)
+}
+
+func (s *tcp) CloseWrite() { syscall.Shutdown(s.fd, syscall.SHUT_WR) }
 
 // Abort makes close discard unsent data and reset the connection.
 func (s *tcp) Abort() {
@@ -103,8 +124,23 @@ func (s *tcp) Abort() {
 func (s *tcp) Ready() bool    { return true }
 func (s *tcp) ArmRead() bool  { return false }
 func (s *tcp) ArmWrite() bool { return false }
-func (s *tcp) File() *os.File { return s.f }
 func (s *tcp) Close()         {}
+
+// Parker implements llp.Stream.
+func (s *tcp) Parker() llp.Parker {
+	rc, _ := s.f.SyscallConn() // which fails without a file
+	return &parker{s.f, rc}
+}
+
+// A parker is Go's poller, which watches a file.
+type parker struct {
+	*os.File
+	rc syscall.RawConn
+}
+
+// Read and Write implement llp.Parker.
+func (p *parker) Read(step func(uintptr) bool) error  { return p.rc.Read(step) }
+func (p *parker) Write(step func(uintptr) bool) error { return p.rc.Write(step) }
 
 // segmentSize is the effective maximum segment size of a TCP socket (tcp(7),
 // TCP_MAXSEG), or 0.
@@ -140,12 +176,12 @@ func unpace(fd int, a *net.TCPAddr) {
 	}
 }
 
-// A socket is a stream, with the file of it that the runtime's poller watches. A net.TCPConn would cost
-// a third more system calls per connection, and an allocation for each unpark. After setup the stream is
-// used under Conn.tx or Conn.rx; Close locks both before it closes the file. fd is that of TCP.
+// A socket is a stream, and where goroutines park for it: over TCP, the runtime's poller, which watches f. A
+// net.TCPConn would cost a third more system calls per connection, and an allocation for each unpark. After
+// setup the stream is used under Conn.tx or Conn.rx; Close locks both before it closes the parker.
 type socket struct {
-	f      *os.File
-	rc     syscall.RawConn
+	at     llp.Parker
+	f      *os.File // of TCP, as fd
 	fd     int
 	stream llp.Stream
 
@@ -153,36 +189,15 @@ type socket struct {
 }
 
 // newSocket takes over fd, which must be in non-blocking mode.
-func newSocket(fd int) (socket, error) {
-	s, err := streamSocket(&tcp{os.NewFile(uintptr(fd), "tcp"), fd})
-	s.fd = fd
-	return s, err
+func newSocket(fd int) socket {
+	f := os.NewFile(uintptr(fd), "tcp")
+	s := streamSocket(&tcp{f, fd})
+	s.f, s.fd = f, fd
+	return s
 }
 
 // streamSocket makes a socket of any stream.
-func streamSocket(stream llp.Stream) (socket, error) {
-	f := stream.File()
-	rc, err := f.SyscallConn()
-	if err != nil {
-		f.Close()
-		stream.Close()
-		return socket{}, err
-	}
-	return socket{f: f, rc: rc, stream: stream}, nil
-}
-
-// readv and writev are those of the stream, between two ends of one process as the race detector has to
-// see them.
-func (s *socket) readv(v []iovec) (int, error) {
-	n, err := s.stream.Readv(v)
-	raceAcquire(s.fd)
-	return n, err
-}
-
-func (s *socket) writev(v []iovec) (int, error) {
-	raceRelease()
-	return s.stream.Writev(v)
-}
+func streamSocket(stream llp.Stream) socket { return socket{at: stream.Parker(), stream: stream} }
 
 // startConnect begins to connect a new socket to a. If finish is not nil it is to be
 // called whenever the socket becomes writable, until it is done.
@@ -220,8 +235,7 @@ func startConnect(a *net.TCPAddr) (s socket, finish func() (done bool, err error
 	if done {
 		finish = nil
 	}
-	s, err = newSocket(fd)
-	return s, finish, err
+	return newSocket(fd), finish, nil
 }
 
 // listeningSocket returns a duplicate of the socket of l, with options for what it accepts.
@@ -231,7 +245,7 @@ func listeningSocket(l *net.TCPListener) (socket, error) {
 		return socket{}, err
 	}
 	rc, err := f.SyscallConn()
-	s := socket{f: f, rc: rc}
+	s := socket{at: &parker{f, rc}, f: f}
 	if err == nil {
 		err = rc.Control(func(fd uintptr) { s.fd = int(fd) })
 	}
@@ -258,8 +272,7 @@ func acceptSocket(fd int) (socket, *net.TCPAddr, error) {
 		case nil:
 			peer := tcpAddr(from)
 			unpace(n, peer)
-			s, err := newSocket(n)
-			return s, peer, err
+			return newSocket(n), peer, nil
 		case syscall.EINTR, syscall.ECONNABORTED:
 		case syscall.EAGAIN:
 			return socket{}, nil, errAgain

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/internal/llp"
 )
@@ -28,18 +27,15 @@ func setKeepAlive(fd int)             {}
 func yield()                          {}
 
 type socket struct {
+	at     llp.Parker
 	f      *os.File
-	rc     syscall.RawConn
 	fd     int
 	stream llp.Stream
 
 	secured *secured
 }
 
-func streamSocket(stream llp.Stream) (socket, error) { return socket{}, errors.ErrUnsupported }
-
-func (s *socket) readv(v []iovec) (int, error)  { return 0, errors.ErrUnsupported }
-func (s *socket) writev(v []iovec) (int, error) { return 0, errors.ErrUnsupported }
+func streamSocket(stream llp.Stream) socket { return socket{} }
 
 func startConnect(a *net.TCPAddr) (s socket, finish func() (bool, error), err error) {
 	return socket{}, nil, errors.ErrUnsupported

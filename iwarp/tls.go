@@ -68,6 +68,11 @@ func (p *Provider) tlsConfig(host string) *tls.Config {
 	return cfg
 }
 
+var _ fabric.Private = (*Provider)(nil)
+
+// Private implements fabric.Private: it reports whether there is a Config.TLS.
+func (p *Provider) Private() bool { return p.cfg.TLS != nil }
+
 // whyNoTLS is the reason of a handshake that has failed.
 func whyNoTLS(err error) string {
 	if err == io.EOF || errors.Is(err, syscall.ECONNRESET) {

@@ -216,7 +216,7 @@ func TestTLSRefused(t *testing.T) {
 			with(func(c *tls.Config) { c.RootCAs = a.Pool() }),
 			with(func(c *tls.Config) { c.Certificates = []tls.Certificate{a.Issue(t, expired, "IP:127.0.0.1")} }), []any{&verification, &invalid}},
 		{"a server with a chain of 100",
-			with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }),
+			with(func(c *tls.Config) { c.RootCAs = a.Pool() }),
 			with(func(c *tls.Config) { c.Certificates = []tls.Certificate{chain.Issue(t, nil, "IP:127.0.0.1")} }), []any{&verification}},
 		{"a client without certificate", with(func(c *tls.Config) { c.Certificates = nil }), good, []any{&alert}},
 		{"a client for another protocol", with(func(c *tls.Config) { c.NextProtos = []string{"h2"} }), good, []any{&alert}},

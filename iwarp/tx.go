@@ -184,7 +184,7 @@ func (t *sender) pump() *failure {
 // writer waits for space in the socket and sends until the queue is empty.
 func (c *Conn) writer() {
 	defer c.writers.Done()
-	c.link.Load().sock.rc.Write(c.steps.write) // fails if the connection has ended
+	c.link.Load().sock.at.Write(c.steps.write) // fails if the connection has ended
 	t := c.tx.Lock()
 	t.writer = false
 	f := t.failed
@@ -291,7 +291,7 @@ func (t *sender) write(b *batch) (blocked bool, f *failure) {
 	}
 	for b.pos < b.niov {
 		t.stats.writev++
-		n, err := t.sock.writev(b.iov[b.pos:b.niov])
+		n, err := t.sock.stream.Writev(b.iov[b.pos:b.niov])
 		if err == errAgain && t.sock.stream.ArmWrite() {
 			continue
 		}
@@ -717,7 +717,7 @@ func (t *sender) sendTerminate(f *failure) {
 	v := make([]iovec, 1)
 	setIovec(&v[0], fpdu)
 	t.stats.writev++
-	if n, err := t.sock.writev(v); err == nil {
+	if n, err := t.sock.stream.Writev(v); err == nil {
 		t.stats.bytes += uint64(n)
 		t.stats.fpdus++
 	}

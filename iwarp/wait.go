@@ -73,14 +73,14 @@ func (c *Conn) Wait() error {
 func (c *Conn) park(step func(fd uintptr) bool) {
 	sock := &c.link.Load().sock
 	for {
-		err := sock.rc.Read(step)
+		err := sock.at.Read(step)
 		c.parked.Store(false)
 		if err == nil {
 			return
 		}
 		// Either unpark has set the deadline, or the file was closed. The deadline is cleared
 		// before step checks its conditions again, so that a later unpark is not lost.
-		if c.shut.Load() || sock.f.SetReadDeadline(time.Time{}) != nil {
+		if c.shut.Load() || sock.at.SetReadDeadline(time.Time{}) != nil {
 			return
 		}
 	}
@@ -93,7 +93,7 @@ var past = time.Unix(1, 0)
 func (c *Conn) unpark() {
 	if c.parked.Load() {
 		c.wakes.Add(1)
-		c.link.Load().sock.f.SetReadDeadline(past)
+		c.link.Load().sock.at.SetReadDeadline(past)
 	}
 }
 

@@ -5,7 +5,7 @@ package llp
 import (
 	"context"
 	"net"
-	"os"
+	"time"
 )
 
 // A Stream carries the bytes of a connection in order, both ways. Ready, Readv and ArmRead are called by
@@ -19,7 +19,7 @@ type Stream interface {
 	// Ready reports, at the cost of a load, whether Readv would return something.
 	Ready() bool
 
-	// ArmRead and ArmWrite announce that a goroutine parks on File until Readv, or Writev, can go on.
+	// ArmRead and ArmWrite announce that a goroutine parks in Parker until Readv, or Writev, can go on.
 	// They return true if it can already.
 	ArmRead() bool
 	ArmWrite() bool
@@ -28,10 +28,22 @@ type Stream interface {
 	CloseWrite()
 	Abort()
 
-	// File becomes readable and writable whenever there is reason to look again. The owner of the
+	// Parker calls a goroutine that parks there whenever there is reason to look again. The owner of the
 	// stream closes it, before Close.
-	File() *os.File
+	Parker() Parker
 	Close()
+}
+
+// A Parker is where goroutines park, as in the methods of syscall.RawConn and os.File with these names. One
+// goroutine at a time parks in Read, and one in Write. Close ends both, and waits for that. Deadlines of a
+// stream that is set up are times that have passed, or zero.
+type Parker interface {
+	Read(step func(fd uintptr) (done bool)) error
+	Write(step func(fd uintptr) (done bool)) error
+	SetDeadline(t time.Time) error
+	SetReadDeadline(t time.Time) error
+	SetWriteDeadline(t time.Time) error
+	Close() error
 }
 
 // A Sharer is a Stream between two ends of which each has mapped memory of the other, to read: bulk data

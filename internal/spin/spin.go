@@ -52,6 +52,9 @@ const (
 	countEvery = 4
 )
 
+// Parking returns a Spinner that parks until it has tried to poll: for connections of which many have few messages.
+func Parking() *Spinner { return &Spinner{parks: true} }
+
 // Begin returns how long the wait that begins polls before it parks. received is the
 // number of messages received so far.
 func (s *Spinner) Begin(received uint64) time.Duration {

@@ -137,17 +137,21 @@ func worlds() []world {
 // TestSpinner: in the long run waits take hardly longer than in the better way, and next to
 // nothing is polled in vain.
 func TestSpinner(t *testing.T) {
-	for _, leaves := range []bool{false, true} {
-		for _, w := range worlds() {
-			t.Run(fmt.Sprintf("%s/leaves=%t", w.name, leaves), func(t *testing.T) { testWorld(t, &w, leaves) })
+	for _, first := range []Spinner{{}, *Parking()} {
+		for _, leaves := range []bool{false, true} {
+			for _, w := range worlds() {
+				t.Run(fmt.Sprintf("%s/leaves=%t/parks=%t", w.name, leaves, first.parks), func(t *testing.T) {
+					testWorld(t, &w, end{Spinner: first, leaves: leaves})
+				})
+			}
 		}
 	}
 }
 
-func testWorld(t *testing.T, w *world, leaves bool) {
+func testWorld(t *testing.T, w *world, first end) {
 	const n = 50_000
 	var mean [3]time.Duration
-	client, server := end{leaves: leaves}, end{leaves: leaves}
+	client, server := first, first
 	var vain float64
 	mean[adapts], vain = w.calls(&client, &server, adapts, n)
 	for _, how := range []way{polls, parks} {

@@ -1,6 +1,0 @@
-//go:build !race
-
-package iwarp
-
-func raceRelease()       {}
-func raceAcquire(fd int) {}
