@@ -77,7 +77,7 @@ func spied(t *testing.T, p *Provider, addr net.Addr) (*iwarp.Conn, *spy) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &spy{setup: &setup{cfg: &p.cfg, target: addr.String()}}
+	s := &spy{setup: &setup{p: p, target: addr.String()}}
 	return p.engine.NewConn(s, attr, nil, addr, nil), s
 }
 

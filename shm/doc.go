@@ -11,8 +11,8 @@
 //
 // # Protection
 //
-// Neither end trusts the other. Each owns the memory that it writes: its ring, and its positions in both
-// rings. The other end has mapped that read-only, after it has made sure by the file's seals that it cannot
+// Neither end trusts the other. Each owns the memory that it writes: its ring, its positions in both rings, and
+// the list of connections that the other end is to look at. The other end has mapped that read-only, after it has made sure by the file's seals that it cannot
 // be truncated (F_SEAL_SHRINK, memfd_create(2)): reading it never raises SIGBUS. Whatever is read there is
 // copied once, and checked after that. A peer that writes something else than the protocol ends its own
 // connection, with a *iwarp.ProtocolError or, if its positions are wrong, a *iwarp.BrokenError, and nothing
@@ -32,8 +32,10 @@
 // # Waiting
 //
 // A goroutine in Conn.Wait polls for up to 200 microseconds where that has been faster than parking, as
-// with devices, and then parks in Go's poller on a socket. The other end writes to it only if a goroutine
-// has said that it parks. With one processor nothing polls.
+// with devices, and then parks. The other end, if a goroutine has said that it parks, writes the number of the
+// connection to memory that all connections between two Providers share. One of the goroutines that park there
+// waits in Go's poller on a socket, and wakes the others. The other end writes to that socket only after this
+// goroutine has said that it waits. With one processor nothing polls.
 //
 // # The end
 //

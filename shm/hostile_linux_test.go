@@ -183,7 +183,7 @@ func TestHostileMemory(t *testing.T) {
 	before := mappings(t)
 	p := New(Config{Ring: MinRing})
 	e := startEchoer(t, p)
-	honest, err := talk(p, e.l.Addr().String())
+	honest, err := talk(New(Config{Ring: MinRing}), e.l.Addr().String()) // another neighbor
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestHostileMemory(t *testing.T) {
 	kinds := make(map[string]int)
 	conns := 0
 	for done := 0; done < *mutations; conns++ {
-		s := &spy{setup: &setup{cfg: &p.cfg, target: e.l.Addr().String()}}
+		s := &spy{setup: &setup{p: p, target: e.l.Addr().String()}}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		bad, err := join(ctx, p.engine.NewConn(s, attr, nil, e.l.Addr(), nil))
 		cancel()
@@ -215,7 +215,8 @@ func TestHostileMemory(t *testing.T) {
 		var end error
 		for end == nil && done < *mutations {
 			mutate(r, m)
-			s.made.ring()
+			mutateBoard(r, s.made.at.mine)
+			s.made.at.tell(hintOf(s.made.peer, uint32(r.IntN(2))))
 			done++
 			select {
 			case end = <-e.ends:
@@ -272,6 +273,18 @@ func mutate(r *rand.Rand, m memory) {
 	}
 }
 
+// mutateBoard changes something of what an end has to itself for all of its connections.
+func mutateBoard(r *rand.Rand, b *board) {
+	switch r.IntN(4) {
+	case 0:
+		b.tail.Add([...]uint64{1, ^uint64(0), boardHints - 1, boardHints, r.Uint64()}[r.IntN(5)])
+	case 1:
+		b.parks.Add(r.Uint32())
+	default:
+		b.hints[(b.tail.Load()+uint64(r.IntN(8)))%boardHints].Store(r.Uint32() >> r.IntN(32))
+	}
+}
+
 // TestHostileSetup: what does not begin with a request, or passes other descriptors than those of a request,
 // is not served, and leaves nothing open.
 func TestHostileSetup(t *testing.T) {
@@ -315,9 +328,10 @@ func TestHostileSetup(t *testing.T) {
 		t.Fatal(err)
 	}
 	ok := memfd(good, unix.MFD_ALLOW_SEALING, seals)
-	all := []int{ok, huge, bell, theirs, event}
+	board := memfd(int64(boardLen), unix.MFD_ALLOW_SEALING, seals)
+	all := []int{ok, huge, bell, theirs, event, board}
 	hello := func(kind, pd int) string {
-		return magic + string([]byte{0, byte(kind), 0, 8, 0, 8, byte(pd >> 8), byte(pd)})
+		return magic + string([]byte{0, byte(kind), 0, 8, 0, 8, byte(pd >> 8), byte(pd), 0, 0, 0, 0})
 	}
 	for _, tt := range []struct {
 		name string
@@ -326,30 +340,36 @@ func TestHostileSetup(t *testing.T) {
 	}{
 		{"nothing", "", nil},
 		{"another protocol", "GET / HTTP/1.1\r\n\r\n", nil},
-		{"half a request", hello(1, 0)[:9], []int{ok, theirs}},
-		{"an acceptance", hello(2, 0), []int{ok}},
-		{"more than a request", hello(1, 0) + "x", []int{ok, theirs}},
-		{"too much private data", hello(1, 60000), []int{ok, theirs}},
-		{"less than it announces", hello(1, 10) + "123", []int{ok, theirs}},
+		{"half a request", hello(1, 0)[:9], []int{ok, board, theirs}},
+		{"an acceptance", hello(2, 0), []int{ok, board}},
+		{"more than a request", hello(1, 0) + "x", []int{ok, board, theirs}},
+		{"too much private data", hello(1, 60000), []int{ok, board, theirs}},
+		{"less than it announces", hello(1, 10) + "123", []int{ok, board, theirs}},
 		{"no descriptors", hello(1, 0), nil},
-		{"one descriptor", hello(1, 0), []int{ok}},
-		{"three descriptors", hello(1, 0), []int{ok, theirs, ok}},
+		{"two descriptors", hello(1, 0), []int{ok, board}},
+		{"four descriptors", hello(1, 0), []int{ok, board, theirs, ok}},
 		{"forty descriptors", hello(1, 0), []int{
 			ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok,
 			ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok, ok,
 		}},
-		{"a bell that is an eventfd", hello(1, 0), []int{ok, event}},
-		{"memory that is not sealed", hello(1, 0), []int{memfd(good, unix.MFD_ALLOW_SEALING, 0), theirs}},
-		{"memory that may shrink", hello(1, 0), []int{memfd(good, unix.MFD_ALLOW_SEALING, unix.F_SEAL_GROW|unix.F_SEAL_SEAL), theirs}},
-		{"memory that cannot be sealed", hello(1, 0), []int{memfd(good, 0, 0), theirs}},
-		{"huge pages", hello(1, 0), []int{huge, theirs}},
-		{"a file", hello(1, 0), []int{int(file.Fd()), theirs}},
-		{"an empty memory", hello(1, 0), []int{memfd(0, unix.MFD_ALLOW_SEALING, seals), theirs}},
-		{"no ring", hello(1, 0), []int{memory(good, 0, unix.MFD_ALLOW_SEALING, seals), theirs}},
-		{"a ring of no power of two", hello(1, 0), []int{memory(good+4096, MinRing+4096, unix.MFD_ALLOW_SEALING, seals), theirs}},
-		{"a ring that is too large", hello(1, 0), []int{memory(pageLen+2*MaxRing, 2*MaxRing, unix.MFD_ALLOW_SEALING, seals), theirs}},
-		{"a ring longer than its memory", hello(1, 0), []int{memory(good+4096, 2*MinRing, unix.MFD_ALLOW_SEALING, seals), theirs}},
-		{"an arena that is too large", hello(1, 0), []int{memfd(pageLen+MaxRing+MaxArena+4096, unix.MFD_ALLOW_SEALING, seals), theirs}},
+		{"a bell that is an eventfd", hello(1, 0), []int{ok, board, event}},
+		{"memory that is not sealed", hello(1, 0), []int{memfd(good, unix.MFD_ALLOW_SEALING, 0), board, theirs}},
+		{"memory that may shrink", hello(1, 0), []int{memfd(good, unix.MFD_ALLOW_SEALING, unix.F_SEAL_GROW|unix.F_SEAL_SEAL), board, theirs}},
+		{"memory that cannot be sealed", hello(1, 0), []int{memfd(good, 0, 0), board, theirs}},
+		{"huge pages", hello(1, 0), []int{huge, board, theirs}},
+		{"a file", hello(1, 0), []int{int(file.Fd()), board, theirs}},
+		{"an empty memory", hello(1, 0), []int{memfd(0, unix.MFD_ALLOW_SEALING, seals), board, theirs}},
+		{"no ring", hello(1, 0), []int{memory(good, 0, unix.MFD_ALLOW_SEALING, seals), board, theirs}},
+		{"a ring of no power of two", hello(1, 0), []int{memory(good+4096, MinRing+4096, unix.MFD_ALLOW_SEALING, seals), board, theirs}},
+		{"a ring that is too large", hello(1, 0), []int{memory(pageLen+2*MaxRing, 2*MaxRing, unix.MFD_ALLOW_SEALING, seals), board, theirs}},
+		{"a ring longer than its memory", hello(1, 0), []int{memory(good+4096, 2*MinRing, unix.MFD_ALLOW_SEALING, seals), board, theirs}},
+		{"an arena that is too large", hello(1, 0), []int{memfd(pageLen+MaxRing+MaxArena+4096, unix.MFD_ALLOW_SEALING, seals), board, theirs}},
+		{"a board that is not sealed", hello(1, 0), []int{ok, memfd(int64(boardLen), unix.MFD_ALLOW_SEALING, 0), theirs}},
+		{"a board that is too small", hello(1, 0), []int{ok, memfd(int64(boardLen)-4096, unix.MFD_ALLOW_SEALING, seals), theirs}},
+		{"a board that is too large", hello(1, 0), []int{ok, ok, theirs}},
+		{"a neighbor that is not known", hello(4, 0), []int{ok, board}},
+		{"a neighbor without a board", hello(4, 0), []int{ok, event}},
+		{"a neighbor with a bell", hello(4, 0), []int{ok, board, theirs}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.l.Addr().String(), Net: "unix"})

@@ -105,6 +105,7 @@ func TestKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 
 	p := New(Config{})
+	var last *talker   // of a server that has been killed, which is no neighbor of the next
 	for range *kills { // also over a path that the one before has left there
 		server := startPeer(t, "server "+path)
 		client, err := talk(p, path)
@@ -128,8 +129,12 @@ func TestKilled(t *testing.T) {
 			_, err = client.Poll(make([]fabric.WC, 4))
 		}
 		took("a server", at, err)
-		client.Close()
+		if last != nil {
+			last.Close()
+		}
+		last = client
 	}
+	last.Close()
 
 	e := startEchoer(t, p)
 	for range *kills {

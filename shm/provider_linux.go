@@ -22,6 +22,7 @@ type state struct {
 	listeners  map[*listener]struct{}
 	closed     bool
 	handshakes atomic.Int64
+	neighbors  neighbors
 }
 
 // OpenObjects returns the current counts, for tests that check for leaks.
@@ -72,7 +73,7 @@ func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAtt
 	if err != nil {
 		return nil, err
 	}
-	return p.engine.NewConn(&setup{cfg: &p.cfg, target: addr}, attr, nil, Addr{Name: addr, UID: noID, GID: noID}, nil), nil
+	return p.engine.NewConn(&setup{p: p, target: addr}, attr, nil, Addr{Name: addr, UID: noID, GID: noID}, nil), nil
 }
 
 // A listener hears the request of each program that connects on a separate goroutine, so that a slow one
@@ -224,7 +225,16 @@ func (l *listener) admit(c *net.UnixConn) bool {
 // hear hears the request and passes it to Accept.
 func (l *listener) hear(c *net.UnixConn) {
 	l.p.handshakes.Add(1)
-	_, o, fds, err := hear(c, request)
+	s := &setup{p: l.p, conn: c}
+	k, o, fds, err := hear(c, request, requestJoin)
+	if err == nil {
+		var again bool
+		if again, err = s.heard(k, o, fds); again && err == nil {
+			if k, o, fds, err = hear(c, request); err == nil {
+				_, err = s.heard(k, o, fds)
+			}
+		}
+	}
 	l.mu.Lock()
 	if i := slices.Index(l.pending, c); i >= 0 {
 		l.pending = slices.Delete(l.pending, i, i+1)
@@ -233,17 +243,12 @@ func (l *listener) hear(c *net.UnixConn) {
 	l.mu.Unlock()
 	l.p.handshakes.Add(-1) // before Accept returns the request
 	if err == nil {
-		err = checkBell(fds[1])
-	}
-	if err == nil {
 		err = c.SetDeadline(time.Time{})
 	}
 	if err != nil || down {
-		closeAll(fds)
-		c.Close()
+		s.Close()
 		return
 	}
-	s := &setup{cfg: &l.p.cfg, conn: c, fds: fds}
 	_, from := s.Addrs()
-	l.backlog.Add(l.p.engine.NewConn(s, l.attr, l.addr, from, &o))
+	l.backlog.Add(l.p.engine.NewConn(s, l.attr, l.addr, from, &o.Offer))
 }

@@ -19,13 +19,16 @@ import (
 // Connection setup is a message each way over the Unix socket. Positions of fields:
 //
 //	 0  magic, which names the version of all this
-//	 8  kind: request, accept or reject
+//	 8  kind
 //	10  IRD, ORD and the length of the private data, which follows
+//	16  the number of the connection, for hints to its sender
 //
-// A request carries two descriptors, the memory of its sender and a bell; an acceptance its sender's memory.
+// A request carries three descriptors: the memory of its sender, its board and a bell. An acceptance carries the
+// memory and the board of its sender. A request to join a neighbor carries no bell, and its acceptance no board. If the
+// peer does not know that neighbor, it says so, and the program sends a request.
 const (
-	magic     = "rpcrdma\x02"
-	headerLen = 16
+	magic     = "rpcrdma\x03"
+	headerLen = 20
 	maxHello  = headerLen + iwarp.MaxPrivateData
 
 	maxFDs = 4 // that are received of one message; those beyond the kernel closes
@@ -37,25 +40,37 @@ const (
 	request kind = iota + 1
 	accept
 	reject
+	requestJoin
+	acceptJoin
+	unknown // there is no such neighbor: a request is awaited
 )
 
 // fds is how many descriptors a message has.
 func (k kind) fds() int {
 	switch k {
 	case request:
+		return 3
+	case accept, requestJoin:
 		return 2
-	case accept:
+	case acceptJoin:
 		return 1
 	}
 	return 0
 }
 
+// An offer has the number of the connection, too.
+type offer struct {
+	llp.Offer
+	number uint32
+}
+
 // say sends a message, which fits into the buffer of a new socket.
-func say(c *net.UnixConn, k kind, o llp.Offer, fds ...int) error {
+func say(c *net.UnixConn, k kind, o offer, fds ...int) error {
 	b := append(make([]byte, 0, maxHello), magic...)
 	for _, v := range []int{int(k), o.IRD, o.ORD, len(o.PrivateData)} {
 		b = binary.BigEndian.AppendUint16(b, uint16(v))
 	}
+	b = binary.BigEndian.AppendUint32(b, o.number)
 	b = append(b, o.PrivateData...)
 	var rights []byte
 	if len(fds) > 0 {
@@ -77,14 +92,14 @@ type StrangerError struct {
 func (e *StrangerError) Error() string { return "the peer is no rpcrdma program: " + e.Reason }
 
 // hear receives a message of one of the kinds, and its descriptors, which the caller closes.
-func hear(c *net.UnixConn, kinds ...kind) (k kind, o llp.Offer, fds []int, err error) {
+func hear(c *net.UnixConn, kinds ...kind) (k kind, o offer, fds []int, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(fds)
 			fds = nil
 		}
 	}()
-	strange := func(format string, args ...any) (kind, llp.Offer, []int, error) {
+	strange := func(format string, args ...any) (kind, offer, []int, error) {
 		return 0, o, fds, &StrangerError{fmt.Sprintf(format, args...)}
 	}
 	b, rights := make([]byte, maxHello+1), make([]byte, unix.CmsgSpace(4*maxFDs))
@@ -106,6 +121,7 @@ func hear(c *net.UnixConn, kinds ...kind) (k kind, o llp.Offer, fds []int, err e
 		}
 		word := func(i int) int { return int(binary.BigEndian.Uint16(b[len(magic)+2*i:])) }
 		k, o.IRD, o.ORD = kind(word(0)), word(1), word(2)
+		o.number = binary.BigEndian.Uint32(b[len(magic)+8:])
 		want = headerLen + word(3)
 		switch {
 		case !slices.Contains(kinds, k):
@@ -144,26 +160,43 @@ func closeAll(fds []int) {
 
 // A setup makes one connection, over conn.
 type setup struct {
-	cfg    *Config
+	p      *Provider
 	target string        // of the end that asks
 	conn   *net.UnixConn // at that end nil until it connects
-	fds    []int         // of the request, at the end that was asked
-	done   bool          // a stream has taken over conn
+	at     *neighbor     // nil until there is one
+	number uint32        // at it
+	peer   uint32        // the number at the other end
+	fds    []int         // of the request, at the end that received it
+	done   bool          // a stream has taken over conn and at
 }
 
 var _ llp.Setup = (*setup)(nil)
 
 // Close implements llp.Setup.
 func (s *setup) Close() {
-	if s.conn != nil && !s.done {
-		s.conn.Close()
+	if !s.done {
+		if s.conn != nil {
+			s.conn.Close()
+		}
+		s.visit(nil)
 	}
 	closeAll(s.fds)
 	s.fds = nil
 }
 
-// stream connects the memories, with the descriptors of the other one and of the bell.
-func (s *setup) stream(mine memory, theirFD, bell int) (llp.Stream, error) {
+// visit makes n the neighbor, and takes over a reference to it.
+func (s *setup) visit(n *neighbor) {
+	if s.at != nil {
+		s.at.exit(s.number)
+		s.at.release()
+	}
+	if s.at = n; n != nil {
+		s.number = n.number()
+	}
+}
+
+// stream connects the memories.
+func (s *setup) stream(mine memory, theirFD int) (llp.Stream, error) {
 	theirs, err := theirMemory(theirFD)
 	if err == nil {
 		err = s.conn.SetDeadline(time.Time{})
@@ -173,7 +206,7 @@ func (s *setup) stream(mine memory, theirFD, bell int) (llp.Stream, error) {
 		return nil, err
 	}
 	s.done = true
-	return newStream(mine, theirs, bell, s.conn), nil
+	return newStream(mine, theirs, s.at, s.number, s.peer, s.conn), nil
 }
 
 // Connect implements llp.Setup.
@@ -185,38 +218,83 @@ func (s *setup) Connect(ctx context.Context, o llp.Offer) (made llp.Stream, answ
 		return nil, answer, err
 	}
 	s.conn = c.(*net.UnixConn)
-	if err := s.conn.SetDeadline(time.Now().Add(s.cfg.ReplyTimeout)); err != nil {
+	if err := s.conn.SetDeadline(time.Now().Add(s.p.cfg.ReplyTimeout)); err != nil {
 		return nil, answer, err
 	}
 	stop := context.AfterFunc(ctx, func() { s.conn.SetDeadline(past) })
 	defer stop()
-	mine, fd, err := newMemory(s.cfg)
+	mine, fd, err := newMemory(&s.p.cfg)
 	if err != nil {
 		return nil, answer, err
 	}
 	defer unix.Close(fd)
-	bell, theirs, err := newBell()
 	defer func() {
 		if made == nil {
 			mine.unmap()
-			unix.Close(bell)
 		}
 	}()
-	if err != nil {
-		return nil, answer, err
-	}
-	err = say(s.conn, request, o, fd, theirs)
-	unix.Close(theirs)
-	if err != nil {
-		return nil, answer, err
-	}
-	k, answer, fds, err := hear(s.conn, accept, reject)
+	k, got, fds, err := s.ask(o, fd)
 	defer closeAll(fds)
 	if err != nil || k == reject {
-		return nil, answer, err
+		return nil, got.Offer, err
 	}
-	made, err = s.stream(mine, fds[0], bell)
-	return made, answer, err
+	s.peer = got.number
+	if k == accept {
+		if err := s.at.meet(fds[1], neighborKey{target: s.target}); err != nil {
+			return nil, answer, err
+		}
+	}
+	made, err = s.stream(mine, fds[0])
+	return made, got.Offer, err
+}
+
+// ask requests a connection with the memory of fd, and returns the answer. It joins the neighbor at that address, if
+// there is one that the peer knows, too.
+func (s *setup) ask(o llp.Offer, fd int) (k kind, answer offer, fds []int, err error) {
+	if n := s.p.neighbors.find(neighborKey{target: s.target}); n != nil {
+		s.visit(n)
+		if err := say(s.conn, requestJoin, offer{o, s.number}, fd, n.file); err != nil {
+			return 0, answer, nil, err
+		}
+		k, answer, fds, err = hear(s.conn, acceptJoin, reject, unknown)
+		if err != nil || k != unknown {
+			return k, answer, fds, err
+		}
+	}
+	bell, theirs, err := newBell()
+	if err != nil {
+		return 0, answer, nil, err
+	}
+	defer unix.Close(theirs)
+	n, err := s.p.neighbors.newNeighbor(bell)
+	if err != nil {
+		return 0, answer, nil, err
+	}
+	s.visit(n)
+	if err := say(s.conn, request, offer{o, s.number}, fd, n.file, theirs); err != nil {
+		return 0, answer, nil, err
+	}
+	return hear(s.conn, accept, reject)
+}
+
+// heard takes over a request and its descriptors. It reports whether the peer is to send another: this end does
+// not know the neighbor to join.
+func (s *setup) heard(k kind, o offer, fds []int) (again bool, err error) {
+	s.fds, s.peer = fds, o.number
+	if k == request {
+		return false, checkBell(fds[2])
+	}
+	key, err := boardKey(fds[1])
+	if err != nil {
+		return false, err
+	}
+	if n := s.p.neighbors.find(key); n != nil {
+		s.visit(n)
+		return false, nil
+	}
+	closeAll(s.fds)
+	s.fds = nil
+	return true, say(s.conn, unknown, offer{})
 }
 
 // Accept implements llp.Setup.
@@ -225,23 +303,45 @@ func (s *setup) Accept(ctx context.Context, o llp.Offer) (made llp.Stream, err e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	mine, fd, err := newMemory(s.cfg)
+	k, fds := acceptJoin, make([]int, 1, 2)
+	if s.at == nil {
+		n, err := s.p.neighbors.newNeighbor(s.fds[2])
+		s.fds = s.fds[:2]
+		if err != nil {
+			return nil, err
+		}
+		s.visit(n)
+		key, err := boardKey(s.fds[1])
+		if err == nil {
+			err = n.meet(s.fds[1], key)
+		}
+		if err != nil {
+			return nil, err
+		}
+		k, fds = accept, append(fds, n.file)
+	}
+	mine, fd, err := newMemory(&s.p.cfg)
 	if err != nil {
 		return nil, err
 	}
+	fds[0] = fd
 	defer unix.Close(fd)
 	defer func() {
 		if made == nil {
 			mine.unmap()
 		}
 	}()
-	if made, err = s.stream(mine, s.fds[0], s.fds[1]); err != nil {
+	if made, err = s.stream(mine, s.fds[0]); err != nil {
 		return nil, err
 	}
-	unix.Close(s.fds[0])
+	closeAll(s.fds)
 	s.fds = nil
-	if err := say(s.conn, accept, o, fd); err != nil {
-		made.File().Close()
+	err = say(s.conn, k, offer{o, s.number}, fds...)
+	if k == accept {
+		s.at.closeFile()
+	}
+	if err != nil {
+		made.Parker().Close()
 		made.Close()
 		mine = memory{} // the stream has unmapped it
 		return nil, err
@@ -251,7 +351,7 @@ func (s *setup) Accept(ctx context.Context, o llp.Offer) (made llp.Stream, err e
 
 // Reject implements llp.Setup.
 func (s *setup) Reject(privateData []byte) error {
-	return s.failed("rejection not sent", say(s.conn, reject, llp.Offer{PrivateData: privateData}))
+	return s.failed("rejection not sent", say(s.conn, reject, offer{Offer: llp.Offer{PrivateData: privateData}}))
 }
 
 // failed says what has failed.

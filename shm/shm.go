@@ -91,6 +91,9 @@ func New(cfg Config) *Provider {
 // Name implements fabric.Provider.
 func (p *Provider) Name() string { return name }
 
+// Private implements fabric.Private: connections do not leave the machine.
+func (p *Provider) Private() bool { return true }
+
 // checkMemory refuses other sizes than Config allows.
 func (p *Provider) checkMemory() error {
 	lacks := ""

@@ -5,14 +5,10 @@ package shm
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
@@ -67,84 +63,6 @@ func TestAddresses(t *testing.T) {
 	}
 	if _, err := New(Config{Ring: 100000}).Listen(ctx, "@", fabric.ConnAttr{}); !errors.Is(err, fabric.ErrNotSupported) {
 		t.Errorf("a ring of no power of two: %v", err)
-	}
-}
-
-// streams returns the two ends of a connection, with the smallest rings.
-func streams(t *testing.T) (a, b *stream) {
-	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bellA, bellB, err := newBell()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ma, fdA, errA := newMemory(&Config{Ring: MinRing})
-	mb, fdB, errB := newMemory(&Config{Ring: MinRing})
-	toA, errC := theirMemory(fdB)
-	toB, errD := theirMemory(fdA)
-	if err := errors.Join(errA, errB, errC, errD); err != nil {
-		t.Fatal(err)
-	}
-	closeAll([]int{fdA, fdB})
-	end := func(mine, theirs memory, bell, fd int) *stream {
-		f := os.NewFile(uintptr(fd), "")
-		defer f.Close()
-		c, err := net.FileConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := newStream(mine, theirs, bell, c.(*net.UnixConn))
-		t.Cleanup(func() {
-			s.File().Close()
-			s.Close()
-		})
-		return s
-	}
-	return end(ma, toA, bellA, pair[0]), end(mb, toB, bellB, pair[1])
-}
-
-// TestWakeIsNotTaken: a reader that parks wakes even if the byte that was to wake it is taken by the
-// writer of the same end, which looks for room.
-func TestWakeIsNotTaken(t *testing.T) {
-	leak.Check(t)
-	a, b := streams(t)
-	rc, err := a.File().SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range maxArms {
-		if t.Failed() {
-			return
-		}
-		b.ring()
-		for range maxArms { // one of them takes the byte
-			a.ArmWrite()
-		}
-		lost := time.AfterFunc(10*time.Second, func() {
-			t.Error("the reader does not wake")
-			a.File().SetReadDeadline(past)
-		})
-		rc.Read(func(uintptr) bool { return false })
-		lost.Stop()
-		a.File().SetReadDeadline(time.Time{})
-	}
-}
-
-// TestBellStaysWritable: a goroutine that never takes the bytes that wake it leaves room for more, so
-// that a writer parks on a socket that is writable.
-func TestBellStaysWritable(t *testing.T) {
-	leak.Check(t)
-	a, b := streams(t)
-	for i := range 10 * maxArms {
-		a.ring() // b has armed once since the last byte, at most
-		b.ArmRead()
-		fds := []unix.PollFd{{Fd: int32(a.bellFD), Events: unix.POLLOUT}}
-		if n, err := unix.Poll(fds, 0); n != 1 || err != nil {
-			t.Fatalf("the bell is not writable after %d bytes: %v", i+1, err)
-		}
 	}
 }
 

@@ -60,19 +60,19 @@ var errRing = errors.New("a position outside of the ring")
 // A stream is the connection of two rings.
 type stream struct {
 	mine, theirs memory
-	pool         *pool    // of mine, which it unmaps
-	bell         *os.File // one of a pair of sockets: a byte there wakes the goroutines that park on the other
-	bellFD       int
-	arms         atomic.Uint32 // since the bytes of bell were taken
-	conn         *net.UnixConn
-	gone         atomic.Bool // conn has ended, and so has the other process, or its end of the connection
-	watch        sync.WaitGroup
+	pool         *pool // of mine, which it unmaps
+	at           *neighbor
+	number, peer uint32 // of this connection, in the hints of the other end, and of this one
+	parker
+	conn  *net.UnixConn
+	gone  atomic.Bool // conn has ended, and so has the other process, or its end of the connection
+	watch sync.WaitGroup
 
 	lends atomic.Uint64
 
 	reader struct {
 		head   uint64
-		rung   uint32 // the value of theirs.writeParks for which the bell has been rung
+		rung   uint32 // the value of theirs.writeParks for which a hint has been given
 		placed uint64
 	}
 	writer struct {
@@ -84,47 +84,19 @@ type stream struct {
 
 var _ llp.Sharer = (*stream)(nil)
 
-// newStream connects the memories and begins to watch conn.
-func newStream(mine, theirs memory, bellFD int, conn *net.UnixConn) *stream {
-	bell := os.NewFile(uintptr(bellFD), "bell")
-	s := &stream{mine: mine, theirs: theirs, pool: newPool(mine), bell: bell, bellFD: bellFD, conn: conn}
+// newStream connects the memories and begins to watch conn. It takes over number, and a reference to at.
+func newStream(mine, theirs memory, at *neighbor, number, peer uint32, conn *net.UnixConn) *stream {
+	s := &stream{mine: mine, theirs: theirs, pool: newPool(mine), at: at, number: number, peer: peer, conn: conn}
+	s.parker.init(at)
+	at.enter(number, s)
 	s.watch.Go(func() {
 		// Nothing is sent here after set-up: this is the end of the peer, or that of Close.
 		conn.Read(make([]byte, 1))
 		s.gone.Store(true)
-		if rc, err := bell.SyscallConn(); err == nil {
-			// Goroutines that park see the end of this socket, unless it is closed already.
-			rc.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RD) })
-		}
+		s.places[hintRead].wake()
+		s.places[hintWrite].wake()
 	})
 	return s
-}
-
-// ring wakes the goroutines of the other end that park. It never waits, whatever the peer has done to
-// the socket: one that has no room for another byte has rung.
-func (s *stream) ring() {
-	var b byte
-	syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(s.bellFD), uintptr(unsafe.Pointer(&b)), 1,
-		syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
-}
-
-// maxArms bounds the bytes in the socket: for each value of page.readParks and writeParks there is one.
-// Those that wake a goroutine are not taken, as each byte makes the socket readable anew for Go's poller.
-// So many leave the socket of the other end writable, by a margin: bellBuffer.
-const (
-	maxArms    = 16
-	bellBuffer = 128 << 10
-)
-
-// arm takes the bytes from the socket before there is no room for more. It reports whether there were
-// any: a goroutine that parks may not have seen them yet.
-func (s *stream) arm() bool {
-	if s.arms.Add(1)%maxArms != 0 {
-		return false
-	}
-	var b [4 * maxArms]byte
-	n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.bellFD), uintptr(unsafe.Pointer(&b)), uintptr(len(b)), syscall.MSG_DONTWAIT, 0, 0)
-	return errno == 0 && n > 0
 }
 
 // readable returns how many bytes there are to read.
@@ -160,6 +132,7 @@ func (s *stream) Readv(v []llp.Iovec) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	llp.RaceAcquire(s.at.bellFD)
 	for i := range v {
 		for to := unsafe.Slice(v[i].Base, int(v[i].Len)); len(to) > 0 && there > 0; {
 			from := s.theirs.ring[s.reader.head&uint64(len(s.theirs.ring)-1):]
@@ -177,7 +150,7 @@ func (s *stream) Readv(v []llp.Iovec) (n int, err error) {
 func (s *stream) freed() {
 	if w := s.theirs.writeParks.Load(); w != s.reader.rung && s.theirs.tail.Load()-s.reader.head <= uint64(len(s.theirs.ring)/2) {
 		s.reader.rung = w
-		s.ring()
+		s.at.tell(hintOf(s.peer, hintWrite))
 	}
 }
 
@@ -228,28 +201,23 @@ func (s *stream) Writev(v []llp.Iovec) (n int, err error) {
 
 // say tells the other end what has been written.
 func (s *stream) say() {
+	llp.RaceRelease()
 	s.mine.tail.Store(s.writer.tail)
 	if r := s.theirs.readParks.Load(); r != s.writer.rung {
 		s.writer.rung = r
-		s.ring()
+		s.at.tell(hintOf(s.peer, hintRead))
 	}
 }
 
 // ArmRead implements llp.Stream. Either this end sees what the other one writes, or that sees the new
 // value: each stores first, and looks after it.
 func (s *stream) ArmRead() bool {
-	s.arm()
 	s.mine.readParks.Add(1)
 	return s.Ready()
 }
 
 // ArmWrite implements llp.Stream.
 func (s *stream) ArmWrite() bool {
-	if s.arm() {
-		// They may have been for the reader, which parks until the socket is readable. A writer loses
-		// nothing to ArmRead: the socket is writable all the time.
-		s.bell.SetReadDeadline(past)
-	}
 	s.mine.writeParks.Add(1)
 	room, err := s.room()
 	return err != nil || room >= len(s.mine.ring)/2 || s.gone.Load()
@@ -263,16 +231,19 @@ func (s *stream) Abort() { s.end(aborted) }
 
 func (s *stream) end(how uint32) {
 	s.mine.over.Store(how)
-	s.ring()
+	s.at.tell(hintOf(s.peer, hintRead))
+	s.at.tell(hintOf(s.peer, hintWrite))
 }
 
-// File implements llp.Stream.
-func (s *stream) File() *os.File { return s.bell }
+// Parker implements llp.Stream.
+func (s *stream) Parker() llp.Parker { return &s.parker }
 
 // Close implements llp.Stream.
 func (s *stream) Close() {
 	s.conn.Close()
 	s.watch.Wait()
+	s.at.exit(s.number)
+	s.at.release()
 	s.pool.drop()
 	s.theirs.unmap()
 }
@@ -289,58 +260,70 @@ func mapped(all []byte, ring int) memory {
 	return memory{(*page)(unsafe.Pointer(unsafe.SliceData(all))), all[pageLen : pageLen+ring], all[pageLen+ring:], all}
 }
 
-// newMemory makes the memory of this end, and the file to pass to the other. Pages of it take memory once
+// newFile makes a file for the other end to map, of so many bytes, and maps it. Pages of it take memory once
 // they have been used.
-func newMemory(cfg *Config) (m memory, fd int, err error) {
-	size := pageLen + cfg.Ring + max(cfg.Arena, 0)
+func newFile(size int) (all []byte, fd int, err error) {
 	fd, err = unix.MemfdCreate("rpcrdma-shm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return m, -1, os.NewSyscallError("memfd_create", err)
+		return nil, -1, os.NewSyscallError("memfd_create", err)
 	}
-	defer func() {
-		if err != nil {
-			m.unmap()
-			unix.Close(fd)
-		}
-	}()
-	if err := unix.Ftruncate(fd, int64(size)); err != nil {
-		return m, -1, os.NewSyscallError("ftruncate", err)
+	if err = os.NewSyscallError("ftruncate", unix.Ftruncate(fd, int64(size))); err == nil {
+		all, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		err = os.NewSyscallError("mmap", err)
 	}
-	all, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return m, -1, os.NewSyscallError("mmap", err)
-	}
-	m = mapped(all, cfg.Ring)
-	m.ringLen.Store(uint64(cfg.Ring))
 	// F_SEAL_FUTURE_WRITE: the other end cannot map it to write. Kernels before 5.1 have no such seal.
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_FUTURE_WRITE); err != nil {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-			return m, -1, os.NewSyscallError("fcntl", err)
+	if err == nil {
+		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_FUTURE_WRITE); err != nil {
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+			err = os.NewSyscallError("fcntl", err)
 		}
 	}
-	return m, fd, nil
+	if err != nil {
+		if all != nil {
+			unix.Munmap(all)
+		}
+		unix.Close(fd)
+		return nil, -1, err
+	}
+	return all, fd, nil
+}
+
+// newMemory makes the memory of this end, and the file to pass to the other.
+func newMemory(cfg *Config) (m memory, fd int, err error) {
+	all, fd, err := newFile(pageLen + cfg.Ring + max(cfg.Arena, 0))
+	if err == nil {
+		m = mapped(all, cfg.Ring)
+		m.ringLen.Store(uint64(cfg.Ring))
+	}
+	return m, fd, err
 }
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// theirMemory maps the memory of the other end, if it is one that cannot vanish below this process: sealed,
-// and not of huge pages, of which a hole may find none left.
-func theirMemory(fd int) (memory, error) {
+// mapFile maps a file of the other end, if it is one that cannot vanish below this process: sealed, and not of
+// huge pages, of which a hole may find none left.
+func mapFile(fd, least, most int) ([]byte, error) {
 	var st unix.Stat_t
 	var fs unix.Statfs_t
 	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
-		return memory{}, err
+		return nil, err
 	}
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	switch {
 	case err != nil || have&seals != seals || fs.Type != unix.TMPFS_MAGIC:
-		return memory{}, errors.New("the peer's memory is not sealed")
-	case st.Size < pageLen+MinRing || st.Size > pageLen+MaxRing+MaxArena:
-		return memory{}, fmt.Errorf("the peer's memory has %d bytes", st.Size)
+		return nil, errors.New("the peer's memory is not sealed")
+	case st.Size < int64(least) || st.Size > int64(most):
+		return nil, fmt.Errorf("the peer's memory has %d bytes", st.Size)
 	}
 	all, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED)
+	return all, os.NewSyscallError("mmap", err)
+}
+
+// theirMemory maps the memory of the other end.
+func theirMemory(fd int) (memory, error) {
+	all, err := mapFile(fd, pageLen+MinRing, pageLen+MaxRing+MaxArena)
 	if err != nil {
-		return memory{}, os.NewSyscallError("mmap", err)
+		return memory{}, err
 	}
 	m := mapped(all, 0)
 	ring := m.ringLen.Load()
@@ -349,21 +332,6 @@ func theirMemory(fd int) (memory, error) {
 		return memory{}, fmt.Errorf("the peer's ring has %d bytes", ring)
 	}
 	return mapped(all, int(ring)), nil
-}
-
-// newBell makes the bells of both ends.
-func newBell() (mine, theirs int, err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, -1, os.NewSyscallError("socketpair", err)
-	}
-	for _, fd := range pair {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, bellBuffer); err != nil {
-			closeAll(pair[:])
-			return -1, -1, os.NewSyscallError("setsockopt", err)
-		}
-	}
-	return pair[0], pair[1], nil
 }
 
 // checkBell refuses what is no bell: a call with MSG_DONTWAIT might block elsewhere.
