@@ -15,6 +15,12 @@ type ProcessAddr interface {
 	Process() (p Process, ok bool)
 }
 
+// Private is implemented by Providers that may keep connections out of reach of others.
+type Private interface {
+	// Private reports whether all connections are encrypted, or do not leave the machine.
+	Private() bool
+}
+
 // Encrypted is implemented by Conns that may be encrypted.
 type Encrypted interface {
 	// TLS returns the state of the connection's TLS, nil without. It is final once the connection

@@ -159,10 +159,10 @@ func (p *Provider) newConn(id *ID, attr fabric.ConnAttr, passive bool) (*Conn, e
 	}
 	t := c.send.Init(lockorder.RdmacmSend)
 	t.c = c
-	t.init(&c.sends, attr.SendDepth+1) // one for internal requests
+	t.init(&c.sends, attr.SendDepth+1, firstSends) // one for internal requests
 	r := c.recv.Init(lockorder.RdmacmRecv)
 	r.c = c
-	r.init(&c.recvs, attr.RecvDepth)
+	r.init(&c.recvs, attr.RecvDepth, firstRecvs)
 	c.poller.Init().init(c, t.slots, r.slots)
 	c.turn.Init(c)
 	p.enterDevice(dev)

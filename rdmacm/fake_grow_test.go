@@ -29,7 +29,7 @@ func TestFakeQueueGrows(t *testing.T) {
 		options []option
 		first   int
 	}{
-		{"a device that can", rdmacm.Config{}, nil, 30},
+		{"a device that can", rdmacm.Config{}, nil, 15},
 		{"siw, which cannot", rdmacm.Config{}, []option{asSIW}, all},
 		{"another that cannot", rdmacm.Config{}, []option{func(l *cgotest.Library, _ *cgotest.Device) { l.Fail("ibv_resize_cq", syscall.EOPNOTSUPP) }}, all},
 		{"a shared queue", rdmacm.Config{SharedCQ: 1000}, nil, 1000},
@@ -61,10 +61,10 @@ func TestFakeQueueGrows(t *testing.T) {
 	t.Run("without memory what does not fit is refused, and posted later", func(t *testing.T) {
 		r := newRig(t, rdmacm.Config{})
 		l := r.connect(attr)
-		for id := range uint64(15) {
+		for id := range uint64(6) {
 			l.recv(id)
 		}
-		wr := []fabric.RecvWR{{ID: 15, SGE: fabric.SGE{Buf: l.mr.Bytes()[:64], LKey: l.mr.LKey()}}}
+		wr := []fabric.RecvWR{{ID: 6, SGE: fabric.SGE{Buf: l.mr.Bytes()[:64], LKey: l.mr.LKey()}}}
 		sends := make([]fabric.SendWR, 20)
 		for i := range sends {
 			sends[i] = l.wr(uint64(i), fabric.OpSend, 8, fabric.Signaled)
@@ -77,10 +77,10 @@ func TestFakeQueueGrows(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if n, m := len(l.qp.Recvs()), len(l.qp.Sends()); n != 15 || m != 0 {
+		if n, m := len(l.qp.Recvs()), len(l.qp.Sends()); n != 6 || m != 0 {
 			t.Fatalf("%d receives and %d sends are posted", n, m)
 		}
-		l.recv(15)
+		l.recv(6)
 		l.post(sends...)
 	})
 }

@@ -256,7 +256,7 @@ func (t *sender) append(wr *fabric.SendWR) {
 
 // tellQuiet is how many deferred requests may wait for a completion that Poll reports without
 // one of the device. Their user keeps memory for each of them.
-const tellQuiet = 4
+const tellQuiet = 2
 
 // untold is the deferred requests since the last one that has been, or will be, reported, of
 // which the memory is the user's again: ibv_post_send(3) says so of inline data. marks.deferred

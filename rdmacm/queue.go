@@ -70,7 +70,7 @@ func (d *device) queue(c *Conn, entries int) (*queue, error) {
 	if entries == 0 {
 		first := need
 		if d.resizes {
-			first = min(need, 2*firstSlots)
+			first = min(need, firstSends+firstRecvs)
 		}
 		q, err := d.newQueue(first)
 		if err != nil {

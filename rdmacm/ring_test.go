@@ -7,10 +7,10 @@ import "testing"
 // A ring that grows keeps what is outstanding under its position, wherever in the ring
 // that was, for both ends of the queue.
 func TestRingGrows(t *testing.T) {
-	for _, start := range []uint64{0, 5, firstSlots - 1, 1000003} {
+	for _, start := range []uint64{0, 5, firstRecvs - 1, 1000003} {
 		var q workQueue
 		var w back
-		w.init(&q, 100)
+		w.init(&q, 100, firstRecvs)
 		r := front{&q, w.slots}
 		w.tail = start
 		q.head.Store(start)
@@ -54,7 +54,7 @@ func TestRingGrows(t *testing.T) {
 func TestRingStaysShort(t *testing.T) {
 	var q workQueue
 	var w back
-	w.init(&q, 1000)
+	w.init(&q, 1000, firstRecvs)
 	for range 10000 {
 		if w.tight(4) {
 			t.Fatalf("no room for 4 with %d outstanding", w.used())

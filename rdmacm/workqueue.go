@@ -35,9 +35,9 @@ type slot struct {
 // Slots are a ring that grows up to the depth of the queue. Both ends have it.
 type slots []slot
 
-// firstSlots is their initial number. Most connections have few requests
-// outstanding at any time. Devices make completion queues of a power of two, less one.
-const firstSlots = 15
+// The initial numbers of slots. Most connections have few requests outstanding at any time. Devices make completion
+// queues of a power of two, less one; that of rxe is a page then.
+const firstSends, firstRecvs = 9, 6
 
 func (s slots) at(pos uint64) *slot { return &s[pos%uint64(len(s))] }
 
@@ -48,9 +48,9 @@ type back struct {
 	tail  uint64
 }
 
-func (w *back) init(q *workQueue, depth int) {
+func (w *back) init(q *workQueue, depth, first int) {
 	w.workQueue, q.depth = q, depth
-	w.slots = make(slots, min(depth, firstSlots))
+	w.slots = make(slots, min(depth, first))
 }
 
 // used is how many requests are outstanding or have not been polled by the caller.

@@ -67,6 +67,9 @@ type Program struct {
 	// Null has the Handler execute procedure 0, too, as security flavors need it that set up
 	// their contexts with such calls (RFC 2203 section 5.2.2). Otherwise the server answers
 	// it for every caller, and neither the Handler nor middleware sees it.
+	//
+	// With Null, the reply cache leaves other calls of RPCSEC_GSS to the Handler, which uses Request.Once: clients
+	// send them again with another sequence number and verifier.
 	Null bool
 
 	// Padded says that the handler decodes its arguments with Request.Decoder, so
@@ -164,6 +167,10 @@ func (r *Request) AuthSys() (sys *oncrpc.AuthSys, ok bool) {
 	return r.sys, true
 }
 
+// SetCred replaces the credential that inner handlers see, in Cred and AuthSys, by one that they may believe more than
+// the caller's. It must not change until ServeRPC returns.
+func (r *Request) SetCred(cred oncrpc.Auth) { r.Cred, r.sysRead = cred, sysUnread }
+
 // Kept reports whether the memory of Args is the program's: the garbage collector frees it. Otherwise it is
 // valid until ServeRPC returns. See Program.Keep.
 func (r *Request) Kept() bool { return r.kept }
@@ -213,6 +220,24 @@ type detached struct{ origin.Origin }
 func (detached) AllocItem(n int) []byte { return make([]byte, n) }
 func (detached) WhenReleased(f func())  { f() }
 func (detached) TakeValues(int) bool    { return true }
+
+func (detached) Recall(_, _ []byte) (none origin.Recalled) { return }
+func (detached) Remember(*oncrpc.ReplyHeader, []byte)      {}
+
+// Once has f execute the call, unless caller has made it before: then res is as f left it that time. It is the
+// reply cache for wrappers which prove the caller, and decode Args, before they can say that two calls are the same:
+// these have the same caller, xid, procedure and Args, and come from the same machine. While f runs, a call that is
+// the same waits. Calls that are Idempotent are always executed. A call that f denies is not remembered.
+// The results must be empty before, and protected after Once, not by f.
+func (r *Request) Once(caller []byte, res *Response, f func()) {
+	known := r.o.Recall(caller, r.Args)
+	if known.Found {
+		res.status, res.Results = known.Status, append(res.Results, known.Results...)
+		return
+	}
+	f()
+	r.o.Remember(&res.status, res.Results)
+}
 
 // Conn returns the connection that the call came by.
 func (r *Request) Conn() Conn { return r.c }

@@ -22,7 +22,13 @@ type Response struct {
 	o        origin.Origin
 	status   oncrpc.ReplyHeader // without xid and verifier
 	reserved int
+	lingers  bool
 }
+
+// Linger lets the reply of an Inline handler wait for a message that this end is about to send to the caller, so that
+// both leave together: until the goroutine that moves the connection has nothing else to do, and at most about half a
+// millisecond.
+func (w *Response) Linger() { w.lingers = true }
 
 // AddItem appends an opaque result that the upper-layer binding makes eligible
 // for a write chunk. It appends the length word to Results; data goes to the
@@ -112,6 +118,23 @@ func (w *Response) Size() (results, items int) {
 		items += len(it.Data)
 	}
 	return len(w.Results), items
+}
+
+// TakeItems calls f for each of the first n items, in order, or for all if there are fewer: at is the item's place in
+// Results, after its length word. They are items no longer, their length words stay, and their data is valid until
+// the reply is released. A wrapper that encrypts items adds others instead.
+func (w *Response) TakeItems(n int, f func(at int, data []byte)) {
+	items := w.o.Items()
+	n = min(n, len(*items))
+	for _, it := range (*items)[:n] {
+		f(it.At, it.Data)
+		if it.Release != nil {
+			w.o.WhenReleased(it.Release)
+		}
+	}
+	rest := copy(*items, (*items)[n:])
+	clear((*items)[rest:])
+	*items = (*items)[:rest]
 }
 
 // Join moves the data of the items into Results, where it belongs, with its padding: they are

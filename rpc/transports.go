@@ -47,3 +47,6 @@ func OriginOf(r *Request) origin.Origin { return r.o }
 // Answering returns the Response to a call that o has received, for transports. Results are built in
 // results, which is empty.
 func Answering(o origin.Origin, results []byte) Response { return Response{Results: results, o: o} }
+
+// Lingers reports whether a handler has called Linger.
+func Lingers(w *Response) bool { return w.lingers }

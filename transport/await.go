@@ -120,7 +120,7 @@ func (c *conn) onTick() {
 	st := c.state.Lock()
 	defer c.state.Unlock()
 	st.ticking = false
-	if st.ended() || c.role == roleServer && !st.aside {
+	if st.ended() || c.role == roleServer && !st.aside && !st.away {
 		return
 	}
 	if st.leadCtx != nil && st.unwatch == nil {
@@ -131,6 +131,11 @@ func (c *conn) onTick() {
 		st.seen = st.leads
 		st.arm()
 	case st.taken():
+	case st.away: // its handler takes long
+		st.away = false
+		l := st.take(context.Background())
+		l.singles = -slowCalls
+		go l.serve()
 	case st.aside:
 		st.callKeeper().Wake(false) // which has room: the keeper waits for it
 	default:
@@ -167,7 +172,20 @@ func (l *leader) background() {
 // serve leads a server's connection until it ends.
 func (l *leader) serve() {
 	c := l.c
-	for l.step() {
+	for {
+		if x := l.own; x != nil {
+			l.own = nil
+			if l = l.goAway(x); l == nil {
+				return
+			}
+		}
+		l.isKeeper = true
+		if !l.step() {
+			if l.own != nil {
+				l.own.start()
+			}
+			return
+		}
 		if l.streak >= manyBackward && c.drain.Load() == nil {
 			if l = l.standAside(); l == nil {
 				return
@@ -185,15 +203,38 @@ func (l *leader) serve() {
 	}
 }
 
+// goAway executes a call, while the token is free. It returns nil if another goroutine has become the keeper meanwhile, or
+// the connection has ended.
+func (l *leader) goAway(x *exch) *leader {
+	c := l.c
+	st := c.state.Lock()
+	st.away = true
+	c.state.Unlock()
+	l.release()
+	x.start()
+
+	st = c.state.Lock()
+	if !st.away || st.ended() {
+		c.state.Unlock()
+		return nil
+	}
+	st.away = false
+	if st.taken() {
+		c.state.Unlock()
+		return c.take()
+	}
+	defer c.state.Unlock()
+	return st.take(context.Background())
+}
+
 // standAside leaves the connection to the callers of backward calls, until the keeper has
 // to lead again. It returns nil when the connection has ended.
 func (l *leader) standAside() *leader {
 	c := l.c
 	st := c.state.Lock()
 	st.aside = true
-	next := l.giveBack(st)
 	c.state.Unlock()
-	next.Wake(false)
+	l.release()
 	c.keeper.Sleep()
 
 	c.state.Lock()

@@ -347,7 +347,11 @@ func (rc *serverRecords) fill(p *passed, res *rpc.Response, record []byte) {
 		return
 	}
 	results := record[n:]
-	if rc.binding != nil && !x.call.Cred.Protected() {
+	switch {
+	case x.call.Cred.Sealed():
+		x.ranges = sealedItems(results, x.ranges[:0])
+		results = x.carve(results, x.ranges)
+	case rc.binding != nil && !x.call.Cred.Protected():
 		x.ranges = rc.binding.Reply(rpc.Procedure{Prog: x.call.Prog, Vers: x.call.Vers, Proc: x.call.Proc}, results, false, x.ranges[:0])
 		results = x.carve(results, x.ranges)
 	}

@@ -181,10 +181,10 @@ func (s *slot) list(msg []byte) {
 }
 
 // keepsXID reports whether the call has an xid already: it is sent again (RFC 8167 section
-// 5.4), or its verifier signs a header that has one.
+// 5.4), or made again after a denial, or its verifier signs a header that has one.
 func (call *pendingCall) keepsXID() (keep bool, xid uint32) {
 	switch {
-	case call.sent:
+	case call.sent, call.again:
 		return true, call.xid
 	case call.raw != nil && call.Cred.Flavor == oncrpc.FlavorGSS:
 		return true, binary.BigEndian.Uint32(call.raw)

@@ -18,9 +18,10 @@ type callTable[C any] struct {
 	*life   // of the connection: how many calls there are and may be
 	newCall func(idx int) *C
 
-	// more lets out more of the calls that the peer has granted, if it can; nil: all are. No lock is held.
-	more    func() bool
+	// more lets out more of the calls that the peer has granted, or says why it cannot; nil: all are. No lock is held.
+	more    func() error
 	growing bool // a goroutine is in more
+	peak    int  // the most calls in use since this was cleared
 
 	// unfollow removes a caller from the line of those that wait for the leader; nil: there is no
 	// leader.
@@ -111,9 +112,9 @@ func (t *callTable[C]) makeRoom() bool {
 		}
 		t.growing = true
 		t.core.wire.unlock()
-		more := t.more()
+		err := t.more()
 		t.core.wire.lock()
-		if !more {
+		if err != nil {
 			break
 		}
 	}
@@ -134,16 +135,18 @@ func (t *callTable[C]) take(w *waiter) *C {
 	}
 	w.given = true
 	t.inUse++
+	t.peak = max(t.peak, t.inUse)
 	return c
 }
 
-// renumber has a call go out with an xid that it has already, instead of the one it was taken with.
-func (t *callTable[C]) renumber(c *C, from, to uint32) error {
-	if o := t.underWay.Find(to); o != nil && o != c {
+// renumber has a call of w go out with an xid that it has already, instead of the one it was taken with.
+func (t *callTable[C]) renumber(c *C, w *waiter, xid uint32) error {
+	if o := t.underWay.Find(xid); o != nil && o != c {
 		return errSameXID
 	}
-	t.underWay.Remove(from)
-	t.underWay.Add(to, c)
+	t.underWay.Remove(w.xid)
+	t.underWay.Add(xid, c)
+	w.xid = xid
 	return nil
 }
 

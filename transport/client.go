@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -146,6 +147,24 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig
 	return cl.start(ctx)
 }
 
+// NewClient is Dial without waiting: it returns a Client that connects as one does that has lost its
+// connection, now and until the server is there, with pauses up to ClientConfig.MaxPause. Calls wait for
+// it until their contexts end. ClientConfig.OnReconnect is called for the first connection too. Until
+// there is one, Conn returns nil, and Info the zero value. The error is about p or cfg, which must not
+// have NoReconnect.
+func NewClient(p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
+	if cfg != nil && cfg.NoReconnect {
+		return nil, errors.New("transport: NewClient with ClientConfig.NoReconnect would never connect")
+	}
+	cl, err := newClientOver(p, addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	cl.link.wake()
+	cl.watch()
+	return cl, nil
+}
+
 // newClientOver returns a client over p that has not connected yet.
 func newClientOver(p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
 	switch p := p.(type) {
@@ -156,9 +175,12 @@ func newClientOver(p fabric.Provider, addr string, cfg *ClientConfig) (*Client, 
 	}
 	cl, err := newClient(addr, p.Name(), cfg)
 	if err == nil {
-		cl.provider = p
+		cl.provider, err = p, cl.connCfg.private(p)
 	}
-	return cl, err
+	if err != nil {
+		return nil, err
+	}
+	return cl, nil
 }
 
 // newClient returns a client that has no way to connect yet.
@@ -179,6 +201,7 @@ func newClient(addr, via string, cfg *ClientConfig) (*Client, error) {
 		cl.versions = NewVersionCache(0)
 	}
 	cl.link.init()
+	cl.link.to, cl.link.observation = addr, conns.observation
 	cl.dialer.cl = cl
 	cl.link.want, cl.link.outdated = cl.dialer.want, cl.outdated
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
@@ -199,7 +222,7 @@ func (cl *Client) start(ctx context.Context) (*Client, error) {
 	return cl, nil
 }
 
-// latest is the latest connection.
+// latest is the latest connection, or nil before the first.
 func (cl *Client) latest() connection { return cl.link.latest() }
 
 // Call makes one call and waits for its reply. It fails with
@@ -249,20 +272,25 @@ func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err
 }
 
 // Info returns the agreement of the latest connection, and the credits granted.
-func (cl *Client) Info() rpc.ConnInfo { return cl.latest().info() }
+func (cl *Client) Info() (info rpc.ConnInfo) {
+	if c := cl.latest(); c != nil {
+		info = c.info()
+	}
+	return info
+}
 
 // Stats returns the counters, of all connections together.
 func (cl *Client) Stats() rpc.Stats {
 	st := cl.stats.sum()
 	st.Conns = cl.conns.Load()
-	if cl.latest().lives() {
+	if c := cl.latest(); c != nil && c.lives() {
 		st.OpenConns = 1
 	}
 	return st
 }
 
-// Conn returns the latest connection, which may have ended. Calls that are to outlive it are for
-// the Client.
+// Conn returns the latest connection, which may have ended, or nil before the first: see [NewClient].
+// Calls that are to outlive it are for the Client.
 func (cl *Client) Conn() *Conn { return cl.link.cur.Load() }
 
 // OpenStream returns what the stream of a call is opened with: the connection in use, after waiting for one if need
@@ -273,7 +301,7 @@ func (cl *Client) OpenStream(ctx context.Context, call *rpc.Call) (*stream.Recei
 	}
 	cl.note(call)
 	c := cl.latest()
-	if !c.lives() || c.leaves() {
+	if c == nil || !c.lives() || c.leaves() {
 		var err error
 		if c, err = cl.link.await(ctx, c, new(pendingCall)); err != nil {
 			return nil, nil, err
@@ -305,27 +333,24 @@ func (cl *Client) stop() {
 // closes in order. When ctx ends first the connection is closed at once and
 // ctx's error returned.
 func (cl *Client) Shutdown(ctx context.Context) error {
-	cl.stop()
-	err := cl.latest().shutdown(ctx)
-	cl.finish()
-	return err
+	return cl.endWith(func(c connection) error { return c.shutdown(ctx) })
 }
 
 // Close ends the connection at once: calls under way fail with *ClosedError. On return no memory is
 // exposed. It may be called twice, and by any goroutine.
-func (cl *Client) Close() error {
-	cl.stop()
-	err := cl.latest().close()
-	cl.finish()
-	return err
-}
+func (cl *Client) Close() error { return cl.endWith(connection.close) }
 
-// finish comes after the last connection, and waits until one that was being made is
+// endWith ends the client: the latest connection with end. It waits until one that was being made is
 // given up.
-func (cl *Client) finish() {
+func (cl *Client) endWith(end func(connection) error) (err error) {
+	cl.stop()
+	if c := cl.latest(); c != nil {
+		err = end(c)
+	}
 	cl.dialer.running.Wait()
 	cl.callbacks.stop()
 	cl.over()
+	return err
 }
 
 // A Requester is a client's end, with all of its connections to a server: a [Client], which has one,

@@ -37,8 +37,8 @@ type Config struct {
 
 	// Credits is, at a client, the number of calls in flight to ask for, and
 	// at a server the most it grants to one connection (RFC 5666 section
-	// 3.3). A connection starts with fewer and is given more as it uses them. It is
-	// given fewer while calls wait for memory, and down to 16 while several connections
+	// 3.3). A connection starts with fewer, is given more as it uses them, and fewer again when it
+	// does not. It is given fewer while calls wait for memory, and down to 16 while several connections
 	// wait for processors if all that it calls is Independent (see Program). Zero is DefaultCredits.
 	Credits int
 
@@ -117,7 +117,8 @@ type Config struct {
 	RFC5666 *RFC5666
 
 	// TLS encrypts connections over TCP. Connections over RDMA have what their provider has, such as
-	// iwarp.Config.TLS. Nil: they are in plain text, and a client that asks for TLS is refused.
+	// iwarp.Config.TLS: without it, and unless TLS is Optional, it is an error to use the provider, if it
+	// is no fabric.Private. Nil: connections are in plain text, and a client that asks for TLS is refused.
 	TLS *TLS
 
 	// HostBits is how many bits of an IPv6 address identify a host, 1 to 128, where hosts share
@@ -297,22 +298,34 @@ const (
 	postBatch    = 64 // work requests posted at once, at most
 	maxReads     = 16 // RDMA Reads posted at once
 	initialGrant = plan.Start
-	recvBatch    = 4 // receives posted again at once
+
+	// Receives posted again at once: recvBatch, or leastBatch while there are receives for fewMessages or less. A longer
+	// batch saves calls of the adapter, but each receive that waits takes memory of an idle connection.
+	recvBatch, leastBatch = 4, 2
+	fewMessages           = 8
 
 	setupReads = 16 // IRD and ORD offered
-
-	// recvSlack is how many receives there are beyond the grants: for those that wait to be posted
-	// again, and for an RDMA_ERROR. doneSlack is how many more for RDMA_DONE.
-	recvSlack = 1 + recvBatch - 1
-	doneSlack = 3
+	doneSlack  = 3  // receives for RDMA_DONE beyond the grants
 )
 
-// slack is how many receives there are beyond the grants.
-func (c *config) slack(r role) int {
+// mostSlack is the most receives that there are beyond the grants.
+func (c *config) mostSlack(r role) int { return c.slack(r, fewMessages+1) }
+
+// slack is how many receives there are beyond those for n calls and replies: all but one of a batch may wait to be
+// posted again, and one is for an RDMA_ERROR.
+func (c *config) slack(r role, n int) int {
 	if r == roleServer && c.RFC5666 != nil {
-		return recvSlack + doneSlack
+		return batchOf(n) + doneSlack
 	}
-	return recvSlack
+	return batchOf(n)
+}
+
+// batchOf is how many receives are posted again at once when there are receives for n calls and replies.
+func batchOf(n int) int {
+	if n <= fewMessages {
+		return leastBatch
+	}
+	return recvBatch
 }
 
 // backward is how many calls from server to client an end provides for.
@@ -328,17 +341,18 @@ func (c *config) backward(r role) int {
 
 // firstBuffers is how many receives a connection begins with, and messages of its own beside them.
 func (c *config) firstBuffers(r role) int {
+	n, own := min(initialGrant, c.Credits), 3 // providers report deferred replies by twos
 	if r == roleClient {
-		return firstReplies + c.backward(r) + c.slack(r) + 1
+		n, own = firstReplies+c.backward(r), 1
 	}
-	return min(initialGrant, c.Credits) + c.slack(r) + 4
+	return n + c.slack(r, n) + own
 }
 
 // connAttr has receives for all calls that may be in flight. How long a send queue pays, and what it costs,
 // the provider knows: what does not fit waits in the connection's own list.
 func (c *config) connAttr(r role) fabric.ConnAttr {
 	return fabric.ConnAttr{
-		RecvDepth:     c.Credits + c.backward(r) + c.slack(r),
+		RecvDepth:     c.Credits + c.backward(r) + c.mostSlack(r),
 		InboundReads:  setupReads,
 		OutboundReads: setupReads,
 	}

@@ -41,12 +41,15 @@ type conn struct {
 	// Of the calls that this end makes.
 	mostCalls atomic.Int32 // credits to ask for
 
+	batch atomic.Int32 // receives that are posted again at once
+
 	// Of the calls that this end executes.
 	grant atomic.Int64
 
 	asked  atomic.Bool                     // state.asked is not empty
 	drain  atomic.Pointer[context.Context] // set by a server's Shutdown
 	keeper waiter                          // a server's own goroutine, when it stands aside
+	woken  atomic.Bool                     // an Inline handler has woken a goroutine that waits
 }
 
 // state is shared by the goroutines that use a connection.

@@ -110,7 +110,7 @@ func (cn *Conn) Start(call *rpc.Call, ended func(error)) bool {
 		return false
 	}
 	p := pendingOf(call)
-	p.sent = false
+	p.begin()
 	return cn.c.start(p, ended)
 }
 
@@ -118,7 +118,7 @@ func (cn *Conn) make(ctx context.Context, call *pendingCall) error {
 	if rpc.IsInline(ctx) {
 		return errInline
 	}
-	call.sent = false
+	call.begin()
 	if o := cn.cfg.observation; o != nil && call.op == nil {
 		return o.made(call, cn.server, func() error { return cn.c.call(ctx, call) })
 	}

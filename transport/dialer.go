@@ -50,7 +50,7 @@ func (d *dialer) want() {
 	if d.busy || d.cl.link.err != nil || d.cl.cfg.NoReconnect {
 		return
 	}
-	if c := d.cl.latest(); c.lives() && !c.leaves() {
+	if c := d.cl.latest(); c != nil && c.lives() && !c.leaves() {
 		return
 	}
 	d.busy = true
@@ -61,7 +61,9 @@ func (d *dialer) want() {
 func (d *dialer) run() {
 	cl := d.cl
 	old := cl.latest()
-	d.rest(old)
+	if old != nil {
+		d.rest(old)
+	}
 	for {
 		if d.pause > 0 {
 			select {
@@ -311,6 +313,9 @@ func (cl *Client) every(d time.Duration, f func(c connection)) {
 			return
 		}
 		c := cl.latest()
+		if c == nil {
+			continue
+		}
 		n := c.activity()
 		if c == last && n == heard && c.lives() {
 			f(c)

@@ -129,6 +129,15 @@ func (x *exch) endPace() { x.leader.endPace() }
 // proceed executes the call: what its results may take was reserved before the call was pulled.
 func (x *exch) proceed() { x.execute() }
 
+// apart has the keeper execute a call that has come alone, as many before.
+func (x *exch) apart() {
+	if l := x.leader; l.isKeeper && l.singles >= manySingles && l.own == nil {
+		l.own = x
+	} else {
+		go x.start()
+	}
+}
+
 func (x *exch) fits(p *rpc.Program) bool { return x.chunksFit(p.Binding) }
 
 // goOn goes on as the leader.
@@ -148,10 +157,13 @@ func (x *exch) chunksFit(b rpc.Binding) bool {
 		return true
 	case call.Cred.Protected():
 		return false
+	case call.Cred.Sealed():
+		x.ranges = sealedItems(x.msg[n:], x.ranges[:0])
 	case b == nil:
 		return true
+	default:
+		x.ranges, _ = b.Call(rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, x.msg[n:], x.ranges[:0])
 	}
-	x.ranges, _ = b.Call(rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}, x.msg[n:], x.ranges[:0])
 	for items := x.ranges; len(reads) > 0; {
 		at, sum := int(reads[0].Position), 0
 		for len(reads) > 0 && int(reads[0].Position) == at {
@@ -166,6 +178,21 @@ func (x *exch) chunksFit(b rpc.Binding) bool {
 		}
 	}
 	return true
+}
+
+// sealedItems appends the items of the arguments or results of a call with Auth.Sealed. More than a client seals stay
+// out: the peer may send anything.
+func sealedItems(b []byte, items []rpc.Range) []rpc.Range {
+	d := xdr.NewDecoder(b)
+	d.Opaque(math.MaxUint32)
+	for d.Remaining() > 0 && len(items) < oncrpc.MaxSealed {
+		it := d.Opaque(math.MaxUint32)
+		if d.Err() != nil {
+			break
+		}
+		items = append(items, rpc.Range{Offset: d.Offset() - xdr.Padded(len(it)), Length: len(it)})
+	}
+	return items
 }
 
 // ---- memory

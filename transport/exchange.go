@@ -2,6 +2,7 @@ package transport
 
 import (
 	"net"
+	"runtime"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/origin"
@@ -25,7 +26,7 @@ type exchange struct {
 	received
 	prog     *rpc.Program
 	detached bool   // a goroutine of its own executes the call, and holds the arena
-	start    func() // serve
+	start    func() // serve, on a goroutine of its own
 	recalled
 	req    rpc.Request
 	res    rpc.Response
@@ -42,6 +43,7 @@ type received struct {
 	at   int         // the arguments in msg
 	pad  xdr.Padding // in them
 	kept bool        // msg is in memory that the handler may keep
+	late bool        // the handler asks the reply cache, see Request.Once: the call is not the same, byte for byte, when it comes again
 }
 
 // recalled has the entries of an exchange in the reply cache.
@@ -65,6 +67,7 @@ type carrier interface {
 	fits(p *rpc.Program) bool  // the call's chunks are as the program's binding says
 	endPace()                  // see pace
 	proceed()                  // has the exchange execute the call when there is memory for its results
+	apart()                    // has a goroutine of its own, or one that is free for it, start the exchange
 	results() []byte           // where the results are built, empty
 	send(head, results []byte) // sends a reply with the RPC header head; the exchange's items belong in its results
 	goOn()                     // finishes the exchange and moves the connection on a new goroutine, see serve
@@ -75,7 +78,10 @@ type carrier interface {
 func (x *exchange) init(c *core, w carrier) {
 	x.core, x.wire = c, w
 	x.tenant, x.arena = &c.tenant, c.arena
-	x.start = x.serve
+	x.start = func() { // few frames are on the stack
+		growStack(x.at)
+		x.serve()
+	}
 }
 
 // ---- executing
@@ -112,13 +118,15 @@ func (x *exchange) dispatch(p *rpc.Program) {
 // execute executes a call for which there is memory.
 func (x *exchange) execute() {
 	p, call := x.prog, &x.call
+	remembered := p.Idempotent == nil || !p.Idempotent(call.Vers, call.Proc)
+	x.late = remembered && p.Null && call.Proc != 0 && call.Cred.Flavor == oncrpc.FlavorGSS
 	switch {
-	case x.recall(p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
-	case x.detached || p.Inline != nil && p.Inline(call.Vers, call.Proc):
+	case remembered && !x.late && x.recall():
+	case x.detached || !x.late && p.Inline != nil && p.Inline(call.Vers, call.Proc): // Once may wait
 		x.serve()
 	default:
 		x.detach()
-		go x.start()
+		x.wire.apart()
 	}
 }
 
@@ -137,8 +145,19 @@ func (x *exchange) serve() {
 		x.request()
 	}
 	x.res = rpc.Answering(x.wire, x.wire.results())
-	serve(x.core.contexts.of(x.entry != nil, !x.detached), x.core, x.prog.Handler, &x.req, &x.res, x.event, func() { x.exited() })
+	serve(x.core.contexts.of(x.entry != nil || x.late, !x.detached), x.core, x.prog.Handler, &x.req, &x.res, x.event, func() { x.exited() })
 	x.finish()
+}
+
+// growStack makes the stack of a new goroutine 8 KiB long, as a connection and most handlers need it, while there
+// are few frames on it to copy. The memory in its frame is not cleared, as n is not negative.
+//
+//go:noinline
+func growStack(n int) {
+	if n < 0 {
+		var b [5 << 10]byte
+		runtime.KeepAlive(&b)
+	}
 }
 
 // exited goes on after the program's code has ended its goroutine, which may be the one that moves the
@@ -181,31 +200,7 @@ func (x *exchange) authorized(p *rpc.Program) bool {
 	return ok
 }
 
-// ---- calls that come again
-
-// credAt is where the credential begins in a call.
-const credAt = 24
-
-// recall looks up whether the call is a repeated one, and takes it then. Otherwise its reply will be
-// remembered, unless idempotent says that there is no need.
-func (x *exchange) recall(idempotent bool) (taken bool) {
-	if idempotent {
-		return false
-	}
-	call := &x.call
-	outcome, e, reply := x.core.reg.cache.Begin(&replycache.Call{
-		Host: x.core.host(), Client: x.core.lineage,
-		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.msg[credAt:],
-	}, x.wire)
-	switch outcome {
-	case replycache.Fresh:
-		x.entry = e
-		return false
-	case replycache.Answered:
-		x.Answer(reply)
-	}
-	return true
-}
+// ---- answering
 
 // answer answers with the RPC header h and results, which belong to the wire until the exchange is released.
 // The place of an item counts from the first byte of results.
@@ -217,35 +212,6 @@ func (x *exchange) answer(h oncrpc.ReplyHeader, results []byte) {
 	}
 	x.remember(x.head, results)
 	x.wire.send(x.head, results)
-}
-
-// Answer answers with a reply from the cache: see replycache.Waiter.
-func (x *exchange) Answer(r replycache.Reply) {
-	for _, it := range r.Items {
-		x.wire.AddItem(it.At, it.Data, nil)
-	}
-	inc(&x.core.stats.Replayed)
-	if e := x.event; e != nil {
-		e.Replayed = true
-		_, _ = oncrpc.ConsumeReply(r.Header, &e.Status)
-	}
-	x.wire.send(r.Header, r.Results)
-}
-
-// remember keeps the reply to the call, before it is sent. results and the items stay the caller's.
-func (x *exchange) remember(head, results []byte) {
-	if e := x.entry; e != nil {
-		x.entry = nil
-		e.Answer(head, results, len(x.items), func(i int) (int, []byte) { return x.items[i].At, x.items[i].Data })
-	}
-}
-
-// forgo ends the entry of a call that has no reply to remember.
-func (x *exchange) forgo() {
-	if e := x.entry; e != nil {
-		x.entry = nil
-		e.Drop()
-	}
 }
 
 // ---- memory

@@ -185,6 +185,9 @@ func (c *tcpConn) busy(note func(bad bool, format string, args ...any)) {
 	note(!c.w.Rests(), "something has not been written")
 }
 
+// InitialGrant is how many calls a peer may have in flight before its first reply.
+const InitialGrant = initialGrant
+
 // MemoryUse returns the memory that a server keeps for its clients, as it counts it.
 func MemoryUse(s *Server) int64 {
 	st := s.memory.Stats()

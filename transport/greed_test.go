@@ -105,11 +105,11 @@ func produce(cl *transport.Client, n int, buf []byte, call *rpc.Call) error {
 	return nil
 }
 
-// TestIwarpGreed: ten connections ask for results that they do not take, or offer arguments that they
+// TestIwarpGreed: connections ask for results that they do not take, or offer arguments that they
 // do not let be read. The memory of the server stays within its bounds, and another client's calls
 // are made.
 func TestIwarpGreed(t *testing.T) {
-	const size, calls, attackers = 1 << 20, 10, 10 // there are receives for so many at first
+	const size, calls, attackers = 1 << 20, transport.InitialGrant, 10 // half of the memory is for other hosts
 	cfg := &transport.Settings{MaxMessage: 1 << 20, MaxMemory: 16 << 20, MaxTotalMemory: 96 << 20}
 	for name, attack := range map[string]func(r *raw) error{
 		"results":   func(r *raw) error { return r.greed(calls, size) },
@@ -156,11 +156,11 @@ func BenchmarkUnderAttack(b *testing.B) {
 		name   string
 		attack func(b *testing.B, w *world) (stop func())
 	}{
-		{"results=10x10x4Mi", func(b *testing.B, w *world) func() {
-			return w.attackers(b, 10, func(r *raw) error { return r.greed(10, 4<<20) })
+		{"results=10x4x4Mi", func(b *testing.B, w *world) func() {
+			return w.attackers(b, 10, func(r *raw) error { return r.greed(transport.InitialGrant, 4<<20) })
 		}},
-		{"arguments=10x10x4Mi", func(b *testing.B, w *world) func() {
-			return w.attackers(b, 10, func(r *raw) error { return r.withhold(10, 4<<20-100) })
+		{"arguments=10x4x4Mi", func(b *testing.B, w *world) func() {
+			return w.attackers(b, 10, func(r *raw) error { return r.withhold(transport.InitialGrant, 4<<20-100) })
 		}},
 		{"silent=1000", func(b *testing.B, w *world) func() { return w.attackers(b, 1000, func(*raw) error { return nil }) }},
 		{"halfopen", func(b *testing.B, w *world) func() {

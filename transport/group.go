@@ -58,6 +58,9 @@ const (
 // address never comes back, a call of another kind ends with its context and a *LostError that says
 // it may have been executed; with NoResend it does at once.
 //
+// So does a call that a credential like those of package rpcsec makes again after the server has denied it: an attacker can
+// forge the denial of a call that was executed. If its connection will not be made again, it ends with the *ClosedError of that one.
+//
 // A connection that is lost is made again, with the pauses of a Client, when calls wait for it,
 // or when the others have too much to do.
 //
@@ -188,21 +191,29 @@ func (g *Group) Call(ctx context.Context, call *rpc.Call) error {
 		bulk += int64(call.WriteItems[i].Len())
 	}
 	sent := false // on a connection that was lost
-	for {
-		m := g.pick(bulk)
+	p := pendingOf(call)
+	var m *member
+	if p.denied() {
+		m, _ = p.via.(*member)
+	}
+	for ; ; m = nil {
+		if m == nil {
+			m = g.pick(bulk)
+		}
 		if m == nil {
 			if err := g.await(ctx, sent); err != nil {
 				return err
 			}
 			continue
 		}
+		p.via = m
 		m.count(1, bulk)
 		err := m.cl.Call(ctx, call)
 		m.count(-1, -bulk)
 		if err != errMoves {
 			return stillSent(err, sent)
 		}
-		if pendingOf(call).sent {
+		if p.sent {
 			sent = true
 			g.moved.Add(1)
 		}
@@ -220,7 +231,7 @@ func stillSent(err error, before bool) error {
 
 // moves reports whether a call that has lost its connection is made on another.
 func (g *Group) moves(call *pendingCall) bool {
-	return !call.sent || g.cfg.Idempotent != nil && g.cfg.Idempotent(call.Prog, call.Vers, call.Proc)
+	return !call.sent && !call.again || g.cfg.Idempotent != nil && g.cfg.Idempotent(call.Prog, call.Vers, call.Proc)
 }
 
 // await waits until there is a connection. It waits for the members' one after the other, as one will

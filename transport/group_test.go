@@ -402,6 +402,62 @@ func TestGroupFailover(t *testing.T) {
 		})
 	})
 
+	t.Run("a call that is made again after a denial goes to the next of its own, with its xid", func(t *testing.T) {
+		two(t, nil, func(s *spots, p, q *peer, g *Group) {
+			call := numbered(7)
+			denied := async(g, bg, call)
+			first := p.answer(7, 2)
+			if err := outcome(t, denied); err != nil {
+				t.Fatal(err)
+			}
+			rpc.StateOf(call).Again = true
+			for n := range uint32(2) {
+				async(g, bg, numbered(n))
+				synctest.Wait()
+			}
+			again := async(g, bg, call)
+			synctest.Wait()
+			q.quiet("it has room, but is not where the call was executed")
+			p.hangUp()
+			p = s.next("a")
+			time.Sleep(time.Minute)
+			found := false
+			for range 3 {
+				h, n := p.numberedCall("a call again")
+				p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+				found = found || n == 7 && h.XID == first.XID
+			}
+			if err := outcome(t, again); err != nil || !found {
+				t.Errorf("made again with its xid %#x: %v, %v", first.XID, found, err)
+			}
+		})
+	})
+
+	t.Run("a call that is made again after a denial goes to another connection only if it is idempotent", func(t *testing.T) {
+		two(t, reads, func(s *spots, p, q *peer, g *Group) {
+			calls := []*rpc.Call{numbered(0), {Prog: testProg, Vers: 1, Proc: 8, Args: []byte{0, 0, 0, 1}}}
+			for n, call := range calls {
+				denied := async(g, bg, call)
+				p.answer(uint32(n), 2)
+				if err := outcome(t, denied); err != nil {
+					t.Fatal(err)
+				}
+				rpc.StateOf(call).Again = true
+			}
+			g.First().Close()
+			again := async(g, bg, calls[1])
+			if err := outcome(t, again); !errors.As(err, new(*rpc.ClosedError)) || g.Err() != nil {
+				t.Errorf("%v, and of the Group: %v", err, g.Err())
+			}
+			q.quiet("the call may have been executed")
+			again = async(g, bg, calls[0])
+			q.answer(0, 2)
+			if err := outcome(t, again); err != nil {
+				t.Errorf("idempotent: %v", err)
+			}
+		})
+	})
+
 	t.Run("an idempotent call that was sent is made at once on another connection, as a new one", func(t *testing.T) {
 		two(t, reads, func(s *spots, p, q *peer, g *Group) {
 			safe := async(g, bg, numbered(1))

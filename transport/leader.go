@@ -1,9 +1,13 @@
 package transport
 
 import (
+	"runtime"
+	"slices"
+
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
@@ -12,23 +16,29 @@ import (
 type leader struct {
 	c *conn
 
-	wcs     []fabric.WC     // of one poll; see step
-	polled  int             // completions in wcs
-	handled int             // completions that have been handled
-	due     []func(*leader) // what other goroutines have asked for; see doAsked
-	heard   int             // messages received in the latest step
-	hdr     *rpcrdma.Header // scratch for incoming headers; an exchange takes it for another
-	bufs    []*recvBuf      // receive buffers, by number
-	repost  []fabric.RecvWR // consumed, to be posted again: memory of bufs
-	reads   reads.Queue
-	gone    []*exch // scratch
-	fatal   error   // this end's reason to end the connection
-	streak  int     // backward calls answered since the last forward one, at a server
+	wcs      []fabric.WC     // of one poll; see step
+	polled   int             // completions in wcs
+	handled  int             // completions that have been handled
+	due      []func(*leader) // what other goroutines have asked for; see doAsked
+	heard    int             // messages received in the latest step
+	hdr      *rpcrdma.Header // scratch for incoming headers; an exchange takes it for another
+	bufs     []*recvBuf      // receive buffers, by number
+	surplus  bool            // there are more receives than both directions need
+	repost   []fabric.RecvWR // consumed, to be posted again: memory of bufs
+	reads    reads.Queue
+	gone     []*exch // scratch
+	fatal    error   // this end's reason to end the connection
+	streak   int     // backward calls answered since the last forward one that no waiter takes its turn with
+	turn     bool    // one of them since the last forward call
+	isKeeper bool    // the keeper of a server's connection leads
+	own      *exch   // the call that it executes itself after this pass
+	singles  int     // calls in a row that came alone; negative: some have taken long
 
 	// Gathered in a pass over completions, and let go at its end.
 	replies []*exch   // to be posted together
 	wakes   []*waiter // goroutines to wake after that
 	ended   []*slot   // calls that have ended, and that no goroutine waits for
+	lingers bool      // replies are queued that have not been posted
 
 	// Of the calls that this end makes.
 	granted   int    // the latest grant, as life.granted
@@ -123,6 +133,7 @@ func (l *leader) pass(err error) bool {
 // has ended the goroutine that led. Work that goroutine had begun is in fields of the leader.
 func (l *leader) takeOver(x *exch) {
 	x.finish()
+	l.isKeeper = false
 	l.count()
 	l.freeGone()
 	l.admit()
@@ -146,6 +157,14 @@ func (l *leader) takeOver(x *exch) {
 // a third of the switches between threads, and 7 % less processor time for a call. With one call
 // outstanding no goroutine is to run. The pace measures how long that takes.
 func (l *leader) await() (err error) {
+	if l.lingers {
+		l.lingers = false
+		if l.c.sends.holds() {
+			runtime.Gosched() // to goroutines that have been woken, and are about to post
+			l.c.sends.flush()
+		}
+		return l.c.fc.Wait()
+	}
 	if l.pace.Met(l.heard, l.posted) {
 		l.updateGrant()
 	}
@@ -189,7 +208,12 @@ func (l *leader) doAsked() {
 
 // endPass posts the messages gathered in this pass over completions, then wakes the callers.
 func (l *leader) endPass() {
-	l.c.sends.flush(l.replies...)
+	if len(l.replies) > 0 && !slices.ContainsFunc(l.replies, func(x *exch) bool { return !rpc.Lingers(&x.res) }) {
+		l.lingers = true
+		l.c.sends.addReplies(l.replies)
+	} else {
+		l.c.sends.flush(l.replies...)
+	}
 	l.replies = l.replies[:0]
 	l.wakeAll()
 	l.endStarted()

@@ -23,6 +23,10 @@ import (
 type link struct {
 	cur atomic.Pointer[Conn] // the latest, which may have ended; nil: none yet
 
+	// Of a client.
+	to          string       // address
+	observation *observation // or nil
+
 	mu   lockorder.Mutex
 	turn chan struct{} // closed, and made anew, with each connection, and at the end
 	err  error         // why no further one is made
@@ -128,7 +132,7 @@ func (l *link) addr() string {
 	if c := l.latest(); c != nil {
 		return c.addr()
 	}
-	return "peer"
+	return cmp.Or(l.to, "peer")
 }
 
 // call makes one call on the connections that there are until its reply arrives, or there is no hope
@@ -138,15 +142,19 @@ func (l *link) call(ctx context.Context, call *pendingCall) error {
 	if rpc.IsInline(ctx) {
 		return errInline
 	}
-	if cn := l.cur.Load(); cn != nil && cn.cfg.observation != nil && call.op == nil {
-		return cn.cfg.observation.made(call, cn.server, func() error { return l.try(ctx, call) })
+	o, backward := l.observation, false
+	if cn := l.cur.Load(); cn != nil {
+		o, backward = cn.cfg.observation, cn.server
+	}
+	if o != nil && call.op == nil {
+		return o.made(call, backward, func() error { return l.try(ctx, call) })
 	}
 	return l.try(ctx, call)
 }
 
 // try is call without an Observer.
 func (l *link) try(ctx context.Context, call *pendingCall) error {
-	call.sent, call.asked = false, 0
+	call.begin()
 	c := l.latest()
 	for {
 		var err error

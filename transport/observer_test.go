@@ -16,6 +16,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -453,7 +454,7 @@ func (a *asking) ask(event string, c rpc.Conn) (st rpc.ConnStats) {
 	}()
 	select {
 	case st = <-answer:
-	case <-time.After(time.Second):
+	case <-time.After(testutil.Patience):
 		a.t.Errorf("%s waits for Conn.Info and Conn.Stats, which wait for %s", event, event)
 	}
 	return st

@@ -752,7 +752,7 @@ func TestOptionalExecutedLimits(t *testing.T) {
 				}
 				p.send(optBytes(uint32(n), testOp, "?"), 0)
 			}
-			if n > 4+recvSlack {
+			if n > 4+leastBatch {
 				t.Errorf("%d requests were taken at once", n)
 			}
 			p.hangUp()

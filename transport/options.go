@@ -63,9 +63,10 @@ const (
 // connection that is a *tls.Conn already, of DialTCPWith or of a listener, stays as it is.
 type TLS struct {
 	// Config is that of each connection, which has a copy; its callbacks, such as GetCertificate, renew
-	// certificates. TLS before 1.3 is refused, and so is a peer that does not name the protocol of
-	// RPC, "sunrpc", unless NextProtos has others. A client's ServerName is by default the host of
-	// the address. A server's ClientAuth is for its clients' certificates.
+	// certificates. TLS before 1.3 is refused, and so is a peer that names other protocols than
+	// that of RPC, "sunrpc", or those in NextProtos; one that names none, such as Linux, is accepted.
+	// A client's ServerName is by default the host of the address. A server's ClientAuth is for its
+	// clients' certificates.
 	Config *tls.Config
 
 	// Optional has a client go on in plain text with a server that says it has no TLS, and a server
@@ -73,6 +74,10 @@ type TLS struct {
 	// Otherwise a client's connection fails with a *TLSError, and a server answers calls in
 	// plain text with AUTH_TOOWEAK, but for procedure 0, and makes none.
 	Optional bool
+
+	// Except are programs that a server executes in plain text all the same, over TCP: MOUNT, for
+	// instance, which Linux calls in plain text even where NFS has TLS. Clients ignore it.
+	Except []uint32
 
 	// Prog and Vers are the program in a client's first message, a call of procedure 0. Zero is version 3
 	// of NFS. Server does not look at them.

@@ -15,6 +15,8 @@ type pendingCall struct {
 	store   []byte // the reply message
 	sent    bool   // on an earlier connection, or this one
 	xid     uint32 // which it was sent with
+	again   bool   // it keeps xid, as it was denied: see origin.State
+	via     any    // the member of a Group that made it last
 	replied uint32 // version of the protocol that the reply, or the refusal, has
 	asked   int    // how often it has had the version negotiated anew
 
@@ -41,6 +43,12 @@ func pendingOf(call *rpc.Call) *pendingCall {
 	}
 	return p
 }
+
+// begin prepares for making the call.
+func (call *pendingCall) begin() { call.again, call.sent, call.asked = call.denied(), false, 0 }
+
+// denied reports whether the call is made again, although it was denied.
+func (call *pendingCall) denied() bool { return call.sent && rpc.StateOf(call.Call).Again }
 
 // sign makes the verifier of a call that is sent with xid.
 func (call *pendingCall) sign(xid uint32) {

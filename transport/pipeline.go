@@ -81,7 +81,8 @@ func (p *Pipeline) Start(call *rpc.Call) { p.start(pendingOf(call), nil) }
 func (p *Pipeline) StartFunc(call *rpc.Call, ended func(err error)) { p.start(pendingOf(call), ended) }
 
 func (p *Pipeline) start(call *pendingCall, ended func(error)) {
-	call.sent, call.asked, call.ended = false, 0, ended
+	call.begin()
+	call.ended = ended
 	p.n++
 	if p.note != nil {
 		p.note(call.Call)

@@ -27,8 +27,13 @@ import (
 // A server's connection is led by its own goroutine, its keeper, since calls may come
 // at any time: callers of backward calls are followers. When many calls in a row go
 // backward and none comes forward, the keeper stands aside, and callers lead for
-// themselves, as at a client. It is back at the first forward call, and when no goroutine
-// has led for a tick.
+// themselves, as at a client. It does so, too, while the ends take turns: each forward call wakes a goroutine that waits
+// ([rpc.Waiter]), and brings the reply to the backward call before. The keeper is back at the first other
+// forward call, and when no goroutine has led for a tick.
+//
+// While forward calls come one at a time, the keeper executes them itself: to start a goroutine for a handler, or to wake
+// one, takes longer than most calls, where a processor has to be woken for it. The token is free meanwhile, and
+// another goroutine becomes the keeper if the handler has not returned after a tick.
 
 const (
 	// tickTime is how long a connection is quiet before the background takes over, and
@@ -46,6 +51,14 @@ const (
 
 	// manyBackward is how many backward calls in a row make the keeper stand aside.
 	manyBackward = 16
+
+	// manySingles is how many calls have to come alone before the keeper executes one, and slowCalls how many more
+	// after one that took longer than a tick.
+	manySingles = 16
+	slowCalls   = 256
+
+	// turnLength is how many messages there are in a turn: a reply and a call.
+	turnLength = 2
 )
 
 // A waiter is a goroutine that waits for the leader to do something, ready, or to be
@@ -80,6 +93,7 @@ type progress struct {
 	baton baton.Baton[leader, waiter] // the token, and the goroutines that wait for a reply or for it
 	aside bool                        // the keeper does not want the token
 	kept  *leader                     // the token, on its way to the keeper
+	away  bool                        // the keeper executes a call
 
 	tick    *time.Timer // nil: it has not been needed yet
 	ticking bool
@@ -117,6 +131,7 @@ func (l *leader) giveBack(st *state) (next *baton.Waiter[waiter]) {
 	p := &st.progress
 	p.leadCtx = nil
 	p.stopWatch()
+	l.isKeeper = false
 	p.baton.Give(l)
 	if l.wantsKeeper(st) {
 		return p.callKeeper()
@@ -159,7 +174,7 @@ func (p *progress) stopWatch() {
 
 // awaitsCalls reports whether the peer may call, so that there has to be a leader.
 func (p *progress) awaitsCalls() bool {
-	return p.aside || p.c.role == roleClient && p.c.cfg.callbacks
+	return p.aside || p.away || p.c.role == roleClient && p.c.cfg.callbacks
 }
 
 // wantsKeeper reports whether the keeper, which stands aside, has to lead again: calls come

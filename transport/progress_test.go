@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
@@ -128,6 +130,217 @@ func TestStandAside(t *testing.T) {
 			}
 		})
 	})
+}
+
+// The keeper stands aside while the ends take turns.
+func TestTurns(t *testing.T) {
+	const procTurn, procOther = 2, 3
+	var cn *Conn
+	var w rpc.Waiter
+	prog := rpc.Program{Number: testProg, Low: 1, High: 1, Inline: rpc.Every, Idempotent: rpc.Every,
+		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
+			switch req.Proc {
+			case procReady:
+				cn = req.Conn().(*Conn)
+				cn.AllowBackward(0)
+				w = cn.NewWaiter()
+			case procTurn:
+				res.Linger()
+				w.Wake(true)
+			}
+		})}
+	// script runs with a goroutine that waits, answers unless it is mute, and is busy for a while.
+	script := func(t *testing.T, mute bool, busy time.Duration, f func(p *peer, turn func(), aside func() bool)) {
+		serverOf(t, newPeer(t), nil, []rpc.Program{prog}, func(p *peer, _ *Server) {
+			xid, call := uint32(1), uint32(0)
+			p.send(callBytes(rpcrdma.Header{XID: xid}, procReady), 0)
+			p.replies(xid, "the reply to a client that is ready")
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for w.Wait(bg) == nil {
+					if !mute {
+						cn.Start(testCall(), func(error) {})
+					}
+					time.Sleep(busy)
+				}
+			}()
+			f(p, func() {
+				if call != 0 {
+					p.reply(rpcrdma.Header{XID: call})
+				}
+				xid++
+				p.send(callBytes(rpcrdma.Header{XID: xid}, procTurn), 0)
+				messages := 1
+				if !mute {
+					messages++
+				}
+				for range messages {
+					h, payload := p.message("the messages of a turn")
+					if _, dir, _ := oncrpc.Peek(payload); dir == oncrpc.Call {
+						call = h.XID
+					}
+				}
+				time.Sleep(busy)
+			}, func() bool {
+				synctest.Wait()
+				defer cn.rdma().state.Unlock()
+				return cn.rdma().state.Lock().aside
+			})
+			p.hangUp()
+			<-ended
+		})
+	}
+	t.Run("a call outside the turns brings the keeper back", func(t *testing.T) {
+		script(t, false, 0, func(p *peer, turn func(), aside func() bool) {
+			for n := range 3 * manyBackward {
+				if turn(); aside() != (n >= manyBackward) {
+					t.Fatalf("after %d turns the keeper stands aside: %t", n+1, aside())
+				}
+			}
+			p.send(callBytes(rpcrdma.Header{XID: 1000}, procOther), 0)
+			p.replies(1000, "the reply to another call")
+			if aside() {
+				t.Error("the keeper stands aside")
+			}
+		})
+	})
+	t.Run("a goroutine that is busy makes others wait for a moment at most", func(t *testing.T) {
+		script(t, false, time.Millisecond, func(p *peer, turn func(), aside func() bool) {
+			stood := 0
+			for range 3 * manyBackward {
+				if turn(); aside() {
+					stood++
+				}
+			}
+			if stood > 0 {
+				t.Errorf("the keeper stood aside %d times, longer than a tick", stood)
+			}
+		})
+	})
+	t.Run("messages without answers are no turns", func(t *testing.T) {
+		script(t, true, 0, func(p *peer, turn func(), aside func() bool) {
+			for range 3 * manyBackward {
+				if turn(); aside() {
+					t.Fatal("the keeper stands aside")
+				}
+			}
+		})
+	})
+}
+
+// The keeper executes calls that come one at a time.
+func TestSingles(t *testing.T) {
+	const proc, procSlow, procExit, procBack = 2, 3, 4, 5
+	var cn *Conn
+	var away bool // while the latest call was executed
+	var gate chan struct{}
+	prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every,
+		Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
+			cn = req.Conn().(*Conn)
+			away = cn.rdma().state.Lock().away
+			cn.rdma().state.Unlock()
+			switch req.Proc {
+			case procSlow:
+				<-gate
+			case procExit:
+				runtime.Goexit()
+			case procBack:
+				cn.AllowBackward(0)
+				if err := cn.Call(ctx, testCall()); err != nil {
+					t.Error(err)
+				}
+			}
+		})}
+	script := func(t *testing.T, f func(t *testing.T, p *peer, s *Server, call func(proc uint32) uint32)) {
+		serverOf(t, newPeer(t), nil, []rpc.Program{prog}, func(p *peer, s *Server) {
+			gate = make(chan struct{})
+			xid := uint32(0)
+			call := func(proc uint32) uint32 {
+				xid++
+				p.send(callBytes(rpcrdma.Header{XID: xid}, proc), 0)
+				return xid
+			}
+			for n := range 2 * manySingles {
+				p.replies(call(proc), "a reply")
+				if away != (n >= manySingles-1) {
+					t.Fatalf("the keeper executes call %d: %t", n+1, away)
+				}
+			}
+			f(t, p, s, call)
+		})
+	}
+	// soon lets the time pass that it takes until another goroutine is the keeper.
+	soon := func() {
+		time.Sleep(2 * quietTime)
+		synctest.Wait()
+	}
+	for _, tt := range []struct {
+		name string
+		f    func(t *testing.T, p *peer, s *Server, call func(proc uint32) uint32)
+	}{
+		{"while one takes long, others are answered", func(t *testing.T, p *peer, s *Server, call func(proc uint32) uint32) {
+			slow := call(procSlow)
+			synctest.Wait()
+			other := call(proc)
+			soon()
+			p.replies(other, "the reply to the second call")
+			close(gate)
+			p.replies(slow, "the reply to the slow call")
+			for range manySingles {
+				p.replies(call(proc), "a reply")
+				if away {
+					t.Fatal("the keeper executes calls soon after one took long")
+				}
+			}
+		}},
+		{"a handler that ends the goroutine", func(t *testing.T, p *peer, s *Server, call func(proc uint32) uint32) {
+			xid := call(procExit)
+			if h, _ := p.message("a reply"); h.XID != xid {
+				t.Errorf("a message with XID %d", h.XID)
+			}
+			call(proc)
+			soon()
+			p.message("a reply")
+		}},
+		{"a handler that calls its caller", func(t *testing.T, p *peer, s *Server, call func(proc uint32) uint32) {
+			xid := call(procBack)
+			soon() // what a leader is asked to do for the first such call
+			h, _ := p.message("a backward call")
+			p.reply(rpcrdma.Header{XID: h.XID})
+			p.replies(xid, "the reply")
+			p.replies(call(proc), "the next reply")
+		}},
+		{"the peer hangs up meanwhile", func(t *testing.T, p *peer, s *Server, call func(proc uint32) uint32) {
+			call(procSlow)
+			synctest.Wait()
+			p.hangUp()
+			soon()
+			if err := cn.Err(); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("the connection's end is %v", err)
+			}
+			close(gate)
+		}},
+		{"Shutdown waits for it", func(t *testing.T, p *peer, s *Server, call func(proc uint32) uint32) {
+			xid := call(procSlow)
+			synctest.Wait()
+			done := make(chan error, 1)
+			go func() { done <- s.Shutdown(bg) }()
+			soon()
+			select {
+			case err := <-done:
+				t.Errorf("Shutdown has returned: %v", err)
+			default:
+			}
+			close(gate)
+			p.replies(xid, "the reply")
+			if err := outcome(t, done); err != nil {
+				t.Error(err)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { script(t, tt.f) })
+	}
 }
 
 // TestTokenPassedOn: if the context of a follower ends at the moment when it gets the token, the

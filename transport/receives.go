@@ -2,6 +2,8 @@ package transport
 
 import (
 	"errors"
+	"fmt"
+	"net"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
@@ -11,14 +13,17 @@ import (
 // The receives of a connection: one for each reply that may come, one for each call that the peer
 // has credits for, and the slack (RFC 8167 section 4.3). They take memory, so there are few at first.
 // Those for calls come with a grant. Those for replies come with the calls that this end makes, as
-// many servers grant all that a client asks for, however few it makes.
+// many servers grant all that a client asks for, however few it makes. When far fewer calls are made
+// for a while, receives are not posted again once they have been used: no verb takes one back.
 
 // receives are part of the connection's state. Only the goroutine that has set callTable.growing
 // changes the counts: it posts without the lock.
 type receives struct {
 	n       int        // that there are
+	next    uint32     // the number of the next buffer,
+	holes   []uint32   // after those that have been given up
 	replies int        // of them for replies
-	calls   int        // of them for calls, and the slack
+	calls   int        // of them for calls
 	fresh   []*recvBuf // that the leader does not know yet
 }
 
@@ -29,7 +34,7 @@ type recvBuf struct {
 }
 
 // firstReplies is how many replies there are receives for while calls are made one at a time.
-const firstReplies = 2
+const firstReplies = 1
 
 // setGrant takes the credits of a reply: an absolute value, in which zero counts
 // as one (RFC 8166 section 3.3.1). Receives for the replies are posted before calls are let out.
@@ -46,8 +51,11 @@ func (l *leader) setGrant(credit uint32) {
 	grow := !st.calls.growing && (none || st.crowded())
 	st.calls.growing = st.calls.growing || grow
 	c.state.Unlock()
-	if grow && !c.moreReplies() && none {
-		l.fail(errUnanswerable)
+	if !grow {
+		return
+	}
+	if err := c.moreReplies(); err != nil && none {
+		l.fail(fmt.Errorf("no receive for a reply: %w", err))
 	}
 }
 
@@ -57,32 +65,36 @@ func (st *state) letOut(granted int) { st.calls.setGrant(granted, min(granted, s
 // crowded reports whether calls wait for receives, and not for the peer.
 func (st *state) crowded() bool { return !st.calls.queue.Empty() && st.grant < st.granted }
 
-// moreReplies posts receives for twice as many replies, or for all calls that wait, lets calls out, and
-// reports whether it has. The caller has set growing, and no lock.
-func (c *conn) moreReplies() bool {
+// moreReplies posts receives for twice as many replies, or for all calls that wait, and lets calls out. An error says that
+// it has let none out. The caller has set growing, and no lock.
+func (c *conn) moreReplies() error {
 	for more := false; ; more = true {
 		st := c.state.Lock()
 		if st.ended() {
 			st.calls.growing = false
 			c.state.Unlock()
-			return false
+			return net.ErrClosed
 		}
 		c.arena.Hold() // the connection may end meanwhile
 		r := &st.recvs
 		n := min(st.granted, max(firstReplies, 2*r.replies, 2*(st.inUse+st.calls.queue.Len())))
 		c.state.Unlock()
-		err := c.fill(r.calls + n)
+		err := c.fill(c.receivesFor(n, r.calls))
 		c.arena.Drop()
 		c.state.Lock()
 		if err == nil {
-			r.replies = n
+			c.setReceives(r, n, r.calls)
 			st.letOut(st.granted)
 		}
 		st.calls.growing = err == nil && st.crowded()
 		done := !st.calls.growing
 		c.state.Unlock()
-		if done {
-			return more || err == nil
+		switch {
+		case !done:
+		case more:
+			return nil
+		default:
+			return err
 		}
 	}
 }
@@ -97,11 +109,10 @@ func (c *conn) forCalls(n int) error {
 	st.calls.growing = true
 	r := &st.recvs
 	c.state.Unlock()
-	n += c.cfg.slack(c.role)
-	err := c.fill(n + r.replies)
+	err := c.fill(c.receivesFor(r.replies, n))
 	c.state.Lock()
 	if err == nil {
-		r.calls = n
+		c.setReceives(r, r.replies, n)
 	}
 	st.calls.growing = st.crowded()
 	crowded := st.calls.growing
@@ -112,10 +123,19 @@ func (c *conn) forCalls(n int) error {
 	return err
 }
 
-var (
-	errUnanswerable = errors.New("no memory for a receive")
-	errGrowing      = errors.New("receives for replies are being posted")
-)
+// receivesFor is how many receives there are for so many replies and calls.
+func (c *conn) receivesFor(replies, calls int) int {
+	n := replies + calls
+	return n + c.cfg.slack(c.role, n)
+}
+
+// setReceives sets for how many messages there are receives. The state is locked.
+func (c *conn) setReceives(r *receives, replies, calls int) {
+	r.replies, r.calls = replies, calls
+	c.batch.Store(int32(batchOf(replies + calls)))
+}
+
+var errGrowing = errors.New("receives for replies are being posted")
 
 // fill posts receives until there are as many. If there is no memory for all, those that have been
 // posted stay.
@@ -135,7 +155,7 @@ func (c *conn) fill(total int) error {
 			if rb.Buffer, err = c.arena.Get(c.cfg.recvSize); err != nil {
 				break
 			}
-			rb.idx = uint32(r.n + k)
+			rb.idx = r.number()
 			wrs[k] = c.recvWR(rb)
 			more = append(more, rb)
 		}
@@ -150,6 +170,9 @@ func (c *conn) fill(total int) error {
 			r.n += len(more)
 		} else {
 			r.fresh = r.fresh[:len(r.fresh)-len(more)]
+			for _, rb := range more {
+				r.holes = append(r.holes, rb.idx)
+			}
 		}
 		c.state.Unlock()
 		if err != nil {
@@ -162,6 +185,17 @@ func (c *conn) fill(total int) error {
 	return nil
 }
 
+// number returns a number for a buffer. Only the goroutine that has set growing uses it, or gives up buffers.
+func (r *receives) number() uint32 {
+	if k := len(r.holes) - 1; k >= 0 {
+		n := r.holes[k]
+		r.holes = r.holes[:k]
+		return n
+	}
+	r.next++
+	return r.next - 1
+}
+
 func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
 	return fabric.RecvWR{
 		ID:  wrID(wrRecv, rb.idx),
@@ -171,23 +205,38 @@ func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
 
 // recvBuf returns the receive buffer with a number.
 func (l *leader) recvBuf(n uint32) *recvBuf {
-	if int(n) >= len(l.bufs) {
-		// Only as many as are known to have been posted: fill takes others back if it fails.
-		r := &l.c.state.Lock().recvs
-		k := int(n) + 1 - len(l.bufs)
-		l.bufs = append(l.bufs, r.fresh[:k]...)
-		r.fresh = r.fresh[k:]
-		l.c.state.Unlock()
+	if int(n) >= len(l.bufs) || l.bufs[n] == nil {
+		l.learn(n)
 	}
 	return l.bufs[n]
+}
+
+// learn takes fresh buffers up to that with number n: only those that are known to have been posted,
+// as fill takes others back if it fails.
+func (l *leader) learn(n uint32) {
+	r := &l.c.state.Lock().recvs
+	defer l.c.state.Unlock()
+	for len(r.fresh) > 0 {
+		rb := r.fresh[0]
+		r.fresh = r.fresh[1:]
+		for int(rb.idx) >= len(l.bufs) {
+			l.bufs = append(l.bufs, nil)
+		}
+		l.bufs[rb.idx] = rb
+		if rb.idx == n {
+			return
+		}
+	}
 }
 
 // receiveDone gives a receive buffer back. A few of them may wait to be posted together: the slack
 // stands in for them. More must not, not even to the end of the pass, since a returned credit may be
 // used at once.
 func (l *leader) receiveDone(rb *recvBuf) {
-	l.repost = append(l.repost, l.c.recvWR(rb))
-	if len(l.repost) < recvBatch {
+	if !l.surplus || !l.giveUp(rb) {
+		l.repost = append(l.repost, l.c.recvWR(rb))
+	}
+	if len(l.repost) < int(l.c.batch.Load()) {
 		return
 	}
 	if err := l.c.fc.PostRecv(l.repost); err != nil {
@@ -195,3 +244,62 @@ func (l *leader) receiveDone(rb *recvBuf) {
 	}
 	l.repost = l.repost[:0]
 }
+
+// giveUp releases a receive buffer if there are more than both directions need, and reports whether
+// it has. With the last one the memory goes, too.
+func (l *leader) giveUp(rb *recvBuf) bool {
+	st := l.c.state.Lock()
+	r := &st.recvs
+	over := r.n - l.c.receivesFor(r.replies, r.calls)
+	l.surplus = over > 1
+	if over <= 0 || st.calls.growing {
+		l.c.state.Unlock()
+		return false
+	}
+	r.n--
+	r.holes = append(r.holes, rb.idx)
+	l.bufs[rb.idx] = nil
+	l.c.state.Unlock()
+	l.c.arena.Put(rb.Buffer)
+	if !l.surplus {
+		l.shed()
+	}
+	return true
+}
+
+// shed releases the messages of exchanges and calls that are not in use, and memory without buffers in use.
+func (l *leader) shed() {
+	for _, x := range l.free {
+		if x.out != nil {
+			l.c.arena.Put(x.out)
+			x.out = nil
+		}
+	}
+	st := l.c.state.Lock()
+	for _, s := range st.calls.free {
+		if s.send != nil {
+			l.c.arena.Put(s.send)
+			s.send = nil
+		}
+	}
+	l.c.state.Unlock()
+	l.c.arena.Shed()
+}
+
+// restReplies halves the receives for replies if no more than a quarter of them was in use in the last
+// restCalls calls. It is called after so many, with the state locked.
+func (l *leader) restReplies(st *state) {
+	t, r := &st.calls, &st.recvs
+	peak := t.peak
+	t.peak = t.inUse
+	if t.growing || 4*peak > r.replies || r.replies <= firstReplies {
+		return
+	}
+	l.c.setReceives(r, max(r.replies/2, firstReplies), r.calls)
+	st.letOut(st.granted)
+	l.surplus = true
+}
+
+// restCalls is how many calls show what a peer or our callers use. It is more than twice as many as may
+// be in flight, so that after a lower grant the last of them have been made by it: see rest.
+const restCalls = 512

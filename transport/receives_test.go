@@ -18,7 +18,7 @@ func TestReceivesFollowCalls(t *testing.T) {
 			for range 20 {
 				p.opens(cl, 64)
 			}
-			if n := p.posted(); n > firstReplies+1+recvSlack {
+			if n := p.posted(); n > firstReplies+1+leastBatch {
 				t.Errorf("%d receives are posted for one call at a time", n)
 			}
 			var calls []<-chan error
@@ -54,7 +54,7 @@ func TestReceivesFollowCalls(t *testing.T) {
 
 	t.Run("V1-3.3-6 without memory for receives, as many calls as there are receives for", func(t *testing.T) {
 		p := newPeer(t)
-		clientOver(t, p, nil, func(c peerConn) fabric.Conn { return fewReceives{c, firstReplies + recvSlack} }, func(_ *peers, cl *Client) {
+		clientOver(t, p, nil, func(c peerConn) fabric.Conn { return fewReceives{c, firstReplies + leastBatch} }, func(_ *peers, cl *Client) {
 			p.opens(cl, 64)
 			var calls []<-chan error
 			for range 5 {
@@ -132,7 +132,7 @@ func TestGrantGrows(t *testing.T) {
 		for range 50 {
 			one()
 		}
-		if n := p.posted(); grant != initialGrant || n > initialGrant+recvSlack {
+		if n := p.posted(); grant != initialGrant || n > initialGrant+leastBatch {
 			t.Errorf("one call at a time is granted %d, with %d receives", grant, n)
 		}
 		calls := 0

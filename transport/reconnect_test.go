@@ -1705,3 +1705,79 @@ func TestWildPeers(t *testing.T) {
 		}
 	})
 }
+
+// ends counts the calls that end.
+type ends struct {
+	rpc.NoObserver
+	n atomic.Int32
+}
+
+func (e *ends) CallEnded(*rpc.CallEvent) { e.n.Add(1) }
+
+// TestNewClient: a client is there before its server.
+func TestNewClient(t *testing.T) {
+	t.Run("calls wait for the first connection, and fail with the reason why it cannot be made", func(t *testing.T) {
+		inSpots(t, func(s *spots) {
+			var told atomic.Int32
+			var observed ends
+			cl, err := NewClient(s, "a", plain(&ClientConfig{
+				Config: Config{Observer: &observed}, IdleTimeout: time.Minute, KeepAlive: time.Minute,
+				OnReconnect: func(*Client) { told.Add(1) },
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cl.Close()
+			time.Sleep(time.Hour)
+			if info, st := cl.Info(), cl.Stats(); cl.Conn() != nil || info.Credits != 0 || st.Conns != 0 || st.OpenConns != 0 {
+				t.Errorf("without a server there is connection %v: %+v %+v", cl.Conn(), info, st)
+			}
+			ctx, cancel := context.WithTimeout(bg, time.Minute)
+			defer cancel()
+			var lost *rpc.LostError
+			if err := cl.Call(ctx, testCall()); !errors.As(err, &lost) || lost.Sent || lost.Addr != "a" || !errors.As(lost.Reason, new(*DialError)) {
+				t.Errorf("without a server: %#v", err)
+			}
+			done := async(cl, bg, testCall())
+			p := s.next("a")
+			time.Sleep(15 * time.Second)
+			p.answerNext("the call that waits")
+			if err := outcome(t, done); err != nil {
+				t.Error(err)
+			}
+			if st := cl.Stats(); told.Load() != 1 || observed.n.Load() != 2 || st.Conns != 1 || st.OpenConns != 1 {
+				t.Errorf("OnReconnect was called %d times, %d calls were observed: %+v", told.Load(), observed.n.Load(), st)
+			}
+		})
+	})
+
+	for _, name := range []string{"refuses", "is silent"} {
+		t.Run("Close while a server "+name, func(t *testing.T) {
+			inSpots(t, func(s *spots) {
+				s.silent["a"] = name == "is silent"
+				cl, err := NewClient(s, "a", plain(nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				done := async(cl, bg, testCall())
+				synctest.Wait()
+				if err := cl.Close(); err != nil {
+					t.Error(err)
+				}
+				var closed *rpc.ClosedError
+				if err := outcome(t, done); !errors.As(err, &closed) || closed.Addr != "a" {
+					t.Errorf("the call returned %v", err)
+				}
+			})
+		})
+	}
+
+	t.Run("what makes no sense", func(t *testing.T) {
+		if cl, err := NewClient(nil, "a", nil); err == nil || cl != nil {
+			t.Errorf("no provider: %v, %v", cl, err)
+		}
+		if cl, err := NewClient(TCP{}, "a", &ClientConfig{NoReconnect: true}); err == nil || cl != nil {
+			t.Errorf("NoReconnect: %v, %v", cl, err)
+		}
+	})
+}

@@ -39,15 +39,16 @@ func inOrder(items []rpc.Range, n int) bool {
 // NewRecordConn returns a net.Conn that carries the record-marked calls of an ONC RPC client written
 // for TCP over cl. b decides which parts of the calls and of their replies may travel in chunks; with
 // nil, nothing is placed directly, and replies may have up to maxReply bytes. The net.Conn ends with
-// the connection that cl has now, and closing it closes cl.
+// the connection that cl has now, so it must have one, and closing it closes cl.
 func NewRecordConn(cl *Client, b rpc.Binding, maxReply int) net.Conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	rc := &clientRecords{
 		Stream: records.NewStream(), cl: cl, c: cl.latest(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
 		parser: records.Parser{Max: cl.cfg.MaxMessage},
 	}
+	ended := rc.c.ended()
 	go func() { // the reader learns of the connection's end
-		<-rc.c.ended()
+		<-ended
 		rc.Fail(rc.c.endErr())
 	}()
 	return rc
@@ -123,7 +124,7 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 	proc := rpc.Procedure{Prog: h.Prog, Vers: h.Vers, Proc: h.Proc}
 	call := pendingOf(&rpc.Call{Cred: h.Cred, MaxResults: rc.maxReply})
 	call.raw = record
-	if rc.binding != nil {
+	if rc.binding != nil && !h.Cred.Sealed() { // a sealed call is one piece, and so is its reply
 		items, bounds := rc.binding.Call(proc, record[n:], nil)
 		call.MaxResults = bounds.MaxResults
 		if h.Cred.Protected() {

@@ -26,7 +26,7 @@ func BenchmarkReplyCache(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				x.call.XID++
-				if x.recall(false) {
+				if x.recall() {
 					b.Fatal("a call that is new has been answered")
 				}
 				x.remember(rpc, results)

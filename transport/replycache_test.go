@@ -672,7 +672,7 @@ func TestReplyCacheAllocs(t *testing.T) {
 	head, results := make([]byte, 24), make([]byte, 100)
 	once := func() {
 		x.call.XID++
-		if x.recall(false) {
+		if x.recall() {
 			t.Fatal("a call that is new has been answered")
 		}
 		x.remember(head, results)

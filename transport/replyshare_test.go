@@ -122,7 +122,7 @@ func TestReplyCacheShares(t *testing.T) {
 				c.reg = r
 				x.call = oncrpc.CallHeader{XID: uint32(i), Prog: testProg, Vers: 1, Proc: 1}
 				x.msg = appendCall(nil, uint32(i), 1)
-				if x.recall(false) {
+				if x.recall() {
 					t.Fatal("a new call was known")
 				}
 				if x.entry != nil {

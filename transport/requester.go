@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -100,10 +101,7 @@ func (s *slot) endStarted() {
 func (l *leader) endStarted() {
 	for len(l.ended) > 0 {
 		s := l.ended[0]
-		l.ended[0] = nil
-		if l.ended = l.ended[1:]; len(l.ended) == 0 {
-			l.ended = nil
-		}
+		l.ended = slices.Delete(l.ended, 0, 1)
 		s.endStarted()
 	}
 }
@@ -388,6 +386,7 @@ func (l *leader) replyReceived(h *rpcrdma.Header, payload []byte, wc *fabric.WC)
 	}
 	inc(&c.stats.Replies)
 	l.streak++
+	l.turn = true
 	if wc.WithInv {
 		if !s.lent.Invalidated(wc.InvalidatedKey) {
 			l.fail(errInvalidate)
@@ -555,7 +554,9 @@ func (l *leader) invalidated(n uint32, ok bool) {
 // completeCall makes a slot its caller's again.
 func (l *leader) completeCall(st *state, s *slot) {
 	s.state = slotDone
-	l.completed++
+	if l.completed++; l.completed%restCalls == 0 {
+		l.restReplies(st)
+	}
 	w := s.waiter
 	if s.ended != nil {
 		if !s.starting { // else the goroutine that has started it has not let go of the slot

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -39,6 +40,10 @@ type exchanges struct {
 	memq    []*exch // exchanges that wait for memory
 	stop    bool    // no new calls are taken
 	pace    pace.Pace
+
+	peak  int    // most calls executing at once since
+	since uint32 // so many were taken
+	low   int    // the grant on trial, in place of posted; 0: none
 }
 
 func (e *exchanges) init(c *conn) {
@@ -81,6 +86,7 @@ func (l *leader) grow(n int) error {
 // updateGrant brings the grant up to date.
 func (l *leader) updateGrant() {
 	load := l.load()
+	load.Posted = cmp.Or(l.low, l.posted)
 	l.c.grant.Store(int64(load.Grant()))
 }
 
@@ -107,6 +113,15 @@ func (l *leader) executing() int {
 
 // keepUp grants more to a client that uses what it has, up to the credits it asks for.
 func (l *leader) keepUp(credit uint32) {
+	n := l.executing()
+	l.peak = max(l.peak, n)
+	if l.taken-l.since >= uint32(max(restCalls, 4*l.posted)) {
+		l.rest()
+	}
+	if l.low > 0 && n > l.low/2 {
+		l.low = 0
+		l.updateGrant()
+	}
 	if l.posted >= l.most {
 		return // as a connection in use is, most of the time
 	}
@@ -114,6 +129,27 @@ func (l *leader) keepUp(credit uint32) {
 	if n := load.Raise(credit); n > l.posted {
 		_ = l.grow(n) // without memory the grant stays
 	}
+}
+
+// rest lowers the grant of a client that has not used more than a quarter of it for many calls. The
+// first time it halves the grant, and goes on accepting calls by the grant before. The second
+// time, if the client has been content, it gives up the receives: more than twice as many calls have
+// come as could be in flight, so that the client has read a reply with the lower grant.
+func (l *leader) rest() {
+	quiet := 4*l.peak <= l.posted && l.posted > initialGrant && l.c.role == roleServer
+	l.peak, l.since = 0, l.taken
+	switch {
+	case !quiet:
+		l.low = 0
+	case l.low == 0:
+		l.low = max(l.posted/2, initialGrant)
+	default:
+		if l.c.forCalls(l.low) == nil {
+			l.posted, l.surplus = l.low, true
+		}
+		l.low = 0
+	}
+	l.updateGrant()
 }
 
 // ---- taking a call
@@ -127,7 +163,7 @@ func (l *leader) takeExchange(rb *recvBuf) *exch {
 		x = l.free[n-1]
 		l.free = l.free[:n-1]
 	} else {
-		if len(l.exchs) >= plan.Exchanges(l.posted, l.c.cfg.slack(l.c.role), l.depth) {
+		if len(l.exchs) >= plan.Exchanges(l.posted, l.c.cfg.mostSlack(l.c.role), l.depth) {
 			l.fail(errOverrun)
 			return nil
 		}
@@ -151,7 +187,14 @@ func newExchange(c *conn, idx uint32) *exch {
 // takeCall processes a call: its header h, and payload, which follows it in rb.
 func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK bool) {
 	c := l.c
-	l.streak = 0
+	streak := l.streak
+	if !l.turn || l.heard > turnLength {
+		streak = 0
+	}
+	l.streak, l.turn = 0, false
+	if streak > 0 {
+		c.woken.Store(false)
+	}
 	if l.stop {
 		inc(&c.stats.Dropped)
 		l.receiveDone(rb)
@@ -164,6 +207,11 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 	x.hdr, l.hdr = h, x.hdr
 	x.arrived()
 	l.keepUp(x.hdr.Credit)
+	if l.heard == 1 && l.executing() == 1 {
+		l.singles = min(l.singles+1, manySingles)
+	} else {
+		l.singles = min(l.singles, 0)
+	}
 	result := planBad
 	if xidOK {
 		result = l.plan(x, payload)
@@ -183,6 +231,9 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 		return
 	}
 	l.proceed(x, result)
+	if streak > 0 && c.woken.Load() {
+		l.streak = streak
+	}
 }
 
 // countCall counts a call by the chunks it has, sent or received.

@@ -96,7 +96,7 @@ func (c fewReceives) PostRecv(wrs []fabric.RecvWR) error {
 
 func TestRuleStarvedServer(t *testing.T) {
 	t.Run("V1-3.3-10 replies leave when no more receives can be posted", func(t *testing.T) {
-		most := initialGrant + recvSlack
+		most := initialGrant + leastBatch
 		wrappedServer(t, nil, func(c peerConn) fabric.Conn { return fewReceives{c, most} }, func(p *peer, svc *testService) {
 			for xid := range uint32(initialGrant) { // enough for the server to want more
 				p.send(callBytes(rpcrdma.Header{XID: xid, Credit: 100}, procHold), 0)

@@ -75,6 +75,22 @@ func (q *sendQueue) addReply(x *exch) {
 	q.mu.Unlock()
 }
 
+// addReplies queues replies for the next flush.
+func (q *sendQueue) addReplies(all []*exch) {
+	q.mu.Lock()
+	for _, x := range all {
+		q.reply(x)
+	}
+	q.mu.Unlock()
+}
+
+// holds reports whether requests have not been posted.
+func (q *sendQueue) holds() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.pending) > 0
+}
+
 // reply queues the list of a reply, which ends with its Send. Most replies are deferred, so that they
 // wake no goroutine: none waits for them to leave. A reply that holds more than its message is
 // signaled: memory should not wait for another call.

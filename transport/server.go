@@ -176,6 +176,9 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 		l.wire = tcpListener{nl}
 	default:
 		var fl fabric.Listener
+		if err = s.connCfg.private(p); err != nil {
+			break
+		}
 		fl, err = p.Listen(ctx, addr, s.connCfg.connAttr(roleServer))
 		l.wire = rdmaListener{fl, l.provider}
 	}
@@ -438,7 +441,7 @@ func (s *Server) dispatchOther(x *exch) bool {
 		switch {
 		case !x.chunksFit(b.prog.Binding):
 			x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}, nil)
-		case x.recall(b.idempotent(call)):
+		case !b.idempotent(call) && x.recall():
 		default:
 			x.detach()
 			b.execute(x)

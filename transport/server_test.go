@@ -988,7 +988,7 @@ func TestServerEnds(t *testing.T) {
 		const credits = 8
 		// Twice the grant, for calls by the last one and the one before, and the Sends that
 		// the adapter holds.
-		const most = 2*credits + recvSlack + peerSends
+		const most = 2*credits + recvBatch + peerSends
 		testServer(t, &Settings{Credits: credits}, func(p *peer, s *Server, svc *testService) {
 			p.holdSends = true // the peer's adapter takes no replies: Sends never complete
 			for xid := range uint32(2 * most) {
@@ -1011,7 +1011,7 @@ func TestServerEnds(t *testing.T) {
 			for ; p.posted() > 0 && xid < 100; xid++ {
 				p.send(callBytes(rpcrdma.Header{XID: xid, Credit: 100}, procHold), 0)
 			}
-			if want := uint32(credits + recvSlack); xid != want || svc.running.Load() != int32(want) {
+			if want := uint32(credits + leastBatch); xid != want || svc.running.Load() != int32(want) {
 				t.Errorf("%d calls were taken, %d run, want %d", xid, svc.running.Load(), want)
 			}
 		})

@@ -57,13 +57,3 @@ func (a rdmaArrival) run(s *Server, g *hosts.Guest) {
 	s.begin(g, c)
 	l.serve()
 }
-
-// growStack makes the stack of a new goroutine as large as a connection needs it, while there
-// are few frames on it to copy.
-//
-//go:noinline
-func growStack(n int) byte {
-	var b [3 << 10]byte
-	b[n%len(b)] = 1
-	return b[0]
-}

@@ -100,7 +100,7 @@ func (c *conn) knows(xid uint32) bool {
 func (c *conn) keepXID(s *slot, xid uint32) error {
 	t := &c.state.Lock().calls
 	defer c.state.Unlock()
-	if err := t.renumber(s, s.xid, xid); err != nil {
+	if err := t.renumber(s, s.waiter, xid); err != nil {
 		return err
 	}
 	s.xid = xid

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/tlsproto"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -19,11 +20,11 @@ import (
 // it, and the handshake of TLS follows its answer. Both ends read what is in plain text to the byte: what
 // an attacker adds after it is the start of a handshake, and none.
 
-// A TLSError means that a connection over TCP that has to be encrypted is not, and has been closed. It
-// unwraps to the cause.
+// A TLSError means that a connection that has to be encrypted is not, and has been closed, or that an
+// RDMA adapter would not encrypt it. It unwraps to the cause.
 type TLSError struct {
 	// Refused says that the server has answered without an offer of TLS. An attacker on the way can
-	// make that answer as well. Otherwise the handshake has failed.
+	// make that answer as well.
 	Refused bool
 	Err     error
 }
@@ -60,6 +61,15 @@ func (t *TLS) settle(owner string) (*tls.Config, error) {
 		return nil, fmt.Errorf("transport: %s.TLS has no certificate", owner)
 	}
 	return tlsproto.Config(t.Config, nextProto), nil
+}
+
+// private fails if connections of an RDMA adapter are in plain text, and must not be.
+func (c *config) private(p fabric.Provider) error {
+	if private, ok := p.(fabric.Private); c.tls == nil || c.TLS.Optional || ok && private.Private() {
+		return nil
+	}
+	return &TLSError{Err: fmt.Errorf("Config.TLS is for TCP, and provider %s encrypts nothing: "+
+		"have iwarp.Config.TLS, or transport.TCP, or a Server without TLS for this provider", p.Name())}
 }
 
 // secureTo has TLS on a client's connection to addr. It closes nc when it fails.
@@ -136,9 +146,11 @@ func (c *config) setUp(ctx context.Context, nc net.Conn, f func() error) error {
 	return nc.SetDeadline(time.Time{})
 }
 
-// handshake does the handshake of TLS.
+// handshake does the handshake of TLS. RFC 9289 section 5 demands a name of the protocol, "sunrpc", of both ends. The
+// daemon that does the handshakes of Linux's kernel, tlshd 1.0, names none. As AUTH_TLS has come first, its TLS
+// cannot be meant for another protocol.
 func handshake(ctx context.Context, t *tls.Conn) error {
-	if err := tlsproto.Handshake(ctx, t); err != nil {
+	if err := t.HandshakeContext(ctx); err != nil {
 		return &TLSError{Err: err}
 	}
 	return nil

@@ -18,8 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
+	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
@@ -46,6 +48,7 @@ func edited(cfg *tls.Config, edit func(c *tls.Config)) *tls.Config {
 type wiretap struct {
 	mu    sync.Mutex
 	all   bytes.Buffer
+	sent  bytes.Buffer
 	conns []net.Conn
 }
 
@@ -85,6 +88,9 @@ func (c tapped) Read(b []byte) (int, error) {
 
 func (c tapped) Write(b []byte) (int, error) {
 	c.w.note(b)
+	c.w.mu.Lock()
+	c.w.sent.Write(b)
+	c.w.mu.Unlock()
 	return c.Conn.Write(b)
 }
 
@@ -130,6 +136,8 @@ func TestTLSModes(t *testing.T) {
 		{"only the server may have it", nil, optional, plain},
 		{"only the client has it", required, nil, refused},
 		{"only the server has it", nil, required, tooWeak},
+		{"only the server has it, for other programs", nil, &transport.TLS{Config: cfg, Except: []uint32{prog}}, plain},
+		{"only the server has it, for this program", nil, &transport.TLS{Config: cfg, Except: []uint32{prog + 1}}, tooWeak},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var handled atomic.Int64
@@ -178,6 +186,10 @@ func TestTLSRefused(t *testing.T) {
 	other := testutil.NewAuthority(t)
 	authority := testutil.NewAuthority(t)
 	late := authority.Issue(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, "IP:127.0.0.1")
+	chain := authority
+	for range 100 {
+		chain = chain.Below(t)
+	}
 	var verification *tls.CertificateVerificationError
 	var name x509.HostnameError
 	var unknown x509.UnknownAuthorityError
@@ -199,6 +211,12 @@ func TestTLSRefused(t *testing.T) {
 		{"a client without certificate", edited(good, func(c *tls.Config) { c.Certificates = nil }), good, []any{&alert}},
 		{"a client of an unknown authority",
 			edited(good, func(c *tls.Config) { c.Certificates = []tls.Certificate{other.Issue(t, nil, "IP:127.0.0.1")} }), good, []any{&alert}},
+		{"a client with an expired certificate", edited(good, func(c *tls.Config) { c.Certificates = []tls.Certificate{late} }),
+			edited(good, func(c *tls.Config) { c.ClientCAs = authority.Pool() }), []any{&alert}},
+		{"a client with a chain of 100", edited(good, func(c *tls.Config) { c.Certificates = []tls.Certificate{chain.Issue(t, nil, "IP:127.0.0.1")} }),
+			edited(good, func(c *tls.Config) { c.ClientCAs = authority.Pool() }), []any{&alert}},
+		{"a server with a chain of 100", edited(good, func(c *tls.Config) { c.RootCAs = authority.Pool() }),
+			edited(good, func(c *tls.Config) { c.Certificates = []tls.Certificate{chain.Issue(t, nil, "IP:127.0.0.1")} }), []any{&not, &verification}},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			var handled atomic.Int64
@@ -223,6 +241,26 @@ func TestTLSRefused(t *testing.T) {
 				t.Errorf("the handler has had %d calls", n)
 			}
 		})
+	}
+}
+
+// TestTLSReplayed: what an honest client has sent, sent once more, has nothing executed.
+func TestTLSReplayed(t *testing.T) {
+	var handled atomic.Int64
+	cfg := &transport.TLS{Config: mutual(t)}
+	w := startTCP(t, &transport.Settings{TLS: cfg, Middleware: counted(&handled)})
+	var tap wiretap
+	cl, err := transport.DialTCPWith(bg, w.addr, (&transport.Settings{TLS: cfg}).Client(), tap.dial)
+	testutil.Must(t, err)
+	testutil.Must(t, echoes(cl), cl.Close())
+	c, err := net.Dial("tcp", w.addr)
+	testutil.Must(t, err)
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	_, err = c.Write(tap.sent.Bytes())
+	testutil.Must(t, err)
+	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) || handled.Load() != 1 {
+		t.Errorf("%v, the handler has had %d calls", err, handled.Load())
 	}
 }
 
@@ -306,7 +344,7 @@ func TestTLSAnswers(t *testing.T) {
 			for _, optional := range []bool{false, true} {
 				cfg := transport.Settings{SetupTimeout: 5 * time.Second, TLS: &transport.TLS{Config: mutual(t), Optional: optional}}
 				if tt.answer == nil {
-					cfg.SetupTimeout = 50 * time.Millisecond
+					cfg.SetupTimeout = 300 * time.Millisecond
 				}
 				cl, err := transport.DialTCP(bg, l.Addr().String(), transport.Once(&cfg).Client())
 				if cl != nil {
@@ -357,6 +395,9 @@ func TestTLSPlainText(t *testing.T) {
 		{"calls", [][]byte{work, null, work}, []oncrpc.ReplyHeader{tooWeak, {XID: 5}, tooWeak}, ""},
 		{"a probe that is late", [][]byte{null, probe, work}, []oncrpc.ReplyHeader{{XID: 5}, badCred, tooWeak}, ""},
 		{"AUTH_TLS of another procedure", [][]byte{call(procEcho, oncrpc.FlavorTLS), work}, []oncrpc.ReplyHeader{badCred, tooWeak}, ""},
+		{"AUTH_TLS of another procedure, without arguments", [][]byte{
+			record(oncrpc.AppendCall(nil, &oncrpc.CallHeader{XID: 5, RPCVers: 2, Prog: prog, Vers: 1, Proc: procEcho, Cred: oncrpc.Auth{Flavor: oncrpc.FlavorTLS}})), work,
+		}, []oncrpc.ReplyHeader{badCred, tooWeak}, ""},
 		{"a call right after the probe", [][]byte{append(bytes.Clone(probe), work...)}, []oncrpc.ReplyHeader{offer}, "alert"},
 		{"a call instead of a handshake", [][]byte{probe, work}, []oncrpc.ReplyHeader{offer}, "alert"},
 		{"probes twice", [][]byte{append(bytes.Clone(probe), probe...)}, []oncrpc.ReplyHeader{offer}, "alert"},
@@ -367,7 +408,11 @@ func TestTLSPlainText(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var handled atomic.Int64
-			w := startTCP(t, &transport.Settings{TLS: &transport.TLS{Config: cfg}, Middleware: counted(&handled), SetupTimeout: 300 * time.Millisecond})
+			limit := testutil.Patience
+			if tt.then == "end" { // which the limit brings
+				limit = 500 * time.Millisecond
+			}
+			w := startTCP(t, &transport.Settings{TLS: &transport.TLS{Config: cfg}, Middleware: counted(&handled), SetupTimeout: limit})
 			c, err := net.Dial("tcp", w.addr)
 			testutil.Must(t, err)
 			defer c.Close()
@@ -401,23 +446,29 @@ func TestTLSPlainText(t *testing.T) {
 	}
 }
 
-// TestTLSNoALPN: TLS that is for no protocol in particular is not for RPC.
-func TestTLSNoALPN(t *testing.T) {
+// TestTLSNames: a client that names no protocol is served, as Linux names none, and one that names another is not.
+func TestTLSNames(t *testing.T) {
 	cfg := mutual(t)
 	w := startTCP(t, &transport.Settings{TLS: &transport.TLS{Config: cfg}})
-	c, err := net.Dial("tcp", w.addr)
-	testutil.Must(t, err)
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
-	h := oncrpc.CallHeader{XID: 5, RPCVers: 2, Prog: prog, Vers: 1, Cred: oncrpc.Auth{Flavor: oncrpc.FlavorTLS}}
-	c.Write(record(oncrpc.AppendCall(nil, &h)))
-	if _, err := nextRecord(c); err != nil {
-		t.Fatal(err)
-	}
-	s := tls.Client(c, edited(cfg, func(c *tls.Config) { c.ServerName = "127.0.0.1" }))
-	testutil.Must(t, s.Handshake())
-	if n, err := s.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the server goes on: %d bytes, %v", n, err)
+	for _, names := range [][]string{nil, {"h2", "sunrpc"}, {"h2"}} {
+		var tap wiretap
+		c, err := tap.dial(bg, w.addr)
+		testutil.Must(t, err)
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		call := func(s net.Conn, flavor oncrpc.Flavor) error {
+			h := oncrpc.CallHeader{XID: 5, RPCVers: 2, Prog: prog, Vers: 1, Cred: oncrpc.Auth{Flavor: flavor}}
+			if _, err := s.Write(record(oncrpc.AppendCall(nil, &h))); err != nil {
+				return err
+			}
+			_, err := nextRecord(s)
+			return err
+		}
+		testutil.Must(t, call(c, oncrpc.FlavorTLS))
+		s := tls.Client(c, edited(cfg, func(c *tls.Config) { c.ServerName, c.NextProtos = "127.0.0.1", names }))
+		if err := call(s, oncrpc.FlavorNone); (err == nil) != (len(names) != 1) || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%q: %v", names, err)
+		}
 	}
 }
 
@@ -478,8 +529,49 @@ func TestTLSConfig(t *testing.T) {
 	}
 }
 
-// TestTLSPython has the ssl module of Python as the client's end: it sends the probe by hand.
-func TestTLSPython(t *testing.T) {
+// TestTLSOverRDMA: connections of an adapter that encrypts nothing are refused where TLS is required, at both ends.
+func TestTLSOverRDMA(t *testing.T) {
+	cfg := mutual(t)
+	plain, encrypted := iwarp.New(iwarp.Config{}), iwarp.New(iwarp.Config{TLS: cfg})
+	for _, tt := range []struct {
+		name string
+		p    fabric.Provider
+		tls  *transport.TLS
+		ok   bool
+	}{
+		{"plain text", plain, nil, true},
+		{"TLS is optional", plain, &transport.TLS{Config: cfg, Optional: true}, true},
+		{"TLS is required", plain, &transport.TLS{Config: cfg}, false},
+		{"the adapter has TLS", encrypted, &transport.TLS{Config: cfg}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, err := transport.NewServer((&transport.Settings{TLS: tt.tls}).Server())
+			testutil.Must(t, err)
+			defer s.Close()
+			testutil.Must(t, s.Register(rpc.Program{Number: prog, Low: 1, High: 1, Handler: rpc.Procedures{}}))
+			l, err := s.Listen(bg, tt.p, "127.0.0.1:0")
+			addr := "127.0.0.1:1"
+			if err == nil {
+				addr = l.Addr().String()
+				go s.Serve(l)
+			}
+			cl, dialErr := transport.Dial(bg, tt.p, addr, (&transport.Settings{TLS: tt.tls}).Client())
+			if dialErr == nil {
+				dialErr = cl.Null(bg, prog, 1)
+				cl.Close()
+			}
+			for _, err := range []error{err, dialErr} {
+				if (err == nil) != tt.ok || !tt.ok && !errors.As(err, new(*transport.TLSError)) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// pythonTLS returns a command that runs a program in Python, or skips the test.
+func pythonTLS(t *testing.T, program string, args ...string) *exec.Cmd {
+	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("there is no python3:", err)
@@ -487,6 +579,11 @@ func TestTLSPython(t *testing.T) {
 	if out, err := exec.Command(python, "-c", "import ssl; assert ssl.HAS_TLSv1_3 and ssl.HAS_ALPN").CombinedOutput(); err != nil {
 		t.Skipf("python3 has no ssl with TLS 1.3: %v\n%s", err, out)
 	}
+	return exec.Command(python, append([]string{"-c", program}, args...)...)
+}
+
+// TestTLSPython has the ssl module of Python as the client's end: it sends the probe by hand.
+func TestTLSPython(t *testing.T) {
 	dir := t.TempDir()
 	a := testutil.NewAuthority(t)
 	cert := a.Issue(t, nil, "IP:127.0.0.1")
@@ -497,8 +594,7 @@ func TestTLSPython(t *testing.T) {
 		Certificates: []tls.Certificate{cert}, ClientCAs: a.Pool(), ClientAuth: tls.RequireAndVerifyClientCert,
 	}}})
 	host, port, _ := net.SplitHostPort(w.addr)
-	cmd := exec.Command(python, "-c", pythonClient, host, port, caFile, certFile, keyFile, fmt.Sprint(uint32(prog)), fmt.Sprint(uint32(procEcho)))
-	out, err := cmd.CombinedOutput()
+	out, err := pythonTLS(t, pythonClient, host, port, caFile, certFile, keyFile, fmt.Sprint(uint32(prog)), fmt.Sprint(uint32(procEcho))).CombinedOutput()
 	if err != nil || string(bytes.TrimSpace(out)) != "TLSv1.3 sunrpc" || handled.Load() != 1 {
 		t.Errorf("%v, %d calls\n%s", err, handled.Load(), out)
 	}
@@ -537,4 +633,94 @@ args = struct.pack(">I", len(data)) + data
 assert call(s, 4, echo, 0, args) == struct.pack(">6I", 4, 1, 0, 0, 0, 0) + args
 print(s.version(), s.selected_alpn_protocol())
 s.close()
+`
+
+// TestTLSPythonServer has the ssl module of Python as the server's end, which wants a certificate, and names the
+// protocol or does not.
+func TestTLSPythonServer(t *testing.T) {
+	leak.Check(t)
+	for _, name := range []string{"sunrpc", ""} {
+		t.Run(name, func(t *testing.T) { callPython(t, name) })
+	}
+}
+
+func callPython(t *testing.T, name string) {
+	dir := t.TempDir()
+	a := testutil.NewAuthority(t)
+	cert := a.Issue(t, nil, "IP:127.0.0.1")
+	caFile, _ := testutil.WriteCert(t, dir, "ca", a.Certificate)
+	certFile, keyFile := testutil.WriteCert(t, dir, "end", cert)
+	cmd := pythonTLS(t, pythonServer, caFile, certFile, keyFile, fmt.Sprint(uint32(prog)), fmt.Sprint(uint32(procEcho)), name)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	testutil.Must(t, err)
+	testutil.Must(t, cmd.Start())
+	defer func() {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v\n%s", err, &stderr)
+		}
+	}()
+	var port int
+	if _, err := fmt.Fscan(out, &port); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+	defer cancel()
+	cl, err := transport.DialTCP(ctx, fmt.Sprintf("127.0.0.1:%d", port), (&transport.Settings{NoReconnect: true, TLS: &transport.TLS{
+		Config: &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: a.Pool()}, Prog: prog, Vers: 1,
+	}}).Client())
+	if err != nil {
+		cmd.Process.Kill()
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	data := bytes.Repeat([]byte(marker), 4096)
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: procEcho, Args: xdr.AppendOpaque(nil, data), MaxResults: len(data) + 100}
+	if err := cl.Call(ctx, &call); err != nil || !bytes.Equal(call.Results, call.Args) {
+		t.Errorf("%v, %d bytes of results", err, len(call.Results))
+	}
+}
+
+const pythonServer = `
+import socket, ssl, struct, sys
+ca, cert, key, prog, echo, name = sys.argv[1:]
+prog, echo = int(prog), int(echo)
+
+def read(s, n):
+    b = b""
+    while len(b) < n:
+        more = s.recv(n - len(b))
+        assert more, "the connection has ended"
+        b += more
+    return b
+
+def take(s):
+    return read(s, struct.unpack(">I", read(s, 4))[0] & 0x7fffffff)
+
+def answer(s, call, verf, results=b""):
+    msg = call[:4] + struct.pack(">4I", 1, 0, 0, len(verf)) + verf + bytes(4) + results
+    s.sendall(struct.pack(">I", len(msg) | 1 << 31) + msg)
+
+listener = socket.create_server(("127.0.0.1", 0))
+listener.settimeout(20)
+print(listener.getsockname()[1], flush=True)
+s, _ = listener.accept()
+s.settimeout(20)
+probe = take(s)
+assert len(probe) == 40 and struct.unpack(">9I", probe[4:]) == (0, 2, prog, 1, 0, 7, 0, 0, 0), probe
+answer(s, probe, b"STARTTLS")
+c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+c.minimum_version = ssl.TLSVersion.TLSv1_3
+c.load_cert_chain(cert, key)
+c.load_verify_locations(ca)
+c.verify_mode = ssl.CERT_REQUIRED
+if name:
+    c.set_alpn_protocols([name])
+s = c.wrap_socket(s, server_side=True)
+assert (s.selected_alpn_protocol() or "") == name and s.getpeercert(), s.selected_alpn_protocol()
+call = take(s)
+assert struct.unpack(">5I", call[4:24]) == (0, 2, prog, 1, echo), call[:40]
+answer(s, call, b"", call[40:])
+assert s.recv(1) == b""
 `

@@ -73,7 +73,11 @@ func (c *tcpConn) openLane() lane { return newCallLane(c.call, c.addr()) }
 func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall) (left bool, err error) {
 	call := t.call
 	if call.Sign != nil && !call.sent {
-		call.sign(t.xid)
+		xid := t.xid
+		if call.again {
+			xid = call.xid
+		}
+		call.sign(xid)
 	}
 	if err := t.build(c.cfg); err != nil {
 		return false, err
@@ -153,7 +157,7 @@ func (c *tcpConn) register(t *tcpCall) error {
 		return err
 	}
 	if keep, xid := t.call.keepsXID(); keep {
-		if err := st.calls.renumber(t, t.xid, xid); err != nil {
+		if err := st.calls.renumber(t, t.waiter, xid); err != nil {
 			return err
 		}
 		t.xid = xid

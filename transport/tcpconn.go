@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +41,8 @@ type tcpConn struct {
 	state lockorder.Value[tcpState]
 	spare []byte  // the reader's: for the next long reply
 	head  [8]byte // the reader's
+
+	lingers bool // the reader's: its latest reply waits for a message that another goroutine is about to send
 
 	answers tcpAnswers // of the calls that this end executes
 }
@@ -165,12 +168,16 @@ func (c *tcpConn) noteTLS(t tlsConn) {
 }
 
 // read reads records until the stream ends. Replies that were put off while there was more to read
-// are written before it waits.
+// are written before it waits. Those that linger leave with what goroutines send that it has woken.
 func (c *tcpConn) read() error {
 	heard := 0 // messages since it waited
 	for {
 		waits := !c.r.Ready()
 		if waits {
+			if c.lingers {
+				c.lingers = false
+				runtime.Gosched()
+			}
 			c.w.Flush()
 			if c.role == roleServer {
 				c.answers.keepPace(heard)

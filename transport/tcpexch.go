@@ -573,7 +573,7 @@ func (a *tcpAnswers) withdraw(i int) {
 // size class.
 func (x *tcpExch) need() int {
 	most := x.c.cfg.MaxMessage
-	if x.prog.Binding == nil || x.call.Cred.Protected() {
+	if x.prog.Binding == nil || x.call.Cred.Protected() || x.call.Cred.Sealed() {
 		return min(tcpReply, most)
 	}
 	call := &x.call
@@ -640,7 +640,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	case x.call.Cred.Flavor == oncrpc.FlavorTLS:
 		// It is not the first message, or TLS is not to be had. RFC 9289 section 4.1.
 		x.deny(oncrpc.AuthBadCred)
-	case a.weak && (x.call.Proc != 0 || p != nil && p.Null):
+	case a.weak && (x.call.Proc != 0 || p != nil && p.Null) && !slices.Contains(a.c.cfg.TLS.Except, x.call.Prog):
 		x.deny(oncrpc.AuthTooWeak)
 	default:
 		x.exchange.dispatch(p)
@@ -690,6 +690,8 @@ func (x *tcpExch) results() []byte {
 	return x.buffer
 }
 
+func (x *tcpExch) apart() { go x.start() }
+
 // goOn goes on as the reader.
 func (x *tcpExch) goOn() {
 	c := x.c
@@ -702,7 +704,7 @@ func (x *tcpExch) goOn() {
 // send has the reply written, at once unless the reader does it: what the reader puts off goes out before
 // it waits.
 func (x *tcpExch) send(head, results []byte) {
-	c, detached := x.c, x.detached
+	c, detached, lingers := x.c, x.detached, rpc.Lingers(&x.res)
 	size := len(head) + len(results)
 	for i := range x.items {
 		size += xdr.Padded(len(x.items[i].Data))
@@ -742,6 +744,8 @@ func (x *tcpExch) send(head, results []byte) {
 	}
 	if detached {
 		c.w.Flush()
+	} else {
+		c.lingers = lingers
 	}
 }
 

@@ -1482,7 +1482,7 @@ func TestVersionBackward(t *testing.T) {
 
 	t.Run("V2-4.2-10 V2-5.3-1 a client without programs says so, and has a receive for it", func(t *testing.T) {
 		client2(t, nil, func(p *peer, cl *Client) {
-			if p.early < initialGrant+1+recvSlack-recvBatch {
+			if p.early < firstReplies+1+leastBatch {
 				t.Errorf("%d receives were posted when the connection was made", p.early)
 			}
 			before := p.posted()

@@ -57,6 +57,9 @@ func (w *rdmaWaiter) Wake(inline bool) {
 	w.ready = true
 	sleeps := st.baton.Leave(&w.waiter.Waiter)
 	leads := !sleeps && w.waits && !inline
+	if inline {
+		c.woken.Store(true)
+	}
 	c.state.Unlock()
 	switch {
 	case sleeps:

@@ -33,6 +33,12 @@ func (p *provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	return &listener{l, p.w}, nil
 }
 
+// Private implements fabric.Private.
+func (p *provider) Private() bool {
+	below, ok := p.Provider.(fabric.Private)
+	return ok && below.Private()
+}
+
 type listener struct {
 	fabric.Listener
 	w *Writer

@@ -22,6 +22,14 @@ const (
 	FlavorTLS   Flavor = 7 // AUTH_TLS, RFC 9289 section 4.1
 )
 
+// Pseudo-flavors of NFS: RPCSEC_GSS with Kerberos and a service, RFC 2623 section 4.2. They are in lists of what a
+// server accepts, never in a call.
+const (
+	FlavorKrb5  Flavor = 390003 // calls are authenticated
+	FlavorKrb5i Flavor = 390004 // and protected from changes
+	FlavorKrb5p Flavor = 390005 // and encrypted
+)
+
 // String returns the RFC's spelling.
 func (f Flavor) String() string {
 	switch f {
@@ -37,6 +45,12 @@ func (f Flavor) String() string {
 		return "RPCSEC_GSS"
 	case FlavorTLS:
 		return "AUTH_TLS"
+	case FlavorKrb5:
+		return "krb5"
+	case FlavorKrb5i:
+		return "krb5i"
+	case FlavorKrb5p:
+		return "krb5p"
 	}
 	return number("AUTH", uint32(f))
 }
@@ -72,17 +86,34 @@ const (
 	gssPrivacy   = 3
 )
 
+// ServiceSealed is a service of RPCSEC_GSS that this project adds, between ends that have agreed on it: the
+// arguments, or the results, are the opaque of the privacy service, followed by an opaque for each data item, which
+// is encrypted by itself and may be a chunk. See package rpcsec.
+const ServiceSealed = 0x7365616c
+
+// MaxSealed is how many items the arguments, or the results, of a call with [ServiceSealed] may have.
+const MaxSealed = 256
+
 // Protected reports whether a credential has the arguments and results of its call signed or
 // encrypted: RPCSEC_GSS with integrity or privacy. The upper layer's data items are then
 // inside the security service's envelope, and none of them may be moved into a chunk. RFC 2203
 // sections 5.3.2 and 5.3.3; RFC 8166 section 8.2.2.
 func (a *Auth) Protected() bool {
+	s := a.service()
+	return s == gssIntegrity || s == gssPrivacy
+}
+
+// Sealed reports whether a credential has the arguments and results of its call encrypted, with each data item by
+// itself: RPCSEC_GSS with [ServiceSealed].
+func (a *Auth) Sealed() bool { return a.service() == ServiceSealed }
+
+// service returns the service of a call with RPCSEC_GSS, or 0.
+func (a *Auth) service() uint32 {
 	// version, procedure, sequence number, service
 	if a.Flavor != FlavorGSS || len(a.Body) < 16 || binary.BigEndian.Uint32(a.Body) != 1 || binary.BigEndian.Uint32(a.Body[4:]) != 0 {
-		return false
+		return 0
 	}
-	s := binary.BigEndian.Uint32(a.Body[12:])
-	return s == gssIntegrity || s == gssPrivacy
+	return binary.BigEndian.Uint32(a.Body[12:])
 }
 
 // appendAuth panics on a body that no receiver may accept: truncating it would turn a

@@ -9,7 +9,7 @@
 // in the chain of wrappers instead, inside a [Log] that is to see refused callers. AUTH_SYS is a claim
 // of the client: it keeps honest clients apart, and does not stop an attacker, who can choose what is
 // sent. Addresses can be trusted as far as the network can. Principals, names of certificates and users of
-// processes have been proved: see [rpc.Peer].
+// processes have been proved: see [rpc.Peer]. [Identify] puts the user that such a proof stands for in place of the claim.
 //
 // # Limits
 //

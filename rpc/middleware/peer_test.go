@@ -133,3 +133,49 @@ func TestProvedCallers(t *testing.T) {
 		t.Errorf("a certificate without names has %v", names)
 	}
 }
+
+// TestIdentify: with a certificate that is known a caller is its user, and otherwise not the one that it claims to be.
+func TestIdentify(t *testing.T) {
+	leak.Check(t)
+	a := testutil.NewAuthority(t)
+	alice := (&oncrpc.AuthSys{Machine: "server", UID: 7, GID: 8, GIDs: []uint32{9}}).Auth()
+	claim := (&oncrpc.AuthSys{Machine: "client", UID: 1, GID: 2, GIDs: []uint32{3, 4}}).Auth()
+	server := &tls.Config{Certificates: []tls.Certificate{a.Issue(t, nil, "DNS:server")}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.Pool()}
+	for _, tt := range []struct {
+		name string
+		cert []tls.Certificate
+		cred oncrpc.Auth
+		want string
+	}{
+		{"one that is known", []tls.Certificate{a.Issue(t, nil, "DNS:x", "DNS:alice")}, claim, "AUTH_SYS &{0 server 7 8 [9]}"},
+		{"one that is not", []tls.Certificate{a.Issue(t, nil, "DNS:bob")}, claim, "AUTH_NONE <nil>"},
+		{"no certificate", nil, claim, "AUTH_NONE <nil>"},
+		{"no claim", []tls.Certificate{a.Issue(t, nil, "DNS:alice")}, oncrpc.Auth{}, "AUTH_NONE <nil>"},
+		{"another flavor", []tls.Certificate{a.Issue(t, nil, "DNS:alice")}, oncrpc.Auth{Flavor: 99}, "AUTH(99) <nil>"},
+	} {
+		got := make(chan string, 1)
+		p := program(func(_ context.Context, req *rpc.Request, _ *rpc.Response) {
+			got <- fmt.Sprintf("%v %v", req.Cred.Flavor, req.Peer().Sys)
+		})
+		identify := Identify(func(p rpc.Peer) (cred oncrpc.Auth) {
+			if slices.Contains(p.Certificate, "DNS:alice") {
+				cred = alice
+			}
+			return cred
+		})
+		look := Require(func(req *rpc.Request) oncrpc.AuthStat { req.AuthSys(); return oncrpc.AuthOK }) // at the claim
+		p.Handler = rpc.Chain(p.Handler, look, identify)
+		r, stop := newRig(t, nil, p)
+		cl := r.over(&tls.Config{Certificates: tt.cert, RootCAs: a.Pool(), ServerName: "server"}, server)
+		for range 2 {
+			if err := call(cl, 1, tt.cred); err != nil {
+				t.Fatalf("%s: %v", tt.name, err)
+			}
+			if got := <-got; got != tt.want {
+				t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+			}
+		}
+		cl.Close()
+		stop()
+	}
+}

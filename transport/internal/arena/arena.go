@@ -11,7 +11,7 @@
 //
 // # The life of a slab
 //
-// Slabs of small buffers, which connections need all the time, stay until the arena ends. Slabs of
+// Slabs of small buffers, which connections need all the time, stay until the owner sheds them. Slabs of
 // bulk data are unmapped when all their buffers have been free for a while (Sweep), when another size
 // class needs the room (Get), or when another connection does (Trim). The arena itself is reference
 // counted: the connection holds one reference, and so does each call with a handler that may still
@@ -306,6 +306,17 @@ func (a *Arena) Sweep() {
 	for class := a.small + 1; class < numClasses; class++ {
 		gone = a.shrink(gone, class, a.least[class]<<(class+minClassBits))
 		a.least[class] = len(a.free[class])
+	}
+	a.mu.Unlock()
+	release(gone)
+}
+
+// Shed unmaps small buffers, if none of a slab is in use.
+func (a *Arena) Shed() {
+	a.mu.Lock()
+	var gone []*slab
+	for class := range a.small + 1 {
+		gone = a.shrink(gone, class, len(a.free[class])<<(class+minClassBits))
 	}
 	a.mu.Unlock()
 	release(gone)

@@ -19,14 +19,16 @@
 // # Which calls are the same
 //
 // Two calls are the same if all of their RPC messages is: xid, procedure, credential,
-// verifier and arguments. A client is known by its machine, since its port changes with the
+// verifier and arguments. With a security flavor that makes credential and verifier anew for each message, the caller
+// that they prove counts in their place. A client is known by its machine, since its port changes with the
 // connection, and by its connections: see [Lineage].
 //
 // Xids come again: some clients have few of them, or begin with the same ones each time. So a
 // call that has been answered is forgotten after Age, and before that when the client makes it on
 // the connection that it was answered on. Over RDMA that is another call: a client sends calls again
 // when the link was lost and established again (RFC 5666 section 8), and only then. Over TCP it may
-// be the same: clients send calls again on a connection that is slow. What a later connection
+// be the same: clients send calls again on a connection that is slow. So may a call that proves its caller, over RDMA as well:
+// clients make it again after a denial, which is not protected and so may be an attacker's. What a later connection
 // brings may be the same call in any case. That the client has made other calls since does not show
 // that it has the reply: the entry has it before it is sent.
 package replycache
@@ -35,6 +37,7 @@ import (
 	"bytes"
 	"context"
 	"hash/maphash"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -89,7 +92,7 @@ type key struct {
 	host             *host
 	xid              uint32
 	prog, vers, proc uint32
-	sum              uint64 // of credential, verifier, arguments
+	sum              uint64 // of caller, credential, verifier, arguments
 }
 
 // A host is where clients are, which share a part of the cache: a machine, or all machines of a
@@ -164,7 +167,8 @@ type Call struct {
 	Client           *Lineage
 	XID              uint32
 	Prog, Vers, Proc uint32
-	Body             []byte // credential, verifier and arguments, encoded
+	Caller           []byte // if it is proved
+	Body             []byte // credential, verifier and arguments, encoded, or with a Caller the arguments alone
 }
 
 // An Outcome is the finding of Begin.
@@ -179,13 +183,17 @@ const (
 // Begin looks up whether a call is a repeated one. If not, it returns the entry for the reply, nil if
 // the reply will not be remembered.
 func (c *Cache) Begin(call *Call, w Waiter) (Outcome, *Entry, Reply) {
-	k := key{nil, call.XID, call.Prog, call.Vers, call.Proc, maphash.Bytes(c.seed, call.Body)}
+	sum := maphash.Bytes(c.seed, call.Body)
+	if len(call.Caller) > 0 {
+		sum = bits.RotateLeft64(sum, 1) ^ maphash.Bytes(c.seed, call.Caller)
+	}
+	k := key{nil, call.XID, call.Prog, call.Vers, call.Proc, sum}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var e *Entry
 	alike := 0
 	if k.host = c.hosts[call.Host]; k.host != nil {
-		e, alike = c.find(k, call.Client)
+		e, alike = c.find(k, call)
 		if k.host.replies+k.host.running == 0 {
 			k.host = nil // it has gone with the last of its replies
 		}
@@ -206,13 +214,15 @@ func (c *Cache) Begin(call *Call, w Waiter) (Outcome, *Entry, Reply) {
 
 // find returns the entry of the same call of a client, or nil, and how many other
 // clients have one. It forgets what the client does not ask for. mu is held.
-func (c *Cache) find(k key, client *Lineage) (e *Entry, alike int) {
+func (c *Cache) find(k key, call *Call) (e *Entry, alike int) {
+	client := call.Client
+	other := client != nil && client.once && len(call.Caller) == 0 // on its own connection
 	for e = c.entries[k]; e != nil; {
 		next := e.alike
 		switch {
 		case e.owner.apart(client):
 			alike++
-		case e.answered && (client != nil && client.once && client == e.owner || time.Since(c.made)-e.since >= Age):
+		case e.answered && (other && client == e.owner || time.Since(c.made)-e.since >= Age):
 			c.forget(e)
 		default:
 			return e, alike

@@ -116,6 +116,7 @@ func TestBegin(t *testing.T) {
 		{"another procedure", func(c *Call) { c.Proc++ }, false},
 		{"another credential or argument", func(c *Call) { c.Body = []byte("bodi") }, false},
 		{"nothing behind the header", func(c *Call) { c.Body = nil }, false},
+		{"a caller", func(c *Call) { c.Caller = []byte("alice") }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t, wide)
