@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,10 @@ type ClientConfig struct {
 
 	// Service is what is done for arguments and results; zero is rpc.ServicePrivacy.
 	Service rpc.Service
+
+	// Seal says whether the items of calls with rpc.ServicePrivacy are sealed, so that they keep their chunks. It costs one call for
+	// each context.
+	Seal Sealing
 }
 
 // A Client is a Caller that makes each call in a security context. It sets a context up, by calls of
@@ -36,7 +41,7 @@ type ClientConfig struct {
 type Client struct {
 	next rpc.Caller
 	cfg  ClientConfig
-	free sync.Pool // of *sealed
+	free sync.Pool // of *outgoing
 
 	mu       sync.Mutex
 	programs map[program]*slot
@@ -58,10 +63,11 @@ type slot struct {
 // A session is an established context.
 type session struct {
 	gss     Context
+	seal    *sealKeys // nil: items are not sealed
 	handle  []byte
-	seq     atomic.Uint32
 	room    chan struct{} // one element for each call in flight
 	expires time.Time
+	numbers
 }
 
 // NewClient returns a Client that calls next.
@@ -74,8 +80,25 @@ func NewClient(next rpc.Caller, cfg ClientConfig) *Client {
 
 // Call makes a call in a context, in a new one if need be. Its errors are those of the wrapped
 // Caller, *ContextError if there is no context for the call, and *ReplyError if its reply cannot be believed.
-// A call that the server refuses because it does not know the context, any longer, is made once more in another one.
-func (c *Client) Call(ctx context.Context, call *rpc.Call) error {
+// A call that the server refuses because it does not know the context, any longer, is made once more in another one;
+// before that, in the same one if the server may have seen too many later calls first. Such a refusal is not protected: an
+// attacker can forge it for a call that has been executed. So the call keeps its xid, by which a reply cache knows
+// it (see rpc.Request.Once). A server without one executes the call twice then.
+func (c *Client) Call(ctx context.Context, call *rpc.Call) error { return c.callOn(ctx, c.next, call) }
+
+// On returns a Caller that makes its calls as Call does, in the same contexts, with next: another connection to the same server.
+func (c *Client) On(next rpc.Caller) rpc.Caller { return &onNext{c, next} }
+
+type onNext struct {
+	c    *Client
+	next rpc.Caller
+}
+
+func (o *onNext) Call(ctx context.Context, call *rpc.Call) error {
+	return o.c.callOn(ctx, o.next, call)
+}
+
+func (c *Client) callOn(ctx context.Context, next rpc.Caller, call *rpc.Call) error {
 	if c.cfg.Service != rpc.ServiceNone {
 		if err := refuseForeign(call); err != nil {
 			return err
@@ -85,18 +108,41 @@ func (c *Client) Call(ctx context.Context, call *rpc.Call) error {
 	if err != nil {
 		return err
 	}
-	for again := false; ; again = true {
-		s, err := c.session(ctx, sl)
-		if err != nil {
+	state := rpc.StateOf(call)
+	// denied says that the call itself was denied, and not a set-up for it.
+	for denied, again, late := false, false, false; ; {
+		s, err := c.session(ctx, next, sl)
+		if err == nil {
+			state.Again = denied
+			err = c.call(ctx, next, s, call, controlData)
+			state.Again = false
+		}
+		if err == nil {
+			return nil
+		}
+		stat := refusal(err)
+		denied = denied || s != nil
+		switch {
+		case s != nil && stat == oncrpc.AuthGSSCtx && !late:
+			late = true // as far as is known, its number was below the window
+		case !again && (stat == oncrpc.AuthGSSCred || stat == oncrpc.AuthGSSCtx):
+			again = true
+			if s != nil {
+				sl.current.CompareAndSwap(s, nil)
+			}
+		default:
 			return err
 		}
-		err = c.call(ctx, s, call, controlData)
-		var e *oncrpc.RPCError
-		if again || !errors.As(err, &e) || e.AuthStat != oncrpc.AuthGSSCred && e.AuthStat != oncrpc.AuthGSSCtx {
-			return err
-		}
-		sl.current.CompareAndSwap(s, nil)
 	}
+}
+
+// refusal returns why a server has refused a call.
+func refusal(err error) oncrpc.AuthStat {
+	var e *oncrpc.RPCError
+	if errors.As(err, &e) {
+		return e.AuthStat
+	}
+	return oncrpc.AuthOK
 }
 
 // Close destroys the contexts at the server, as far as it can be reached until ctx ends. Calls fail afterwards. It
@@ -109,9 +155,16 @@ func (c *Client) Close(ctx context.Context) error {
 	c.mu.Unlock()
 	var errs []error
 	for _, sl := range slots {
-		if s := sl.current.Swap(nil); s != nil {
-			errs = append(errs, c.call(ctx, s, &rpc.Call{Prog: sl.prog, Vers: sl.vers}, controlDestroy))
+		select {
+		case sl.lock <- struct{}{}: // after an attempt that is under way; none follows
+		case <-ctx.Done():
+			errs = append(errs, &ContextError{Err: ctx.Err()})
+			continue
 		}
+		if s := sl.current.Swap(nil); s != nil {
+			errs = append(errs, c.call(ctx, c.next, s, &rpc.Call{Prog: sl.prog, Vers: sl.vers}, controlDestroy))
+		}
+		<-sl.lock
 	}
 	return errors.Join(errs...)
 }
@@ -133,6 +186,12 @@ func refuseForeign(call *rpc.Call) error {
 
 // ---- contexts
 
+func (c *Client) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
 func (c *Client) slot(call *rpc.Call) (*slot, error) {
 	p := program{call.Prog, call.Vers}
 	c.mu.Lock()
@@ -149,7 +208,7 @@ func (c *Client) slot(call *rpc.Call) (*slot, error) {
 }
 
 // session returns the context for calls of a program, which one goroutine sets up if need be.
-func (c *Client) session(ctx context.Context, sl *slot) (*session, error) {
+func (c *Client) session(ctx context.Context, next rpc.Caller, sl *slot) (*session, error) {
 	if s := sl.current.Load(); s.usable() {
 		return s, nil
 	}
@@ -169,7 +228,10 @@ func (c *Client) session(ctx context.Context, sl *slot) (*session, error) {
 	if sl.err != nil && sl.attempts.Load() != attempts {
 		return nil, sl.err // of an attempt that ended while this goroutine waited
 	}
-	s, err := c.establish(ctx, sl.program)
+	if c.isClosed() {
+		return nil, errClosed
+	}
+	s, err := c.establish(ctx, next, sl.program)
 	sl.attempts.Add(1)
 	sl.err = err
 	if ctx.Err() != nil {
@@ -183,11 +245,11 @@ func (c *Client) session(ctx context.Context, sl *slot) (*session, error) {
 
 // usable reports whether s has numbers, and time, for another call.
 func (s *session) usable() bool {
-	return s != nil && s.seq.Load() < maxSeq-maxOutstanding && (s.expires.IsZero() || time.Until(s.expires) > early)
+	return s != nil && s.last.Load() < maxSeq-maxOutstanding && (s.expires.IsZero() || time.Until(s.expires) > early)
 }
 
 // establish sets a context up. RFC 2203 section 5.2.
-func (c *Client) establish(ctx context.Context, p program) (*session, error) {
+func (c *Client) establish(ctx context.Context, next rpc.Caller, p program) (*session, error) {
 	gss, err := c.cfg.Initiator.Initiate(ctx)
 	if err != nil {
 		return nil, &ContextError{Err: err}
@@ -199,7 +261,7 @@ func (c *Client) establish(ctx context.Context, p program) (*session, error) {
 	cr := cred{control: controlInit, service: c.cfg.Service}
 	for range maxSteps {
 		call := rpc.Call{Prog: p.prog, Vers: p.vers, Cred: cr.auth(nil), Args: xdr.AppendOpaque(nil, token), MaxResults: maxInitResults}
-		if err := c.next.Call(ctx, &call); err != nil {
+		if err := next.Call(ctx, &call); err != nil {
 			return nil, &ContextError{Err: err}
 		}
 		var res initResult
@@ -234,15 +296,70 @@ func (c *Client) establish(ctx context.Context, p program) (*session, error) {
 		if err := gss.VerifyMIC(binary.BigEndian.AppendUint32(nil, res.window), call.Reply.Verf.Body); err != nil {
 			return nil, &ContextError{Err: &ReplyError{Err: err}}
 		}
-		return &session{gss: gss, handle: cr.handle, room: make(chan struct{}, min(max(res.window, 1), maxOutstanding)), expires: gss.Expires()}, nil
+		window := min(max(res.window, 1), maxOutstanding)
+		s := &session{gss: gss, handle: cr.handle, room: make(chan struct{}, window), expires: gss.Expires(), numbers: newNumbers(window)}
+		if c.cfg.Service != rpc.ServicePrivacy || c.cfg.Seal == SealOff {
+			return s, nil
+		}
+		if s.seal, err = c.agree(ctx, next, s, p); err == nil && s.seal == nil && c.cfg.Seal == SealRequired {
+			err = ErrNotSealed
+		}
+		if err != nil {
+			return nil, &ContextError{Err: err}
+		}
+		return s, nil
 	}
 	return nil, &ContextError{Err: errSteps}
 }
 
 // ---- calls
 
-// A sealed is what a call needs beyond the caller's Call.
-type sealed struct {
+// numbers are the sequence numbers of a context. A server refuses a number that is below its window, or silently drops
+// the call (RFC 2203 section 5.3.3.1). A call that has its number and is not on its way yet holds back calls with
+// numbers that would move the window too far.
+type numbers struct {
+	last atomic.Uint32 // that a call has; changed with mu held
+
+	mu    sync.Mutex
+	low   uint32        // this number and those below are of calls that are on their way
+	sent  []bool        // whether a number is, at its remainder; as long as the window
+	moved chan struct{} // closed when low rises; nil: no call waits for that
+}
+
+func newNumbers(window uint32) numbers { return numbers{sent: make([]bool, window)} }
+
+// take returns the next number, or what to wait for first.
+func (n *numbers) take() (seq uint32, wait <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.last.Load()-n.low < uint32(len(n.sent)) {
+		return n.last.Add(1), nil
+	}
+	if n.moved == nil {
+		n.moved = make(chan struct{})
+	}
+	return 0, n.moved
+}
+
+// leaves notes that the call with a number is on its way, or is not made.
+func (n *numbers) leaves(seq uint32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	size := uint32(len(n.sent))
+	n.sent[seq%size] = true
+	was := n.low
+	for n.sent[(n.low+1)%size] {
+		n.low++
+		n.sent[n.low%size] = false
+	}
+	if n.low != was && n.moved != nil {
+		close(n.moved)
+		n.moved = nil
+	}
+}
+
+// An outgoing is what a call needs beyond the caller's Call.
+type outgoing struct {
 	gss  Context
 	num  [4]byte // the sequence number
 	cred []byte
@@ -250,9 +367,26 @@ type sealed struct {
 	args []byte
 	sign func(header []byte) oncrpc.Auth // is signs
 	err  error                           // of sign
+
+	numbers *numbers // of which the call has seq; nil: it has left
+	seq     uint32
+
+	// Of a call with sealed items:
+	box
+	mem    []byte // what the peer reads and writes
+	reads  []rpc.ReadItem
+	writes []rpc.WriteItem
 }
 
-func (x *sealed) signs(header []byte) oncrpc.Auth {
+func (x *outgoing) leave() {
+	if n := x.numbers; n != nil {
+		x.numbers = nil
+		n.leaves(x.seq)
+	}
+}
+
+func (x *outgoing) signs(header []byte) oncrpc.Auth {
+	defer x.leave()
 	var err error
 	if x.verf, err = x.gss.AppendMIC(x.verf[:0], header); err != nil || len(x.verf) > oncrpc.MaxAuthBody {
 		x.err, x.verf = err, x.verf[:0]
@@ -261,7 +395,7 @@ func (x *sealed) signs(header []byte) oncrpc.Auth {
 }
 
 // call makes call in the context s. What the caller has put into call is replaced meanwhile.
-func (c *Client) call(ctx context.Context, s *session, call *rpc.Call, ctl control) error {
+func (c *Client) call(ctx context.Context, next rpc.Caller, s *session, call *rpc.Call, ctl control) error {
 	select {
 	case s.room <- struct{}{}:
 	default:
@@ -275,53 +409,79 @@ func (c *Client) call(ctx context.Context, s *session, call *rpc.Call, ctl contr
 		}
 	}
 	defer func() { <-s.room }()
+	seq, wait := s.take()
+	for ; wait != nil; seq, wait = s.take() {
+		if rpc.IsInline(ctx) {
+			return errInline
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return &ContextError{Err: ctx.Err()}
+		}
+	}
 
-	x, ok := c.free.Get().(*sealed)
+	x, ok := c.free.Get().(*outgoing)
 	if !ok {
-		x = new(sealed)
+		x = new(outgoing)
 		x.sign = x.signs
 	}
 	defer c.free.Put(x)
-	x.gss, x.err = s.gss, nil
-	seq := s.seq.Add(1)
+	x.gss, x.err, x.numbers, x.seq = s.gss, nil, &s.numbers, seq
 	binary.BigEndian.PutUint32(x.num[:], seq)
 	cr := cred{control: ctl, seq: seq, service: c.cfg.Service, handle: s.handle}
+	if s.seals(call) {
+		cr.service = serviceSealed
+	}
 	x.cred = cr.append(x.cred[:0])
 
 	was := *call
 	call.Cred = oncrpc.Auth{Flavor: oncrpc.FlavorGSS, Body: x.cred}
 	call.Sign = x.sign
 	var err error
-	if c.cfg.Service != rpc.ServiceNone {
-		err = c.seal(s.gss, seq, call, x)
+	switch cr.service {
+	case rpc.ServiceNone:
+	case serviceSealed:
+		err = x.sealCall(s, seq, call)
+	default:
+		err = c.protect(s.gss, seq, call, x)
 	}
 	if err == nil {
-		err = c.next.Call(ctx, call)
+		err = next.Call(ctx, call)
+	}
+	x.leave()
+	if err == nil {
+		err = x.take(s, &cr, call, was.WriteItems)
 	}
 	call.Cred, call.Verf, call.Sign, call.Args, call.ReadItems, call.WriteItems, call.MaxResults =
 		was.Cred, was.Verf, was.Sign, was.Args, was.ReadItems, was.WriteItems, was.MaxResults
 	if x.err != nil {
 		err = x.err
 	}
-	if err != nil {
-		return err
-	}
+	return err
+}
+
+// take takes the results of call, for which the caller has offered items.
+func (x *outgoing) take(s *session, cr *cred, call *rpc.Call, items []rpc.WriteItem) (err error) {
 	if err := s.gss.VerifyMIC(x.num[:], call.Reply.Verf.Body); err != nil {
 		return &ReplyError{Err: err}
 	}
-	if c.cfg.Service != rpc.ServiceNone {
-		results, err := open(s.gss, c.cfg.Service, seq, call.Results)
-		if err != nil {
-			call.Results = nil
-			return &ReplyError{Results: true, Err: err}
-		}
-		call.Results = results
+	switch {
+	case cr.service == rpc.ServiceNone || cr.control == controlDestroy: // it has no results, which libtirpc does not protect
+		return nil
+	case cr.service == serviceSealed:
+		call.Results, err = x.openReply(s, cr.seq, call, items)
+	default:
+		call.Results, err = open(s.gss, cr.service, cr.seq, call.Results)
+	}
+	if err != nil {
+		return &ReplyError{Results: true, Err: err}
 	}
 	return nil
 }
 
-// seal replaces the arguments and items of call.
-func (c *Client) seal(gss Context, seq uint32, call *rpc.Call, x *sealed) error {
+// protect replaces the arguments and items of call.
+func (c *Client) protect(gss Context, seq uint32, call *rpc.Call, x *outgoing) error {
 	results := call.MaxResults
 	for i := range call.WriteItems {
 		call.WriteItems[i].Chunked, call.WriteItems[i].N = false, 0
@@ -331,15 +491,131 @@ func (c *Client) seal(gss Context, seq uint32, call *rpc.Call, x *sealed) error 
 	for i := range call.ReadItems {
 		n += xdr.Padded(call.ReadItems[i].Len())
 	}
-	if size := sealedSize(gss, c.cfg.Service, n); cap(x.args) < size {
+	if size := protectedSize(gss, c.cfg.Service, n); cap(x.args) < size {
 		x.args = make([]byte, 0, size)
 	}
-	args, err := seal(gss, c.cfg.Service, seq, call.AppendArgs(x.args[:sealHead(gss, c.cfg.Service)]))
+	args, err := protect(gss, c.cfg.Service, seq, call.AppendArgs(x.args[:protectHead(gss, c.cfg.Service)]))
 	if err != nil {
 		return err
 	}
 	x.args = args
 	call.Args, call.ReadItems, call.WriteItems = args, nil, nil
-	call.MaxResults = sealedSize(gss, c.cfg.Service, results)
+	call.MaxResults = protectedSize(gss, c.cfg.Service, results)
 	return nil
+}
+
+// ---- sealed items
+
+// seals reports whether the items of call are sealed.
+func (s *session) seals(call *rpc.Call) bool {
+	if s.seal == nil || max(len(call.ReadItems), len(call.WriteItems)) > oncrpc.MaxSealed {
+		return false
+	}
+	for i := range call.ReadItems {
+		if call.ReadItems[i].Len() >= sealLeast {
+			return true
+		}
+	}
+	for i := range call.WriteItems {
+		if call.WriteItems[i].Len() >= sealLeast {
+			return true
+		}
+	}
+	return false
+}
+
+// sealCall replaces the arguments and items of call. The peer reads and writes memory of x: the caller's is never exposed.
+func (x *outgoing) sealCall(s *session, seq uint32, call *rpc.Call) error {
+	x.number, x.rooms, x.items = uint64(seq), x.rooms[:0], x.items[:0]
+	room := 0
+	for i := range call.WriteItems {
+		w := &call.WriteItems[i]
+		w.Chunked, w.N = false, 0
+		x.rooms = append(x.rooms, uint32(len(w.Buf)))
+		room += len(w.Buf)
+	}
+	for i := range call.ReadItems {
+		it := &call.ReadItems[i]
+		x.items = append(x.items, sealedItem{uint32(it.Offset), uint32(len(it.Data))})
+		room += len(it.Data)
+	}
+	if i := x.misplaced(call.Args); i >= 0 {
+		it := &call.ReadItems[i]
+		return &rpc.ItemError{Index: i, Offset: it.Offset, Len: len(it.Data)}
+	}
+	if cap(x.mem) < room {
+		x.mem = make([]byte, room)
+	}
+	const words = 4 // the length of an item
+	if size := protectedSize(s.gss, rpc.ServicePrivacy, x.size()+len(call.Args)) + words*len(x.items); cap(x.args) < size {
+		x.args = make([]byte, 0, size)
+	}
+	args := append(x.append(x.args[:protectHead(s.gss, rpc.ServicePrivacy)]), call.Args...)
+	x.begin(s.seal.args, call.Prog, call.Vers, call.Proc, false, seq)
+	x.reads, x.writes = x.reads[:0], x.writes[:0]
+	mem, tags := x.mem[:room], x.tags
+	for i := range call.ReadItems {
+		data := call.ReadItems[i].Data
+		tags = x.box.seal(i, mem[:len(data)], data, tags)
+		x.reads = append(x.reads, rpc.ReadItem{Data: mem[:len(data)]})
+		mem = mem[len(data):]
+	}
+	args, err := protect(s.gss, rpc.ServicePrivacy, seq, args)
+	if err != nil {
+		return err
+	}
+	for i := range x.reads {
+		args = xdr.AppendUint32(args, x.items[i].n)
+		x.reads[i].Offset = len(args)
+	}
+	for i := range call.WriteItems {
+		n := len(call.WriteItems[i].Buf)
+		x.writes = append(x.writes, rpc.WriteItem{Buf: mem[:n]})
+		mem = mem[n:]
+	}
+	x.args = args
+	call.Args, call.ReadItems, call.WriteItems = args, x.reads, x.writes
+	call.MaxResults = protectedSize(s.gss, rpc.ServicePrivacy, x.replySize()+call.MaxResults)
+	return nil
+}
+
+// openReply opens the results of call, for which the caller has offered items.
+func (x *outgoing) openReply(s *session, seq uint32, call *rpc.Call, items []rpc.WriteItem) (results []byte, err error) {
+	d := call.Decoder()
+	body, err := sealedBody(s.gss, seq, d.Opaque(math.MaxUint32))
+	if err != nil {
+		return nil, err
+	}
+	if results, err = x.decode(body); err != nil {
+		return nil, &SealError{Piece: -1, Err: err}
+	}
+	if len(x.items) > len(items) {
+		return nil, &SealError{Piece: -1, Err: errManifest}
+	}
+	x.begin(s.seal.results, call.Prog, call.Vers, call.Proc, true, seq)
+	for i, tags := 0, x.tags; i < len(x.items); i++ {
+		w, n := &items[i], int(x.items[i].n)
+		data := d.Item()
+		if d.Err() != nil || len(data) != n {
+			err = &SealError{Item: i, Piece: -1, Err: errItem}
+			break
+		}
+		var bad *SealError
+		if tags, bad = x.open(i, w.Buf[:n], data, tags); bad != nil {
+			err = bad
+			break
+		}
+		w.Chunked, w.N = n > 0, n
+	}
+	if err == nil && d.End() != nil {
+		err = &SealError{Piece: -1, Err: errItem}
+	}
+	if err != nil {
+		for i := range items {
+			clear(items[i].Buf[:items[i].N])
+			items[i].Chunked, items[i].N = false, 0
+		}
+		return nil, err
+	}
+	return results, nil
 }

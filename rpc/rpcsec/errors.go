@@ -10,9 +10,32 @@ var (
 	errSteps    = errors.New("the set-up has not ended after 8 calls")
 	errEarly    = errors.New("the server has ended the set-up before the client")
 	errLate     = errors.New("the server has not ended the set-up")
+	errItem     = errors.New("another length than the encrypted body says")
 	errInline   = errors.New("rpcsec: an Inline handler cannot make calls that wait")
 	errClosed   = errors.New("rpcsec: the Client is closed")
 )
+
+// ErrNotSealed is what a *ContextError unwraps to with SealRequired, if the server does not seal, or the
+// mechanism derives no keys.
+var ErrNotSealed = errors.New("the server does not seal bulk data, or the mechanism cannot")
+
+// A SealError says that a sealed item is not what the other end has sealed for the call: it has been changed, cut,
+// exchanged or replayed. No byte of it has been used. A *ReplyError of a client unwraps to it; a Server logs it.
+type SealError struct {
+	Item  int   // of the sealed arguments or results
+	Piece int   // of 64 KiB; -1: the item as a whole, or a list of them
+	Err   error // what is wrong
+}
+
+func (e *SealError) Error() string {
+	if e.Piece < 0 {
+		return fmt.Sprintf("sealed item %d: %v", e.Item, e.Err)
+	}
+	return fmt.Sprintf("sealed item %d, piece %d: %v", e.Item, e.Piece, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *SealError) Unwrap() error { return e.Err }
 
 // A ContextError is the error of a call for which there is no security context: it was not sent. It unwraps to
 // the reason.

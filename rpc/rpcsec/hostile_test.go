@@ -5,16 +5,25 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
+	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcsec"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
+
+// attempts is how many contexts TestManyContexts begins.
+var attempts = flag.Int("contexts", 10_000, "contexts that a host begins, and does not end")
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
@@ -69,6 +78,10 @@ func TestRefused(t *testing.T) {
 			sign := call.Sign
 			call.Sign = func(h []byte) oncrpc.Auth { a := sign(h); a.Body = a.Body[:31]; return a }
 		}, auth(oncrpc.AuthGSSCred)},
+		{"a verifier of another flavor", func(call *rpc.Call) {
+			sign := call.Sign
+			call.Sign = func(h []byte) oncrpc.Auth { return oncrpc.Auth{Flavor: oncrpc.FlavorSys, Body: sign(h).Body} }
+		}, auth(oncrpc.AuthGSSCred)},
 		{"another procedure than the one signed", func(call *rpc.Call) {
 			sign := call.Sign
 			call.Sign = func(h []byte) oncrpc.Auth { h[23] ^= 1; defer func() { h[23] ^= 1 }(); return sign(h) }
@@ -80,6 +93,10 @@ func TestRefused(t *testing.T) {
 		{"a handle cut short", func(call *rpc.Call) {
 			call.Cred.Body = call.Cred.Body[:32]
 			call.Cred.Body[19] = 12
+		}, auth(oncrpc.AuthGSSCred)},
+		{"a handle with more", func(call *rpc.Call) {
+			call.Cred.Body = append(call.Cred.Body, 0, 0, 0, 0)
+			call.Cred.Body[19] = 20
 		}, auth(oncrpc.AuthGSSCred)},
 		{"a number beyond the last", func(call *rpc.Call) { setSeq(call, 0x80000001) }, auth(oncrpc.AuthGSSCtx)},
 		{"the service none", func(call *rpc.Call) { call.Cred.Body[15] = 1 }, auth(oncrpc.AuthTooWeak)},
@@ -119,6 +136,51 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestServicesUnknown: a service that there is not is refused by a server that permits all.
+func TestServicesUnknown(t *testing.T) {
+	svc := &service{}
+	b := &between{next: serve(t, transport.TCP{}, programOf(svc, rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: host})))}
+	c := rpcsec.NewClient(b, rpcsec.ClientConfig{Initiator: alice, Service: rpc.ServiceNone})
+	for _, n := range []uint32{0, 4, 5, 1<<32 - 1, oncrpc.ServiceSealed} { // the last one is not agreed on
+		b.call = func(call *rpc.Call) { binary.BigEndian.PutUint32(call.Cred.Body[12:], n) }
+		var got *oncrpc.RPCError
+		if _, err := caller(c); !errors.As(err, &got) || got.AuthStat != oncrpc.AuthTooWeak || svc.executed.Load() != 0 {
+			t.Errorf("service %d: %v, %d executed", n, err, svc.executed.Load())
+		}
+	}
+}
+
+// TestSequenceNumbers: numbers that were used, are too old, or beyond 2^31 execute nothing, however far ahead others are.
+func TestSequenceNumbers(t *testing.T) {
+	svc := &service{}
+	cl := serve(t, transport.TCP{}, programOf(svc, rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: host})))
+	b := &between{next: cl}
+	b.call = func(call *rpc.Call) {
+		b.call = nil
+		for i, tt := range []struct {
+			seq uint32
+			ok  bool
+		}{
+			{5000, true}, {5000, false}, {4999, true}, {5000 - 1023, true}, {5000 - 1024, false}, {0, false}, {1 << 20, true}, {5000, false},
+			{1<<31 + 1, false}, {1<<32 - 1, false}, {1 << 31, true}, {1 << 31, false}, {1<<31 - 1, true}, {1 << 20, false},
+		} {
+			before := svc.executed.Load()
+			copied := *call
+			copied.Cred.Body = bytes.Clone(call.Cred.Body)
+			setSeq(&copied, tt.seq)
+			err := cl.Call(bg, &copied)
+			var got *oncrpc.RPCError
+			if n := svc.executed.Load() - before; (err == nil) != tt.ok || n == 1 != tt.ok || err != nil && (!errors.As(err, &got) || got.AuthStat != oncrpc.AuthGSSCtx) {
+				t.Errorf("call %d, with number %d: %v, %d executed", i, tt.seq, err, n)
+			}
+		}
+	}
+	// Its own number is far below the others, and so it is made in another context.
+	if _, err := caller(rpcsec.NewClient(b, rpcsec.ClientConfig{Initiator: alice, Service: rpc.ServiceNone})); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestReplayed: a call with a number that was used before is refused with RPCSEC_GSS_CTXPROBLEM.
 func TestReplayed(t *testing.T) {
 	svc := &service{}
@@ -132,8 +194,134 @@ func TestReplayed(t *testing.T) {
 	}
 	_, err := caller(rpcsec.NewClient(b, rpcsec.ClientConfig{Initiator: alice}))
 	var got *oncrpc.RPCError
-	if !errors.As(err, &got) || got.AuthStat != oncrpc.AuthGSSCtx || svc.executed.Load() != 2 {
-		t.Errorf("%v, %d executed: want one for each context", err, svc.executed.Load())
+	if !errors.As(err, &got) || got.AuthStat != oncrpc.AuthGSSCtx || svc.executed.Load() != 3 {
+		t.Errorf("%v, %d executed: want two in one context and one in another", err, svc.executed.Load())
+	}
+}
+
+// TestReplayedAnew: a number for which the reply cache has answered executes no call after the cache has forgotten.
+func TestReplayedAnew(t *testing.T) {
+	svc := &service{}
+	raw := &resender{addr: listen(t, transport.TCP{}, programOf(svc, rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: host})))}
+	as := func() *rpcsec.Client {
+		return rpcsec.NewClient(raw, rpcsec.ClientConfig{Initiator: alice, Service: rpc.ServiceIntegrity})
+	}
+	c, other := as(), as()
+	for range 2 { // one number each
+		raw.xid = 7
+		if _, err := caller(c); err != nil || svc.executed.Load() != 1 {
+			t.Fatalf("%v, %d executed", err, svc.executed.Load())
+		}
+	}
+	old := raw.last
+	for range 300 { // more than the cache keeps
+		raw.xid++
+		if _, err := caller(other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw.last = old
+	var got *oncrpc.RPCError
+	if err := raw.send(new(rpc.Call)); !errors.As(err, &got) || got.AuthStat != oncrpc.AuthGSSCtx || svc.executed.Load() != 301 {
+		t.Errorf("%v, %d executed", err, svc.executed.Load())
+	}
+}
+
+// TestReplayedAgreement: an offer to seal that is made again changes nothing.
+func TestReplayedAgreement(t *testing.T) {
+	svc := &service{}
+	raw := &resender{addr: listen(t, transport.TCP{}, programOf(svc, rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: host, Seal: true})))}
+	var offer []byte
+	c := rpcsec.NewClient(&between{next: raw, null: func(*rpc.Call) { offer = raw.last }}, rpcsec.ClientConfig{Initiator: alice, Seal: rpcsec.SealRequired})
+	if err := newPair('a').do(c); err != nil {
+		t.Fatal(err)
+	}
+	for range 300 { // more than the reply cache keeps
+		raw.xid++
+		if _, err := caller(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw.last = offer
+	var got *oncrpc.RPCError
+	if err := raw.send(new(rpc.Call)); !errors.As(err, &got) || got.AuthStat != oncrpc.AuthGSSCtx {
+		t.Errorf("made again: %v", err)
+	}
+	raw.xid++
+	if err := newPair('b').do(c); err != nil || svc.executed.Load() != 302 {
+		t.Errorf("%v, %d executed", err, svc.executed.Load())
+	}
+}
+
+// A denier forges denials of calls that the server has executed.
+type denier struct {
+	next  rpc.Caller
+	forge []oncrpc.AuthStat // one after the other
+}
+
+func (d *denier) Call(ctx context.Context, call *rpc.Call) error {
+	err := d.next.Call(ctx, call)
+	if err != nil || call.Proc == 0 || len(d.forge) == 0 {
+		return err
+	}
+	stat := d.forge[0]
+	d.forge = d.forge[1:]
+	return &oncrpc.RPCError{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat}
+}
+
+// TestForgedDenials: a denial that is not protected has no call executed twice.
+func TestForgedDenials(t *testing.T) {
+	for _, tt := range []struct {
+		forge    []oncrpc.AuthStat
+		contexts int
+	}{
+		{[]oncrpc.AuthStat{oncrpc.AuthGSSCtx}, 1},
+		{[]oncrpc.AuthStat{oncrpc.AuthGSSCtx, oncrpc.AuthGSSCtx}, 2},
+		{[]oncrpc.AuthStat{oncrpc.AuthGSSCred}, 2},
+	} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			eachProvider(t, func(t *testing.T, p fabric.Provider) {
+				for _, cfg := range []rpcsec.ClientConfig{
+					{Service: rpc.ServiceNone}, {Service: rpc.ServiceIntegrity}, {Service: rpc.ServicePrivacy}, {Seal: rpcsec.SealRequired},
+				} {
+					svc := &service{}
+					sec := rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: host, Seal: true})
+					cfg.Initiator = alice
+					d := &denier{next: serve(t, p, programOf(svc, sec)), forge: tt.forge}
+					c := rpcsec.NewClient(d, cfg)
+					var call rpc.Call
+					data, buf := bytes.Repeat([]byte("executed once "), 5000), make([]byte, 70000)
+					if err := echo(c, &call, data, buf); err != nil || svc.executed.Load() != 1 {
+						t.Errorf("%v: %v, executed %d times", cfg, err, svc.executed.Load())
+					}
+					// The same call, made anew, is another one.
+					if err := echo(c, &call, data, buf); err != nil || svc.executed.Load() != 2 || sec.Contexts() != tt.contexts {
+						t.Errorf("%v: the next call: %v, %d executed, %d contexts", cfg, err, svc.executed.Load(), sec.Contexts())
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestForgedSetUpDenial: a denial of a set-up does not have the call that needs it pass for the one that was made before it
+// with the same Call.
+func TestForgedSetUpDenial(t *testing.T) {
+	svc := &service{}
+	cl := serve(t, transport.TCP{}, programOf(svc, rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: host})))
+	call := rpc.Call{Prog: prog, Vers: 1, Proc: procWho, MaxResults: 100}
+	for n := range int32(3) {
+		deny := n > 0
+		c := rpcsec.NewClient(rpc.CallerFunc(func(ctx context.Context, call *rpc.Call) error {
+			if deny {
+				deny = false
+				return &oncrpc.RPCError{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: oncrpc.AuthGSSCred}
+			}
+			return cl.Call(ctx, call)
+		}), rpcsec.ClientConfig{Initiator: alice})
+		if err := c.Call(bg, &call); err != nil || svc.executed.Load() != n+1 {
+			t.Errorf("call %d: %v, %d executed", n, err, svc.executed.Load())
+		}
 	}
 }
 
@@ -154,6 +342,102 @@ func TestCutCalls(t *testing.T) {
 	}
 	if n := svc.executed.Load(); n != 0 {
 		t.Errorf("%d calls executed", n)
+	}
+}
+
+// TestCutSetUps: a set-up that is cut or changed at any place, or has an answer that is, makes no context. The server's log is bounded.
+func TestCutSetUps(t *testing.T) {
+	svc, log := &service{}, &logged{}
+	sec := rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: host, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	cl := serve(t, transport.TCP{}, programOf(svc, sec))
+	began := time.Now()
+	for _, tt := range []struct {
+		name         string
+		call, answer func(call *rpc.Call, n int) (whole int)
+	}{
+		{"a credential cut", func(call *rpc.Call, n int) int {
+			b := call.Cred.Body
+			call.Cred.Body = b[:n]
+			return len(b)
+		}, nil},
+		{"a token cut", func(call *rpc.Call, n int) int {
+			b := call.Args
+			call.Args = b[:n]
+			return len(b)
+		}, nil},
+		{"a token changed", func(call *rpc.Call, n int) int { call.Args[n] ^= 1; return len(call.Args) - 3 }, nil}, // without padding
+		{"an answer cut", nil, func(call *rpc.Call, n int) int {
+			b := call.Results
+			call.Results = b[:n]
+			return len(b)
+		}},
+	} {
+		for n, whole := 0, 1; n < whole; n++ {
+			c := rpcsec.NewClient(rpc.CallerFunc(func(ctx context.Context, call *rpc.Call) error {
+				if tt.call != nil {
+					whole = tt.call(call, n)
+				}
+				err := cl.Call(ctx, call)
+				if tt.answer != nil {
+					whole = tt.answer(call, n)
+				}
+				return err
+			}), rpcsec.ClientConfig{Initiator: alice})
+			if _, err := caller(c); !errors.As(err, new(*rpcsec.ContextError)) || tt.call != nil && sec.Contexts()+sec.HalfMade() > 0 {
+				t.Fatalf("%s at %d: %v, %d contexts", tt.name, n, err, sec.Contexts()+sec.HalfMade())
+			}
+		}
+	}
+	if n, most := strings.Count(log.String(), "\n"), 10*int(time.Since(began)/time.Second+2); n == 0 || n > most || svc.executed.Load() != 0 {
+		t.Errorf("%d records, at most %d; %d calls executed", n, most, svc.executed.Load())
+	}
+}
+
+// A credulous client believes any verifier.
+type credulous struct{ psk }
+
+type credulousContext struct{ rpcsec.Context }
+
+func (c credulous) Initiate(ctx context.Context) (rpcsec.Context, error) {
+	gss, err := c.psk.Initiate(ctx)
+	return credulousContext{gss}, err
+}
+
+func (credulousContext) VerifyMIC(_, _ []byte) error { return nil }
+
+// TestWindowsOffered: whatever window a server offers, a client makes calls, and takes little memory.
+func TestWindowsOffered(t *testing.T) {
+	cl := serve(t, transport.TCP{}, programOf(&service{}, rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: host, Window: 1<<32 - 1})))
+	for _, window := range []uint32{0, 1, 1<<32 - 1} {
+		c := rpcsec.NewClient(&between{next: cl, null: func(call *rpc.Call) {
+			d := xdr.NewDecoder(call.Results)
+			d.Opaque(400)
+			binary.BigEndian.PutUint32(d.FixedOpaque(12)[8:], window)
+		}}, rpcsec.ClientConfig{Initiator: credulous{alice}})
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+		err := c.Call(ctx, &rpc.Call{Prog: prog, Vers: 1, Proc: procWho, MaxResults: 100})
+		cancel()
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; err != nil || n > 8<<20 {
+			t.Errorf("window %d: %v, %d bytes", window, err, n)
+		}
+	}
+}
+
+// TestForeignRefused: memory that the mechanism cannot read is not sent unprotected.
+func TestForeignRefused(t *testing.T) {
+	svc := &service{}
+	cl := serve(t, transport.TCP{}, programOf(svc, rpcsec.NewServer(rpcsec.ServerConfig{Acceptor: host})))
+	c := rpcsec.NewClient(cl, rpcsec.ClientConfig{Initiator: alice, Service: rpc.ServiceIntegrity})
+	for _, call := range []rpc.Call{
+		{ReadItems: []rpc.ReadItem{{Offset: 4, Foreign: &fabric.Foreign{Len: 5}}}}, {WriteItems: []rpc.WriteItem{{Foreign: &fabric.Foreign{Len: 5}}}},
+	} {
+		call.Prog, call.Vers, call.Proc, call.Args = prog, 1, procEcho, number(5)
+		if err := c.Call(bg, &call); !errors.As(err, new(*rpc.ForeignError)) || svc.executed.Load() != 0 {
+			t.Errorf("%v, %d executed", err, svc.executed.Load())
+		}
 	}
 }
 
@@ -220,24 +504,35 @@ func TestSetUpFails(t *testing.T) {
 		initiator psk
 		null      func(call *rpc.Call)
 		status    rpcsec.Status // of a server that has refused
+		text      string
 	}{
-		{"another key", other, nil, rpcsec.DefectiveToken},
-		{"an end too early", never, nil, 0},
-		{"a status", alice, edit(func(major, _, _ *[4]byte, _, _ []byte) { major[1] = 13 }), rpcsec.Failure},
-		{"another window", alice, edit(func(_, _, window *[4]byte, _, _ []byte) { window[0]++ }), 0},
-		{"another token", alice, edit(func(_, _, _ *[4]byte, _, token []byte) { token[40]++ }), 0},
-		{"no end", alice, edit(func(major, _, _ *[4]byte, _, _ []byte) { major[3] = 1 }), 0},
-		{"no verifier", alice, func(call *rpc.Call) { call.Reply.Verf = oncrpc.Auth{} }, 0},
-		{"no results", alice, func(call *rpc.Call) { call.Results = nil }, 0},
+		{"another key", other, nil, rpcsec.DefectiveToken, "refused by the server: GSS_S_DEFECTIVE_TOKEN"},
+		{"an end too early", never, nil, 0, "the server has ended the set-up before the client"},
+		{"a status", alice, edit(func(major, _, _ *[4]byte, _, _ []byte) { major[1] = 13 }), rpcsec.Failure, "refused by the server: GSS_S_FAILURE"},
+		{"another window", alice, edit(func(_, _, window *[4]byte, _, _ []byte) { window[0]++ }), 0, "not from the server, or changed on its way: verifier"},
+		{"another token", alice, edit(func(_, _, _ *[4]byte, _, token []byte) { token[40]++ }), 0, "GSS_S_DEFECTIVE_TOKEN"},
+		{"no end", alice, edit(func(major, _, _ *[4]byte, _, _ []byte) { major[3] = 1 }), 0, "the server has not ended the set-up"},
+		{"no verifier", alice, func(call *rpc.Call) { call.Reply.Verf = oncrpc.Auth{} }, 0, "not from the server, or changed on its way: verifier"},
+		{"no results", alice, func(call *rpc.Call) { call.Results = nil }, 0, "short"},
 	} {
 		c := rpcsec.NewClient(&between{next: cl, null: tt.null}, rpcsec.ClientConfig{Initiator: tt.initiator})
 		var got *rpcsec.ContextError
-		if _, err := caller(c); !errors.As(err, &got) || got.Refused != (tt.status != 0) || got.Status != tt.status {
+		if _, err := caller(c); !errors.As(err, &got) || got.Refused != (tt.status != 0) || got.Status != tt.status || !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 	if n := svc.executed.Load(); n != 0 {
 		t.Errorf("%d calls executed", n)
+	}
+	// A server may leave the results of a destruction unprotected, which are empty.
+	b := &between{next: cl}
+	lax := rpcsec.NewClient(b, rpcsec.ClientConfig{Initiator: alice})
+	if _, err := caller(lax); err != nil {
+		t.Error(err)
+	}
+	b.null = func(call *rpc.Call) { call.Results = nil }
+	if err := lax.Close(bg); err != nil {
+		t.Errorf("a context that is destroyed: %v", err)
 	}
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
@@ -261,7 +556,7 @@ func TestManyContexts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var handle []byte
-	for i := range 10_000 {
+	for i := range *attempts {
 		half, _ := honest.Initiate(bg)
 		token, _, _ := half.Step(nil)
 		call := rpc.Call{Prog: prog, Vers: 1, MaxResults: 1000, Args: xdr.AppendOpaque(nil, token),

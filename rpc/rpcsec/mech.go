@@ -63,6 +63,13 @@ type Context interface {
 	Expires() time.Time
 }
 
+// A Deriver is a Context with GSS_Pseudo_random (RFC 4401). Items are sealed only in the contexts of a Deriver.
+type Deriver interface {
+	// PseudoRandom returns n bytes that the ends of the context, and they alone, derive from in: with
+	// GSS_C_PRF_KEY_FULL.
+	PseudoRandom(in []byte, n int) ([]byte, error)
+}
+
 // An Explainer is a Context that knows the minor status codes of its mechanism.
 type Explainer interface {
 	// Explain returns the error that minor stands for, or nil.

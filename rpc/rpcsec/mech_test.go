@@ -37,6 +37,7 @@ type pskContext struct {
 	peer      string
 	mac       []byte
 	aead      cipher.AEAD
+	prf       []byte
 }
 
 var errPSK = errors.New("made with another key")
@@ -74,7 +75,7 @@ func (c *pskContext) sum(parts ...[]byte) []byte {
 }
 
 func (c *pskContext) derive() error {
-	c.mac = c.sum([]byte("mac"), c.script)
+	c.mac, c.prf = c.sum([]byte("mac"), c.script), c.sum([]byte("prf"), c.script)
 	block, err := aes.NewCipher(c.sum([]byte("aead"), c.script))
 	if err == nil {
 		c.aead, err = cipher.NewGCM(block)
@@ -110,6 +111,12 @@ func (c *pskContext) Unwrap(token []byte) ([]byte, error) {
 		return nil, errPSK
 	}
 	return c.aead.Open(token[12:12], token[:12], token[12:], nil)
+}
+
+func (c *pskContext) PseudoRandom(in []byte, n int) ([]byte, error) {
+	h := hmac.New(sha256.New, c.prf)
+	h.Write(in)
+	return h.Sum(nil)[:n], nil
 }
 
 func (c *pskContext) Mechanism() string { return "psk" }

@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -36,7 +38,12 @@ type ServerConfig struct {
 	// host with the most. Contexts that are being set up are counted apart, with a 16th of the bounds.
 	MaxContexts int
 
-	// Logger gets a record for a context that was not established, 10 per second. Nil is slog.Default().
+	// Seal has the Server seal the items of calls with rpc.ServicePrivacy, so that they keep their chunks, for clients
+	// that ask for it: see Sealing.
+	Seal bool
+
+	// Logger gets a record for a context that was not established, or a call with a *SealError, 10 per second. Nil is
+	// slog.Default().
 	Logger *slog.Logger
 }
 
@@ -44,9 +51,11 @@ type ServerConfig struct {
 // it is for need Program.Null, as clients set their contexts up with procedure 0. The Server answers calls of that
 // procedure itself. One Server may wrap several programs, which then share contexts.
 type Server struct {
-	cfg  ServerConfig
-	made table // established contexts
-	half table // contexts that are being set up
+	cfg   ServerConfig
+	made  table     // established contexts
+	half  table     // contexts that are being set up
+	free  sync.Pool // of *scratch
+	boxes sync.Pool // of *box
 
 	mu     sync.Mutex
 	logged struct {
@@ -140,6 +149,7 @@ func (s *Server) setUp(cr *cred, req *rpc.Request, res *rpc.Response) {
 		return
 	}
 	e.expires, e.window = e.gss.Expires(), newWindow(s.cfg.Window)
+	e.caller = []byte(e.gss.Mechanism() + "\x00" + e.gss.Peer())
 	for i := range e.principals {
 		e.principals[i] = rpc.Principal{Mechanism: e.gss.Mechanism(), Name: e.gss.Peer(), Service: rpc.ServiceNone + rpc.Service(i)}
 	}
@@ -162,12 +172,16 @@ func (s *Server) refuse(req *rpc.Request, res *rpc.Response, err error) {
 		result.major, result.minor = uint32(status.Status), status.Minor
 	}
 	res.Results = result.append(res.Results)
+	s.warn("security context refused", req, err)
+}
+
+func (s *Server) warn(what string, req *rpc.Request, err error) {
 	if s.mayLog() {
 		log := s.cfg.Logger
 		if log == nil {
 			log = slog.Default()
 		}
-		log.Warn("security context refused", "client", req.RemoteAddr(), "error", err)
+		log.Warn(what, "client", req.RemoteAddr(), "error", err)
 	}
 }
 
@@ -190,60 +204,199 @@ func (s *Server) execute(ctx context.Context, cr *cred, req *rpc.Request, res *r
 		res.Deny(oncrpc.AuthGSSCred)
 		return
 	}
-	if stat := e.admit(cr, req); stat != oncrpc.AuthOK {
+	if stat := s.prove(e, cr, req); stat != oncrpc.AuthOK {
 		res.Deny(stat)
 		return
+	}
+	var x *box
+	if cr.service == serviceSealed && e.seal.Load() != nil {
+		cr.service, x = rpc.ServicePrivacy, s.box()
+		defer s.boxes.Put(x)
 	}
 	if cr.service < rpc.ServiceNone || cr.service > rpc.ServicePrivacy || s.cfg.Services != nil && !slices.Contains(s.cfg.Services, cr.service) {
 		res.Deny(oncrpc.AuthTooWeak)
 		return
 	}
-	verf, err := e.sign(cr.seq)
+	verf, err := s.sign(e, cr.seq)
 	if err != nil {
 		res.Fail(oncrpc.SystemErr)
 		return
 	}
 	res.Verf = oncrpc.Auth{Flavor: oncrpc.FlavorGSS, Body: verf}
-	if cr.service != rpc.ServiceNone {
+	switch {
+	case x != nil:
+		if stat := s.openCall(x, e, cr, req, res); stat != oncrpc.Success {
+			res.Fail(stat)
+			return
+		}
+	case cr.service != rpc.ServiceNone:
 		args, err := open(e.gss, cr.service, cr.seq, req.Args)
 		if err != nil { // RFC 2203 section 5.3.3.4.2
 			res.Fail(oncrpc.GarbageArgs)
 			return
 		}
 		req.SetArgs(args)
-		res.Reserve(sealedSize(e.gss, cr.service, xdr.Unit))
+		res.Reserve(protectedSize(e.gss, cr.service, xdr.Unit))
 	}
 	switch {
+	case next != nil && req.Proc != 0:
+		req.SetPrincipal(&e.principals[cr.service-rpc.ServiceNone])
+		// A call that comes again has another number (RFC 2203 section 5.3.3.1), or if it is this package's the same one.
+		// So the reply cache is asked first: the same call may be on its way to a handler, with this number. Whatever the
+		// answer, no call is executed for the number any more.
+		known := true
+		req.Once(e.caller, res, func() {
+			if known = false; e.take(cr.seq) {
+				next.ServeRPC(ctx, req, res)
+			} else {
+				res.Deny(oncrpc.AuthGSSCtx)
+			}
+		})
+		if known {
+			e.take(cr.seq)
+		}
+	case !e.take(cr.seq):
+		res.Deny(oncrpc.AuthGSSCtx)
 	case next == nil:
 		s.made.remove(e)
-	case req.Proc == 0:
-	default:
-		req.SetPrincipal(&e.principals[cr.service-rpc.ServiceNone])
-		next.ServeRPC(ctx, req, res)
+	case s.cfg.Seal && cr.service == rpc.ServicePrivacy:
+		res.Results = e.agree(req.Args, res.Results)
 	}
-	if h := res.Status(); cr.service != rpc.ServiceNone && h.Err() == nil && !sealResults(e.gss, cr, res) {
+	h := res.Status()
+	switch {
+	case cr.service == rpc.ServiceNone || h.Err() != nil:
+	case x != nil && x.sealReply(e, cr, req, res), x == nil && protectResults(e.gss, cr, res):
+	default:
 		res.Fail(oncrpc.SystemErr)
 	}
 }
 
-// sealResults protects the results, or returns false.
-func sealResults(gss Context, cr *cred, res *rpc.Response) bool {
+// protectResults protects the results, or returns false.
+func protectResults(gss Context, cr *cred, res *rpc.Response) bool {
 	if !res.Join() {
 		return false
 	}
-	plain, head := res.Results, sealHead(gss, cr.service)
-	b := plain
-	if size := sealedSize(gss, cr.service, len(plain)); size <= cap(b) {
-		b = b[:head+len(plain)]
-	} else if b = res.Alloc(size); b != nil {
-		b = b[:head+len(plain)]
-	} else {
+	b := shifted(res, protectHead(gss, cr.service), protectedSize(gss, cr.service, len(res.Results)))
+	if b == nil {
 		return false
 	}
-	copy(b[head:], plain)
-	b, err := seal(gss, cr.service, cr.seq, b)
+	b, err := protect(gss, cr.service, cr.seq, b)
 	res.Results = b
 	return err == nil
+}
+
+// shifted returns the results after room for so many bytes, in memory of size bytes, or nil without that.
+func shifted(res *rpc.Response, room, size int) []byte {
+	b := res.Results
+	if size > cap(b) {
+		if b = res.Alloc(size); b == nil {
+			return nil
+		}
+	}
+	b = b[:room+len(res.Results)]
+	copy(b[room:], res.Results)
+	return b
+}
+
+// ---- sealed items
+
+func (s *Server) box() *box {
+	if x, ok := s.boxes.Get().(*box); ok {
+		return x
+	}
+	return new(box)
+}
+
+// openCall opens the arguments of a call with sealed items.
+func (s *Server) openCall(x *box, e *entry, cr *cred, req *rpc.Request, res *rpc.Response) oncrpc.AcceptStat {
+	d := req.Decoder()
+	body, err := sealedBody(e.gss, cr.seq, d.Opaque(math.MaxUint32))
+	if err != nil {
+		return oncrpc.GarbageArgs
+	}
+	refused := func(err *SealError) oncrpc.AcceptStat {
+		s.warn("sealed call refused", req, err)
+		return oncrpc.GarbageArgs
+	}
+	plain, err := x.decode(body)
+	if err != nil {
+		return refused(&SealError{Piece: -1, Err: err})
+	}
+	if len(x.items) > 0 {
+		size := len(plain)
+		for _, it := range x.items {
+			size += xdr.Padded(int(it.n))
+		}
+		args := req.Alloc(size)
+		if args == nil {
+			return oncrpc.SystemErr
+		}
+		x.begin(e.seal.Load().args, req.Prog, req.Vers, req.Proc, false, cr.seq)
+		from, to, tags := 0, 0, x.tags
+		for i, it := range x.items {
+			data, n := d.Opaque(math.MaxUint32), int(it.n)
+			bad := &SealError{Item: i, Piece: -1, Err: errItem}
+			if d.Err() == nil && len(data) == n {
+				to += copy(args[to:], plain[from:it.at])
+				from = int(it.at)
+				tags, bad = x.open(i, args[to:to+n], data, tags)
+			}
+			if bad != nil {
+				clear(args)
+				return refused(bad)
+			}
+			to += n
+			clear(args[to : to+xdr.Pad(n)])
+			to += xdr.Pad(n)
+		}
+		copy(args[to:], plain[from:])
+		plain = args
+	}
+	if d.End() != nil {
+		clear(plain)
+		return refused(&SealError{Piece: -1, Err: errItem})
+	}
+	req.SetArgs(plain)
+	res.Reserve(protectedSize(e.gss, rpc.ServicePrivacy, xdr.Unit) + x.replySize())
+	return oncrpc.Success
+}
+
+// sealReply seals the items for which the client has offered memory, and protects the rest of the results, or
+// returns false.
+func (x *box) sealReply(e *entry, cr *cred, req *rpc.Request, res *rpc.Response) bool {
+	x.number, x.items, x.data = e.sealed.Add(1), x.items[:0], x.data[:0]
+	res.TakeItems(len(x.rooms), func(at int, data []byte) {
+		x.items, x.data = append(x.items, sealedItem{uint32(at), uint32(len(data))}), append(x.data, data)
+	})
+	defer clear(x.data)
+	if !res.Join() {
+		return false
+	}
+	head := protectHead(e.gss, rpc.ServicePrivacy)
+	b := shifted(res, head+x.size(), protectedSize(e.gss, rpc.ServicePrivacy, x.size()+len(res.Results))+4*len(x.items))
+	if b == nil {
+		return false
+	}
+	x.append(b[:head])
+	x.begin(e.seal.Load().results, req.Prog, req.Vers, req.Proc, true, cr.seq)
+	tags := x.tags
+	for i, data := range x.data {
+		out := res.Alloc(len(data))
+		if out == nil {
+			return false
+		}
+		tags = x.seal(i, out, data, tags)
+		x.data[i] = out
+	}
+	b, err := protect(e.gss, rpc.ServicePrivacy, cr.seq, b)
+	if err != nil {
+		return false
+	}
+	res.Results = b
+	for _, data := range x.data {
+		res.AddItem(data, nil)
+	}
+	return true
 }
 
 // An entry is a context of a table.
@@ -254,35 +407,58 @@ type entry struct {
 	gss     Context
 	steps   int
 	expires time.Time
+	seal    atomic.Pointer[sealKeys] // nil: the client has not asked for it
+	sealed  atomic.Uint64            // replies
 
 	principals [rpc.ServicePrivacy]rpc.Principal // of the calls, by service
+	caller     []byte                            // that makes them
 
 	mu     sync.Mutex
 	window window
 }
 
-// admit reports whether a call is of the context's peer, and made for the first time.
-func (e *entry) admit(cr *cred, req *rpc.Request) oncrpc.AuthStat {
+// prove reports whether a call is of the context's peer.
+func (s *Server) prove(e *entry, cr *cred, req *rpc.Request) oncrpc.AuthStat {
 	const verf = 8 // bytes of an empty one
-	var space [512]byte
-	header := oncrpc.AppendCall(space[:0], &oncrpc.CallHeader{
+	x := s.scratch()
+	defer s.free.Put(x)
+	x.header = oncrpc.AppendCall(x.header[:0], &oncrpc.CallHeader{
 		XID: req.XID, RPCVers: oncrpc.Version, Prog: req.Prog, Vers: req.Vers, Proc: req.Proc, Cred: req.Cred,
 	})
 	switch {
-	case req.Verf.Flavor != oncrpc.FlavorGSS || e.gss.VerifyMIC(header[:len(header)-verf], req.Verf.Body) != nil:
+	case req.Verf.Flavor != oncrpc.FlavorGSS || e.gss.VerifyMIC(x.header[:len(x.header)-verf], req.Verf.Body) != nil:
 		return oncrpc.AuthGSSCred
 	case cr.seq > maxSeq:
-		return oncrpc.AuthGSSCtx
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.window.take(cr.seq) {
 		return oncrpc.AuthGSSCtx
 	}
 	return oncrpc.AuthOK
 }
 
+// take reports whether no call has had the sequence number.
+func (e *entry) take(seq uint32) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.window.take(seq)
+}
+
 // sign returns the verifier of a reply: RFC 2203 section 5.3.3.2.
-func (e *entry) sign(seq uint32) ([]byte, error) {
-	return e.gss.AppendMIC(make([]byte, 0, e.gss.MICSize()), binary.BigEndian.AppendUint32(nil, seq))
+func (s *Server) sign(e *entry, seq uint32) ([]byte, error) {
+	x := s.scratch()
+	defer s.free.Put(x)
+	binary.BigEndian.PutUint32(x.num[:], seq)
+	return e.gss.AppendMIC(make([]byte, 0, e.gss.MICSize()), x.num[:])
+}
+
+// A scratch is memory for a moment, which a mechanism behind an interface would have allocated for each call.
+type scratch struct {
+	header []byte
+	num    [4]byte
+}
+
+func (s *Server) scratch() *scratch {
+	x, ok := s.free.Get().(*scratch)
+	if !ok {
+		x = new(scratch)
+	}
+	return x
 }

@@ -90,8 +90,8 @@ func (r *initResult) decode(b []byte) error {
 // seqSize is how long the sequence number is that precedes protected arguments and results, in bytes.
 const seqSize = 4
 
-// sealedSize returns how long n bytes of arguments or results are with service s at most.
-func sealedSize(gss Context, s rpc.Service, n int) int {
+// protectedSize returns how long n bytes of arguments or results are with service s at most.
+func protectedSize(gss Context, s rpc.Service, n int) int {
 	switch s {
 	case rpc.ServiceIntegrity:
 		return xdr.SizeOpaque(seqSize+n) + xdr.SizeOpaque(gss.MICSize())
@@ -101,8 +101,8 @@ func sealedSize(gss Context, s rpc.Service, n int) int {
 	return n
 }
 
-// sealHead returns how many bytes come before the arguments or results.
-func sealHead(gss Context, s rpc.Service) int {
+// protectHead returns how many bytes come before the arguments or results.
+func protectHead(gss Context, s rpc.Service) int {
 	const length = 4
 	if s == rpc.ServicePrivacy {
 		return length + gss.WrapHead() + seqSize
@@ -110,10 +110,10 @@ func sealHead(gss Context, s rpc.Service) int {
 	return length + seqSize
 }
 
-// seal protects arguments or results: b is sealHead bytes, and they. RFC 2203 sections 5.3.2.2 and 5.3.2.3.
-func seal(gss Context, s rpc.Service, seq uint32, b []byte) ([]byte, error) {
+// protect protects arguments or results, which follow protectHead bytes in b. RFC 2203 sections 5.3.2.2 and 5.3.2.3.
+func protect(gss Context, s rpc.Service, seq uint32, b []byte) ([]byte, error) {
 	const length = 4
-	head := sealHead(gss, s)
+	head := protectHead(gss, s)
 	binary.BigEndian.PutUint32(b[head-seqSize:], seq)
 	if s == rpc.ServicePrivacy {
 		b, err := gss.Wrap(b, length)
@@ -157,10 +157,15 @@ func open(gss Context, s rpc.Service, seq uint32, b []byte) (body []byte, err er
 			err = gss.VerifyMIC(body, mic)
 		}
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case len(body) < seqSize || binary.BigEndian.Uint32(body) != seq:
+	}
+	return ofSequence(body, seq)
+}
+
+// ofSequence returns the arguments or results that follow a sequence number.
+func ofSequence(body []byte, seq uint32) ([]byte, error) {
+	if len(body) < seqSize || binary.BigEndian.Uint32(body) != seq {
 		return nil, errSequence
 	}
 	return body[seqSize:], nil
