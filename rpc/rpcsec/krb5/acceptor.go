@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -77,6 +78,21 @@ func NewAcceptor(cfg AcceptorConfig) (*Acceptor, error) {
 // serves reports whether tickets for a principal are accepted.
 func (a *Acceptor) serves(name []string) bool {
 	return len(name) > 0 && (a.cfg.Service == "" || name[0] == a.cfg.Service)
+}
+
+// Realms returns the realms of the services in the keytab that clients may have tickets for, sorted.
+func (a *Acceptor) Realms() (realms []string) {
+	keys, err := a.keytab()
+	if err != nil {
+		return nil
+	}
+	for _, e := range keys.Entries {
+		if a.serves(e.Principal.Components) {
+			realms = append(realms, e.Principal.Realm)
+		}
+	}
+	slices.Sort(realms)
+	return slices.Compact(realms)
 }
 
 // keytab returns the keytab as it is now.

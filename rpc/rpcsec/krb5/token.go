@@ -26,6 +26,7 @@ type session struct {
 	seq              atomic.Uint64
 	sign, verify     *signer
 	seal, open       *sealer
+	base             types.EncryptionKey // which the others are derived from
 	peer             string
 	expires          time.Time
 }
@@ -43,6 +44,7 @@ func (s *session) establish(initiator bool, key types.EncryptionKey, subkey bool
 		s.flags |= flagSubkey
 		s.peerFlags |= flagSubkey
 	}
+	s.base = key
 	s.seq.Store(uint64(seq))
 	if s.sign, err = newSigner(key, mine[0], deriveKc); err != nil {
 		return err

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testing/cprog"
+	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -18,11 +21,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
+
 // dial starts the server in C, and connects to it. The end of the test stops the server.
-func dial(t *testing.T, path, buffer string) (*transport.Client, *program) {
+func dial(t *testing.T, path, buffer string) (*transport.Client, *cprog.Program) {
 	t.Helper()
-	server := start(t, path, buffer)
-	first := server.out.Wait(t, "")[0] // whatever it is
+	server := cprog.Start(t, nil, path, buffer)
+	first := server.Out.Wait(t, "")[0] // whatever it is
 	port, ok := strings.CutPrefix(first, "port ")
 	if !ok {
 		t.Fatalf("the server begins with %q", first)
@@ -30,14 +35,14 @@ func dial(t *testing.T, path, buffer string) (*transport.Client, *program) {
 	c, err := transport.DialTCP(t.Context(), net.JoinHostPort("127.0.0.1", port), nil)
 	testutil.Must(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), cprog.Patience)
 		defer cancel()
 		if err := NewEchoV2Client(c).End(ctx); err != nil {
 			t.Error("the server does not end: ", err)
 		}
 		c.Close()
-		server.wantSuccess()
-		if rest := server.out.All(); !slices.Equal(rest, []string{"end"}) {
+		server.WantSuccess()
+		if rest := server.Out.All(); !slices.Equal(rest, []string{"end"}) {
 			t.Errorf("the server ends with the lines %q", rest)
 		}
 	})
@@ -46,7 +51,7 @@ func dial(t *testing.T, path, buffer string) (*transport.Client, *program) {
 
 // TestServerInC: our client calls a server in C.
 func TestServerInC(t *testing.T) {
-	path := build(t, "server")
+	path := cprog.Build(t, ".", "server")
 	for _, tt := range []struct{ name, buffer string }{
 		{"fragments of libtirpc's choice", "0"},
 		{"fragments of some 100 bytes", "100"},
@@ -81,7 +86,7 @@ func callEach(t *testing.T, path, buffer string) {
 		t.Errorf("number %d, %v", n, err)
 	}
 	const last = "number -9223372036854775808"
-	testutil.WantLines(t, server.out.Wait(t, last), append(texts(list), last)...)
+	testutil.WantLines(t, server.Out.Wait(t, last), append(texts(list), last)...)
 }
 
 // callAtOnce makes calls from many goroutines on one connection: the server finds several records
@@ -116,7 +121,7 @@ func callAtOnce(t *testing.T, path, buffer string) {
 	if hue, err := v2.Color(t.Context(), Green); hue != Green || err != nil {
 		t.Fatal(hue, err)
 	}
-	got := server.out.Wait(t, "color 5")
+	got := server.Out.Wait(t, "color 5")
 	got = got[:len(got)-1]
 	slices.Sort(got)
 	slices.Sort(want)
@@ -162,7 +167,7 @@ func callWrongly(t *testing.T, path, buffer string) {
 	if hue, err := odd.Color(ctx, Red); !errors.As(err, &wrong) {
 		t.Errorf("color 77 is returned as %v, %v; want a DecodeError", hue, err)
 	}
-	testutil.WantLines(t, server.out.Wait(t, "color 77"), "color 77")
+	testutil.WantLines(t, server.Out.Wait(t, "color 77"), "color 77")
 }
 
 // An oddColor is a client that sends 77 as the arguments of every call.

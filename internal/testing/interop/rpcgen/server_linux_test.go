@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testing/cprog"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpc"
@@ -145,7 +146,7 @@ func serve(t *testing.T, e *echo) (port string) {
 // TestClientInC: clients in C call our server, one after another and several at once. Fragments
 // are as long as their buffers.
 func TestClientInC(t *testing.T) {
-	path := build(t, "client")
+	path := cprog.Build(t, ".", "client")
 	for _, tt := range []struct {
 		name, buffer string
 		clients      int
@@ -159,9 +160,9 @@ func TestClientInC(t *testing.T) {
 			e := &echo{samples: samples()}
 			e.counts = make([]int, len(e.samples))
 			port := serve(t, e)
-			var clients []*program
+			var clients []*cprog.Program
 			for range tt.clients {
-				clients = append(clients, start(t, path, port, tt.buffer))
+				clients = append(clients, cprog.Start(t, nil, path, port, tt.buffer))
 			}
 			want := append(texts(e.samples), "user 1234", "number -9223372036854775808",
 				"program: RPC: Program unavailable",
@@ -171,8 +172,8 @@ func TestClientInC(t *testing.T) {
 				"color 77: RPC: Server can't decode arguments",
 				"failure: RPC: Remote system error")
 			for _, c := range clients {
-				c.wantSuccess()
-				testutil.WantLines(t, c.out.All(), want...)
+				c.WantSuccess()
+				testutil.WantLines(t, c.Out.All(), want...)
 			}
 			e.mu.Lock()
 			defer e.mu.Unlock()

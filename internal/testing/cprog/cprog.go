@@ -1,6 +1,5 @@
-//go:build generated
-
-package rpcgen
+// Package cprog builds and runs programs in C for tests, with what rpcgen generates and with libtirpc.
+package cprog
 
 import (
 	"bufio"
@@ -8,19 +7,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
-
-// patience bounds a run of a program.
-const patience = time.Minute
+// Patience bounds a run of a program.
+const Patience = time.Minute
 
 // need returns the path of a program. Without it the test is skipped, or fails if RPCRDMA_REQUIRE
 // names rpcgen.
@@ -33,34 +30,34 @@ func need(t *testing.T, name, debian string) string {
 	return path
 }
 
-// build compiles client.c or server.c with what rpcgen makes of echo.x. It returns the program.
-func build(t *testing.T, name string) (path string) {
+// Build compiles client.c or server.c, by its name, with values.c and what rpcgen makes of echo.x, all of
+// the directory of package internal/testing/interop/rpcgen. It returns the program.
+func Build(t *testing.T, rpcgenDir, name string, flags ...string) (path string) {
 	t.Helper()
 	rpcgen, cc, pkgConfig := need(t, "rpcgen", "rpcsvc-proto"), need(t, "cc", "gcc"), need(t, "pkg-config", "pkg-config")
-	flags, err := exec.Command(pkgConfig, "--cflags", "--libs", "libtirpc").Output()
+	libs, err := exec.Command(pkgConfig, "--cflags", "--libs", "libtirpc").Output()
 	if err != nil {
 		rdmatest.Lacking(t, "rpcgen", "libtirpc is not there for C programs (Debian package libtirpc-dev): pkg-config: "+err.Error())
 	}
 	dir := t.TempDir()
 	sources := []string{name + ".c", "values.c"}
 	for _, file := range append([]string{"values.h"}, sources...) {
-		text, err := os.ReadFile(filepath.Join("testdata", file))
+		text, err := os.ReadFile(filepath.Join(rpcgenDir, "testdata", file))
 		testutil.Must(t, err)
 		testutil.WriteFiles(t, dir, map[string]string{file: string(text)})
 	}
-	text, err := os.ReadFile("echo.x")
+	text, err := os.ReadFile(filepath.Join(rpcgenDir, "echo.x"))
 	testutil.Must(t, err)
 	testutil.WriteFiles(t, dir, map[string]string{"echo.x": string(text)})
-	stubs := map[string]string{"client": "-l", "server": "-m"}[name]
-	for _, f := range []struct{ flag, file string }{{"-h", "echo.h"}, {"-c", "echo_xdr.c"}, {stubs, "echo_stubs.c"}} {
+	ends := map[string]string{"client": "-l", "server": "-m"}[name]
+	for _, f := range []struct{ flag, file string }{{"-h", "echo.h"}, {"-c", "echo_xdr.c"}, {ends, "echo_ends.c"}} {
 		// ANSI C, several arguments, results in the caller's memory.
 		run(t, dir, rpcgen, "-C", "-N", "-M", f.flag, "-o", f.file, "echo.x")
 		if strings.HasSuffix(f.file, ".c") {
 			sources = append(sources, f.file)
 		}
 	}
-	args := append([]string{"-g", "-Wall", "-o", name}, sources...)
-	run(t, dir, cc, append(args, strings.Fields(string(flags))...)...)
+	run(t, dir, cc, slices.Concat([]string{"-g", "-Wall", "-o", name}, flags, sources, strings.Fields(string(libs)))...)
 	return filepath.Join(dir, name)
 }
 
@@ -74,20 +71,21 @@ func run(t *testing.T, dir, name string, args ...string) {
 	}
 }
 
-// A program is one of ours in C that runs.
-type program struct {
+// A Program is a running program.
+type Program struct {
+	Out testutil.Lines // standard output
+
 	t      *testing.T
-	out    testutil.Lines // standard output
-	stderr bytes.Buffer   // after its end
-	ended  chan error     // its exit status, once
+	stderr bytes.Buffer // after its end
+	ended  chan error   // its exit status, once
 }
 
-// start runs a program until it ends, or the test.
-func start(t *testing.T, path string, args ...string) *program {
+// Start runs a program until it ends, or the test. A nil env is the environment of the test.
+func Start(t *testing.T, env []string, path string, args ...string) *Program {
 	t.Helper()
-	p := &program{t: t, ended: make(chan error, 1)}
+	p := &Program{t: t, ended: make(chan error, 1)}
 	cmd := exec.Command(path, args...)
-	cmd.Stderr = &p.stderr
+	cmd.Env, cmd.Stderr = env, &p.stderr
 	out, err := cmd.StdoutPipe()
 	testutil.Must(t, err, cmd.Start())
 	gone := make(chan struct{})
@@ -95,7 +93,7 @@ func start(t *testing.T, path string, args ...string) *program {
 		defer close(gone)
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
-			p.out.Add(lines.Text())
+			p.Out.Add(lines.Text())
 		}
 		p.ended <- cmd.Wait()
 	}()
@@ -106,15 +104,15 @@ func start(t *testing.T, path string, args ...string) *program {
 	return p
 }
 
-// wantSuccess waits until the program ends, with status 0.
-func (p *program) wantSuccess() {
+// WantSuccess waits until the program ends, with status 0.
+func (p *Program) WantSuccess() {
 	p.t.Helper()
 	select {
 	case err := <-p.ended:
 		if err != nil {
 			p.t.Errorf("the program in C ends with %v\n%s", err, &p.stderr)
 		}
-	case <-time.After(patience):
+	case <-time.After(Patience):
 		p.t.Fatal("the program in C does not end")
 	}
 }
