@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcsec"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -23,6 +24,11 @@ type Options struct {
 	// Auth is the AUTH_SYS credential of every call. Nil means the credential of the process:
 	// its effective user and group, its supplementary groups, and the host name.
 	Auth *oncrpc.AuthSys
+
+	// Security has calls of NFS made with RPCSEC_GSS, in place of Auth: with Kerberos, for instance. Those of MOUNT, which
+	// return the handles of exports, have Auth, as other clients have it. Shutdown without outstanding calls ends the security contexts
+	// at the server; otherwise they stay there until they expire. Nil: no RPCSEC_GSS.
+	Security *rpcsec.ClientConfig
 
 	// MountHost is the host of the MOUNT service if the server does not offer it on the RDMA
 	// connection. Empty means the connection's remote host.
@@ -45,7 +51,7 @@ type Options struct {
 
 	// Transport configures the connection that Dial makes. By default a lost connection is
 	// made again and outstanding calls are resent; see transport.ClientConfig.NoReconnect. NewClient
-	// uses only its MaxMessage.
+	// uses only its MaxMessage and its TLS, which is also for the connection to MOUNT.
 	Transport *transport.ClientConfig
 
 	// Connections is how many connections Dial may make. With more than one they are a
@@ -64,6 +70,7 @@ const (
 // calls share one connection, or those of a transport.Group.
 type Client struct {
 	t    transport.Requester
+	sec  *rpcsec.Client // of the calls of NFS on t; nil without Options.Security
 	opts Options
 	cred oncrpc.Auth
 
@@ -153,6 +160,9 @@ func NewClient(t transport.Requester, opts *Options) *Client {
 		auth = oncrpc.ProcessAuthSys()
 	}
 	c.cred = auth.Auth()
+	if c.opts.Security != nil {
+		c.sec = rpcsec.NewClient(t, *c.opts.Security)
+	}
 	c.v3, c.mounter = newNfsV3Client((*caller)(c)), newMountV3Client((*caller)(c))
 	c.v3.Cred, c.mounter.Cred = c.cred, c.cred
 	c.bufs.New = func() any { return new([]byte) }
@@ -167,7 +177,12 @@ func (c *Client) Close() error { return c.t.Close() }
 
 // Shutdown waits for outstanding calls and closes the connection in order, as
 // transport.Client.Shutdown does.
-func (c *Client) Shutdown(ctx context.Context) error { return c.t.Shutdown(ctx) }
+func (c *Client) Shutdown(ctx context.Context) error {
+	if c.sec != nil && len(c.Pending()) == 0 { // otherwise the server would refuse what is outstanding
+		_ = c.sec.Close(ctx) // contexts that stay there expire
+	}
+	return c.t.Shutdown(ctx)
+}
 
 // NFS3ERR_JUKEBOX asks the client to try again later. RFC 1813 section 2.6 does not say when.
 const (

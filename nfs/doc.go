@@ -63,7 +63,7 @@
 //
 // # Limitations
 //
-// Only NFS version 3 with AUTH_SYS credentials is supported; for sessions of version 4.1 see
-// package nfs41. Only the root handles of exports and the sizes from FSINFO are cached. There
+// Only NFS version 3 is supported; for sessions of version 4.1 see package nfs41. Its credentials are AUTH_SYS, or
+// those of a mechanism of package rpcsec (Options.Security). Only the root handles of exports and the sizes from FSINFO are cached. There
 // are no locks (NLM), and exclusive create exists only as a procedure.
 package nfs

@@ -138,7 +138,11 @@ func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context
 	}
 	ctx, cancel := context.WithTimeout(ctx, tcpTimeout)
 	defer cancel()
-	t, err := transport.Dial(ctx, reservedTCP{}, hostPort(c.opts.MountHost, port), &transport.ClientConfig{NoReconnect: true})
+	cfg := transport.ClientConfig{NoReconnect: true}
+	if of := c.opts.Transport; of != nil {
+		cfg.TLS = of.TLS // handles are not to be had in plain text where files are not
+	}
+	t, err := transport.Dial(ctx, reservedTCP{}, hostPort(c.opts.MountHost, port), &cfg)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,9 +12,11 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // If the server has MOUNT on the RDMA connection it is used.
@@ -136,6 +139,21 @@ func testMountFallback(t *testing.T, b *testbed.Bed) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// With TLS for files, MOUNT over TCP has TLS as well: a handle that an attacker has made is no use then.
+func TestMountTLS(t *testing.T) {
+	a := testutil.NewAuthority(t)
+	with := &transport.TLS{Config: &tls.Config{Certificates: []tls.Certificate{a.Issue(t, nil, "IP:127.0.0.1")}, RootCAs: a.Pool()}}
+	s := newMemServer(t, testbed.Iwarp())
+	for name, cfg := range map[string]*transport.TLS{"encrypted": with, "plain text": nil} {
+		c := &Client{opts: Options{MountHost: "127.0.0.1", Transport: &transport.ClientConfig{Config: transport.Config{TLS: with}}}}
+		c.opts.MountPort = tcpServerWith(t, &transport.ServerConfig{Config: transport.Config{TLS: cfg}}, "127.0.0.1", s.mountProgram())
+		err := c.mountOverTCP(t.Context(), func(ctx context.Context, m *mountV3Client) error { return m.Null(ctx) })
+		if (err == nil) != (cfg != nil) || err != nil && !errors.As(err, new(*transport.TLSError)) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

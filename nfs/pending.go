@@ -25,10 +25,10 @@ func (c *Client) Pending() []PendingCall {
 	defer c.waiting.Unlock()
 	var all []PendingCall
 	for o := c.waiting.oldest; o != nil; o = o.later {
-		p := PendingCall{Program: o.call.Prog, Proc: o.call.Proc, Since: o.since}
-		if o.call.Prog == Program {
+		p := PendingCall{Program: o.prog, Proc: o.proc, Since: o.since}
+		if o.prog == Program {
 			// The arguments of every procedure but NULL begin with a handle.
-			d := xdr.NewDecoder(o.call.Args)
+			d := xdr.NewDecoder(o.args)
 			p.Object.Decode(&d)
 		}
 		all = append(all, p)
@@ -38,7 +38,8 @@ func (c *Client) Pending() []PendingCall {
 
 // An op is a call while it is outstanding.
 type op struct {
-	call           *rpc.Call
+	prog, proc     uint32
+	args           []byte // which RPCSEC_GSS replaces in the call
 	since          time.Time
 	earlier, later *op
 }
@@ -55,7 +56,7 @@ func (w *waiting) begin(call *rpc.Call) *op {
 	o := w.ops.Get()
 	w.Lock()
 	defer w.Unlock()
-	o.call, o.since, o.earlier = call, time.Now(), w.latest
+	o.prog, o.proc, o.args, o.since, o.earlier = call.Prog, call.Proc, call.Args, time.Now(), w.latest
 	if w.latest == nil {
 		w.oldest = o
 	} else {
@@ -85,6 +86,9 @@ func (w *waiting) end(o *op) {
 // do makes a call, and lists it for Pending meanwhile.
 func (c *caller) do(ctx context.Context, call *rpc.Call) error {
 	defer c.waiting.end(c.waiting.begin(call))
+	if c.sec != nil && call.Prog == Program {
+		return c.sec.Call(ctx, call)
+	}
 	return c.t.Call(ctx, call)
 }
 

@@ -657,7 +657,12 @@ func (s *memServer) mountServer() (host string, port int) {
 // tcpServer serves programs over TCP with a Server of package transport, on port.
 func tcpServer(t testing.TB, at string, progs ...rpc.Program) (port int) {
 	t.Helper()
-	s, err := transport.NewServer(nil)
+	return tcpServerWith(t, nil, at, progs...)
+}
+
+func tcpServerWith(t testing.TB, cfg *transport.ServerConfig, at string, progs ...rpc.Program) (port int) {
+	t.Helper()
+	s, err := transport.NewServer(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

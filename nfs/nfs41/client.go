@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcsec"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -28,6 +29,11 @@ type Config struct {
 	// Auth is the AUTH_SYS credential of every call. Nil means the credential of the process:
 	// its effective user and group, and the host name.
 	Auth *oncrpc.AuthSys
+
+	// Security makes all calls with RPCSEC_GSS, in place of Auth: with Kerberos, for instance. Unless its Service is
+	// rpc.ServiceNone, the credential is the machine credential of SP4_MACH_CRED (RFC 8881 section 2.10.8.3): the
+	// server permits no other caller to replace, bind or destroy the client's sessions and id. Nil means Auth.
+	Security *rpcsec.ClientConfig
 
 	// Owner identifies the client (co_ownerid), in at most 1024 bytes. For a server, a second client
 	// with the same owner is a restart of the first. Nil means the host name and random bytes.
@@ -72,6 +78,7 @@ type Config struct {
 type Session struct {
 	cfg      Config
 	cred     oncrpc.Auth
+	sec      *rpcsec.Client // of all calls; nil without Config.Security
 	verifier Verifier
 	fore     *transport.Client
 	back     *transport.Client // may be fore
@@ -148,6 +155,9 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 		s.cancel()
 		return nil, err
 	}
+	if s.cfg.Security != nil {
+		s.sec = rpcsec.NewClient(s.fore, *s.cfg.Security)
+	}
 	s.back = s.fore
 	if s.cfg.BackConn && !s.cfg.NoBackchannel {
 		tc.Callbacks = callbacks
@@ -164,7 +174,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 		return nil, err
 	}
 	if s.cfg.Renew {
-		s.start(s.renew)
+		s.start(func() { s.renew(assumedLease) })
 	}
 	return s, nil
 }
@@ -260,6 +270,14 @@ func (s *Session) known(ctx context.Context, id SessionID) *held {
 	}
 }
 
+// caller returns what makes calls on connection cl.
+func (s *Session) caller(cl *transport.Client) rpc.Caller {
+	if s.sec == nil {
+		return cl
+	}
+	return s.sec.On(cl)
+}
+
 // call sends a COMPOUND of one operation that needs no session, on connection cl, and repeats
 // it on NFS4ERR_DELAY.
 func (s *Session) call(ctx context.Context, cl *transport.Client, op Operation, again bool) error {
@@ -273,7 +291,7 @@ func (s *Session) call(ctx context.Context, cl *transport.Client, op Operation, 
 		if op.Op == OpExchangeID {
 			call.MaxResults = maxExchangeIDRes
 		}
-		if err := cl.Call(ctx, &call); err != nil {
+		if err := s.caller(cl).Call(ctx, &call); err != nil {
 			return err
 		}
 		failed, err := decodeOps(call.Results, ops, OpName)
@@ -338,13 +356,24 @@ func (s *Session) exchangeID(ctx context.Context) error {
 		Verifier: s.verifier, Owner: s.cfg.Owner, Flags: exchangeUseNonPNFS,
 		Impl: []implID{{Domain: "github.com", Name: "rpcrdma"}},
 	}
+	if c := s.cfg.Security; c != nil && c.Service != rpc.ServiceNone {
+		args.Protect = protectArgs{How: protectMachCred, Ops: protectOps{Enforce: protectedOps()}}
+	}
 	var res exchangeIDRes
 	if err := s.call(ctx, s.fore, Operation{OpExchangeID, &args, &res}, true); err != nil {
 		return err
 	}
+	if !args.Protect.grantedBy(&res.Protect) {
+		return &BadReplyError{OpName(OpExchangeID), "does not protect the client's state as requested"}
+	}
 	s.reclaimed = s.reclaimed && s.clientID == res.ClientID
 	s.clientID, s.sequence, s.confirmed = res.ClientID, res.Sequence, true
 	return nil
+}
+
+// protectedOps are the operations on the client's sessions and id.
+func protectedOps() Bitmap {
+	return Bits(OpBindConnToSession, OpExchangeID, OpCreateSession, OpDestroySession, OpDestroyClientID)
 }
 
 func (s *Session) createSession(ctx context.Context) error {
@@ -386,6 +415,7 @@ func (s *Session) hold(args *createSessionArgs, res *createSessionRes) *held {
 		back:    args.Back.within(res.Back),
 		replies: newReplySlots(int(res.Back.MaxRequests)),
 	}
+	caller := s.caller(s.fore)
 	h.calls = &requester{
 		session: h.id,
 		table:   newSlotTable(int(h.fore.MaxRequests)),
@@ -403,7 +433,7 @@ func (s *Session) hold(args *createSessionArgs, res *createSessionRes) *held {
 			if n := oncrpc.MinCallSize + len(s.cred.Body) + len(call.Args); int64(n) > int64(h.fore.MaxRequest) {
 				return &rpc.SizeError{What: "compound", Size: n, Limit: int(h.fore.MaxRequest)}
 			}
-			return s.fore.Call(ctx, call)
+			return caller.Call(ctx, call)
 		},
 	}
 	return h
@@ -623,27 +653,26 @@ func (s *Session) LeaseTime(ctx context.Context) (time.Duration, error) {
 	return time.Duration(a.LeaseTime) * time.Second, nil
 }
 
-// renew keeps the lease until the Session is closed.
-func (s *Session) renew() {
-	lease := time.Duration(0)
-	for {
-		if lease == 0 {
+// assumedLease is the shortest lease of Linux's server.
+const assumedLease = 10 * time.Second
+
+// renew keeps the lease until the Session is closed. A server that does not say how long it is has one of the given length.
+func (s *Session) renew(lease time.Duration) {
+	for asked := false; ; {
+		if !asked {
 			l, err := s.LeaseTime(s.ctx)
-			if err != nil {
-				s.log("lease time not known", err)
-				l = 3 * time.Second // and try again
-			} else {
+			if asked = err == nil; asked {
 				lease = max(l, time.Second)
+			} else {
+				s.log("lease time not known", err)
+				// The root is for callers with another flavor or other rights: it will not say it later either.
+				asked = hasStatus(err, StatusWrongSec, StatusAccess, StatusPerm)
 			}
-			if pause(s.ctx, max(l, time.Second)/3) != nil {
-				return
-			}
-			continue
 		}
-		s.tend()
 		if pause(s.ctx, lease/3) != nil {
 			return
 		}
+		s.tend()
 	}
 }
 
@@ -667,6 +696,9 @@ func (s *Session) tend() {
 // their first error.
 func (s *Session) Destroy(ctx context.Context) error {
 	err := s.destroy(ctx)
+	if s.sec != nil {
+		_ = s.sec.Close(ctx) // contexts that stay there expire
+	}
 	if closed := s.Close(); err == nil {
 		err = closed
 	}

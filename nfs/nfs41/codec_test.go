@@ -556,3 +556,26 @@ func FuzzReplies(f *testing.F) {
 		}
 	})
 }
+
+// TestProtection: a client accepts no less protection of its state than it has asked for, nor another kind.
+func TestProtection(t *testing.T) {
+	mach := func(bits ...uint32) protectOps { return protectOps{Enforce: Bits(bits...)} }
+	for _, tt := range []struct {
+		name string
+		a    protectArgs
+		r    protectRes
+		want bool
+	}{
+		{"none", protectArgs{}, protectRes{}, true},
+		{"all", protectArgs{How: protectMachCred, Ops: mach(42, 57)}, protectRes{protectMachCred, mach(42, 57)}, true},
+		{"more", protectArgs{How: protectMachCred, Ops: mach(42, 57)}, protectRes{protectMachCred, mach(4, 42, 57, 70)}, true},
+		{"one is missing", protectArgs{How: protectMachCred, Ops: mach(42, 57)}, protectRes{protectMachCred, mach(42)}, false},
+		{"no operation", protectArgs{How: protectMachCred, Ops: mach(42, 57)}, protectRes{How: protectMachCred}, false},
+		{"none, though requested", protectArgs{How: protectMachCred, Ops: mach(42)}, protectRes{}, false},
+		{"not requested", protectArgs{}, protectRes{How: protectMachCred}, false},
+	} {
+		if got := tt.a.grantedBy(&tt.r); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}

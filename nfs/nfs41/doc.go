@@ -37,12 +37,13 @@
 // # Trust
 //
 // Everything that a peer sends is bounded: sessions, slots, operations, and the bytes of
-// requests, replies, cached replies and each item in them. Peers are not authenticated:
-// only AUTH_SYS and AUTH_NONE are supported.
+// requests, replies, cached replies and each item in them. Peers are not authenticated, unless
+// Config.Security has both ends prove who they are. It protects the calls of the client. Callbacks have
+// AUTH_SYS, and are accepted because they arrive on the connection.
 //
 // # Limitations
 //
-// RPCSEC_GSS, state protection (SP4_MACH_CRED, SP4_SSV), persistent sessions, pNFS, trunking
+// RPCSEC_GSS for callbacks, state protection by SP4_SSV, persistent sessions, pNFS, trunking
 // and minor version 0 are not supported. The client does not reclaim state after a server
 // restart. The backchannel of a session uses the connection that was bound last. Of the
 // operations on files there are types only for those that a mount needs, and for OPEN

@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -33,6 +34,9 @@ type ServerConfig struct {
 	// NoBackchannel refuses backchannels.
 	NoBackchannel bool
 
+	// Root is what PUTROOTFH fails with.
+	Root Status
+
 	// OnSession, if not nil, is called on a new goroutine for each new session. ctx ends with
 	// the session or the server.
 	OnSession func(ctx context.Context, ss *ServerSession)
@@ -50,6 +54,7 @@ type Server struct {
 	start time.Time
 	boot  uint32 // upper half of client ids
 	seed  maphash.Seed
+	roots atomic.Int32 // times that the root was asked for
 
 	mu       sync.Mutex
 	owners   map[string]*owner // by co_ownerid
@@ -322,8 +327,9 @@ func (c *compound) execute(b []byte, op uint32) ([]byte, Status) {
 	case OpReclaimComplete:
 		return b, c.reclaimComplete()
 	case OpPutRootFH, OpPutPubFH:
+		c.s.roots.Add(1)
 		c.current = rootHandle()
-		return b, StatusOK
+		return b, c.s.cfg.Root
 	case OpPutFH:
 		var fh FileHandle
 		if fh.Decode(d); d.Err() != nil {

@@ -35,9 +35,19 @@ func Bits(bits ...uint32) Bitmap {
 // Has reports whether bit n is set.
 func (m Bitmap) Has(n uint32) bool { return int(n/32) < len(m) && m[n/32]>>(n%32)&1 != 0 }
 
-// maxExchangeIDRes is the longest reply to EXCHANGE_ID without state protection that decodes,
-// in bytes, including the header of the COMPOUND.
-const maxExchangeIDRes = 5*xdr.Unit + 8 + 3*xdr.Unit + 8 + 2*(xdr.Unit+maxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
+// grantedBy reports whether a server protects at least the operations that a client has asked it to.
+func (a *protectArgs) grantedBy(r *protectRes) bool {
+	for i, asked := range a.Ops.Enforce {
+		if asked != 0 && (i >= len(r.Ops.Enforce) || asked&^r.Ops.Enforce[i] != 0) {
+			return false
+		}
+	}
+	return r.How == a.How
+}
+
+// maxExchangeIDRes is the longest reply to EXCHANGE_ID that decodes, in bytes, including the header
+// of the COMPOUND.
+const maxExchangeIDRes = 5*xdr.Unit + 8 + 3*xdr.Unit + 2*(1+maxBitmap)*xdr.Unit + 8 + 2*(xdr.Unit+maxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
 
 // ChannelAttrs is channel_attrs4: the limits of calls in one direction. Sizes are in bytes, of
 // whole RPC messages including headers. RFC 8881 section 18.36.

@@ -9,6 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
 // An Access is a call, as Config.Access sees it. Names are the client's bytes, whatever
@@ -24,6 +25,9 @@ type Access struct {
 	// oncrpc.FlavorSys.
 	Flavor   oncrpc.Flavor
 	UID, GID uint32
+
+	// Principal is the caller that RPCSEC_GSS has authenticated, with the service of the call. Nil: none.
+	Principal *rpc.Principal
 
 	// Export is the export that the call was about, and AsUID and AsGID are the user and group that it was executed as
 	// there. Nil: the call did not get that far, and was not executed. It belongs to the
@@ -74,8 +78,7 @@ func objectOf(fh []byte) Object {
 
 // told is collected by a call for its Access.
 type told struct {
-	results int  // length of the results before the call's own
-	claimed bool // the credential is one of AUTH_SYS
+	results int // length of the results before the call's own
 	access  Access
 }
 
@@ -87,11 +90,11 @@ func (c *call) tell() {
 	t := &c.told
 	a := &t.access
 	a.Client, a.Prog, a.Vers, a.Proc = c.req.Conn().RemoteAddrPort(), c.req.Prog, c.req.Vers, c.req.Proc
-	a.Flavor, a.Export = c.flavor, c.export
+	a.Flavor, a.Principal, a.Export = c.req.Cred.Flavor, c.claim.principal, c.export
 	status := c.res.Status()
 	a.Fail, a.Deny = status.AcceptStat, status.AuthStat
-	if t.claimed {
-		a.UID, a.GID = c.cred.UID, c.cred.GID
+	if sys, ok := c.req.AuthSys(); ok {
+		a.UID, a.GID = sys.UID, sys.GID
 	}
 	if c.export != nil {
 		a.AsUID, a.AsGID = c.who.UID, c.who.GID

@@ -43,6 +43,9 @@
 // AUTH_SYS credential after Export.Squash, or the anonymous user without one. None of that is
 // authenticated: a server trusts the machines that Export.Allow lets in.
 //
+// With Kerberos callers are authenticated. An rpcsec.Server wraps the Handler of NFS, the first of [Server.Programs], with
+// Null set. Export.Flavors lists what calls may have, and Export.Users maps principals to users.
+//
 // # Exports
 //
 // [Server.SetExports] replaces the exports of a running server. A client that an export does not
@@ -76,6 +79,6 @@
 //
 // # Limitations
 //
-// There are no locks (NLM), no RPCSEC_GSS, and no WebNFS: the empty handle is refused.
+// There are no locks (NLM), and no WebNFS: the empty handle is refused. MOUNT has no RPCSEC_GSS.
 // AUTH_SYS has at most 16 groups.
 package nfsd

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -72,6 +73,15 @@ type Export struct {
 	// refused gets the same answer as one from a network that is not in Allow. Nil: every call may.
 	Auth func(req *rpc.Request) oncrpc.AuthStat
 
+	// Flavors are the security flavors that calls may have, in the order in which MNT returns them. Those of Kerberos
+	// need the Handler of NFS to be wrapped by an rpcsec.Server. A call with another flavor gets NFS3ERR_ACCES. Clients
+	// may make GETATTR and FSINFO of the export's root with any while they mount it (RFC 2623 section 2.3.2). Nil:
+	// AUTH_SYS and AUTH_NONE.
+	Flavors []oncrpc.Flavor
+
+	// Users maps the principals of Kerberos to users. Nil: all of them are the anonymous user.
+	Users *Users
+
 	verf *atomic.Uint64 // the server's part of the write verifier; SetExports keeps that of an ID
 }
 
@@ -91,7 +101,7 @@ func (e *Export) settle() error {
 		sum := sha256.Sum256([]byte(e.Name))
 		e.ID = max(binary.BigEndian.Uint32(sum[:]), 1)
 	}
-	e.AnonUID, e.AnonGID = cmp.Or(e.AnonUID, Nobody), cmp.Or(e.AnonGID, Nobody)
+	e.settleUsers()
 	for _, p := range e.Allow {
 		if !p.IsValid() {
 			return fmt.Errorf("nfsd: export %q: an invalid network is allowed", e.Name)
@@ -100,6 +110,14 @@ func (e *Export) settle() error {
 	e.verf = new(atomic.Uint64)
 	e.verf.Store(rand.Uint64())
 	return nil
+}
+
+// settleUsers fills in the defaults for callers.
+func (e *Export) settleUsers() {
+	e.AnonUID, e.AnonGID = cmp.Or(e.AnonUID, Nobody), cmp.Or(e.AnonGID, Nobody)
+	if e.Flavors == nil {
+		e.Flavors = []oncrpc.Flavor{oncrpc.FlavorSys, oncrpc.FlavorNone}
+	}
 }
 
 // permits reports whether a request of a client may use the export.
@@ -124,34 +142,57 @@ func (e *Export) allows(host netip.Addr) bool {
 // for the client's host, or the credential is not acceptable. It is for other programs that show files of the export.
 func (e *Export) Caller(req *rpc.Request) (who *Caller, ok bool) {
 	who = &Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host()}
-	var cred oncrpc.AuthSys
-	if _, ok := claim(req, &cred); !ok {
+	var from claim
+	if !from.read(req) {
 		return nil, false
 	}
-	settled := Export{Squash: e.Squash, AnonUID: cmp.Or(e.AnonUID, Nobody), AnonGID: cmp.Or(e.AnonGID, Nobody)}
-	settled.squash(who, &cred, req.Cred.Flavor)
-	return who, e.permits(req, who.Host)
+	settled := *e
+	settled.settleUsers()
+	settled.squash(who, &from)
+	return who, e.permits(req, who.Host) && settled.accepts(&from)
 }
 
-// claim copies the user that a request claims to be from into cred, if it claims one. ok is false if the credential
-// is not acceptable.
-func claim(req *rpc.Request, cred *oncrpc.AuthSys) (claimed, ok bool) {
-	sys, claimed := req.AuthSys()
-	if !claimed {
-		return false, req.Cred.Flavor == oncrpc.FlavorNone
-	}
-	cred.UID, cred.GID = sys.UID, sys.GID
-	cred.GIDs = append(cred.GIDs[:0], sys.GIDs...) // squash changes them
-	return true, true
+// A claim is the user that a request says, or proves, to be from.
+type claim struct {
+	flavor    oncrpc.Flavor  // a pseudo-flavor for calls that Kerberos protects
+	principal *rpc.Principal // with RPCSEC_GSS
+	sys       oncrpc.AuthSys // its UID, GID and GIDs
 }
+
+// read reports whether the credential of a request is acceptable.
+func (c *claim) read(req *rpc.Request) bool {
+	c.flavor, c.principal = req.Cred.Flavor, nil
+	switch c.flavor {
+	case oncrpc.FlavorNone:
+		return true
+	case oncrpc.FlavorSys:
+		sys, ok := req.AuthSys()
+		if ok {
+			c.sys.UID, c.sys.GID = sys.UID, sys.GID
+			c.sys.GIDs = append(c.sys.GIDs[:0], sys.GIDs...) // squash changes them
+		}
+		return ok
+	case oncrpc.FlavorGSS:
+		c.principal = req.Peer().Principal
+		if p := c.principal; p != nil && p.Mechanism == "krb5" {
+			c.flavor = oncrpc.FlavorKrb5 + oncrpc.Flavor(p.Service-rpc.ServiceNone)
+		}
+		return c.principal != nil
+	}
+	return false
+}
+
+// accepts reports whether calls with a flavor may use the export.
+func (e *Export) accepts(from *claim) bool { return slices.Contains(e.Flavors, from.flavor) }
 
 // noID is (uid_t)-1, which no user has, and means "leave it" to system calls.
 const noID = math.MaxUint32
 
-// squash sets who to the caller that a credential stands for. cred has the caller's groups.
-func (e *Export) squash(who *Caller, cred *oncrpc.AuthSys, flavor oncrpc.Flavor) {
-	anonymous := flavor != oncrpc.FlavorSys || e.Squash == SquashAll || cred.UID == noID || cred.GID == noID
-	if anonymous {
+// squash sets the caller that a claim stands for. The claim has the memory of the caller's groups.
+func (e *Export) squash(who *Caller, from *claim) {
+	cred := &from.sys
+	known := from.flavor == oncrpc.FlavorSys || from.principal != nil && e.Users.find(from.principal.Name, cred, who)
+	if !known || e.Squash == SquashAll || cred.UID == noID || cred.GID == noID {
 		who.UID, who.GID, who.GIDs = e.AnonUID, e.AnonGID, nil
 		return
 	}

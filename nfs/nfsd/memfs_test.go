@@ -199,6 +199,7 @@ func newSite(t testing.TB, cfg *Config) *site {
 	srv, err := transport.NewServer(nil)
 	testutil.Must(t, err)
 	for _, p := range s.Programs() {
+		p.Handler = proved(p.Handler)
 		testutil.Must(t, srv.Register(p))
 	}
 	l, err := srv.Listen(t.Context(), bed.Provider, bed.Host+":0")

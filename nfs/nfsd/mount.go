@@ -105,7 +105,9 @@ func (mounts) Mnt(ctx context.Context, _ *rpc.Request, path nfs.DirPath, r *nfs.
 	}
 	if r.Status = mountStatus(status); r.Status == nfs.MountOK {
 		r.Handle = fh
-		r.Flavors = []uint32{uint32(oncrpc.FlavorSys), uint32(oncrpc.FlavorNone)}
+		for _, f := range c.export.Flavors {
+			r.Flavors = append(r.Flavors, uint32(f))
+		}
 		if len(dir) <= nfs.MaxMountPath {
 			c.mounts.add(nfs.MountEntry{Host: c.host(), Dir: dir})
 		}
@@ -124,7 +126,11 @@ func (c *call) root(dir string) (nfs.FileHandle, nfs.Status) {
 		return nfs.FileHandle{}, nfs.StatusAcces
 	}
 	c.export = e
-	c.export.squash(&c.who, &c.cred, c.flavor)
+	if e.accepts(&c.claim) {
+		e.squash(&c.who, &c.claim)
+	} else { // as with Kerberos, which MOUNT does not have
+		c.who.UID, c.who.GID, c.who.GIDs = e.AnonUID, e.AnonGID, nil
+	}
 	n, err := c.export.FS.Root(c.Context)
 	for name := range strings.SplitSeq(below, "/") {
 		if err != nil || name == "" {

@@ -1,6 +1,7 @@
 package nfsd
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -149,8 +150,7 @@ type call struct {
 	res             *rpc.Response
 
 	who     Caller
-	cred    oncrpc.AuthSys
-	flavor  oncrpc.Flavor
+	claim   claim
 	exports *exportSet
 	export  *Export // of the first handle
 
@@ -182,11 +182,9 @@ func (s *Server) begin(ctx context.Context, req *rpc.Request, res *rpc.Response)
 	if s.observe != nil {
 		c.told.begin(len(res.Results))
 	}
-	c.flavor = req.Cred.Flavor
 	c.who = Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host(), lend: c.lend}
 	c.from = hostOf(req.Conn(), c.who.Net)
-	claimed, valid := claim(req, &c.cred)
-	c.told.claimed = claimed
+	valid := c.claim.read(req)
 	// MOUNT shows everybody all exports, and refuses by itself.
 	if !valid || req.Prog == nfs.Program && !c.exports.knows(c.who.Host) {
 		res.Deny(oncrpc.AuthBadCred)
@@ -314,16 +312,33 @@ func (c *call) node(fh *nfs.FileHandle) (Node, nfs.Status) {
 		return nil, nfs.StatusStale // it never was, to this client: it need not know more
 	case c.export == nil:
 		c.export = e
-		e.squash(&c.who, &c.cred, c.flavor)
+		e.squash(&c.who, &c.claim)
 	}
 	if e != c.export {
 		return nil, nfs.StatusXDev
+	}
+	if !e.accepts(&c.claim) && !c.mounting(handle) {
+		return nil, nfs.StatusAcces
 	}
 	n, err := e.FS.Node(c.Context, handle)
 	if status = StatusOf(err); status == nfs.StatusNoEnt {
 		status = nfs.StatusStale
 	}
 	return n, status
+}
+
+// mounting reports whether the call is one that clients make while they mount, with whatever flavor (RFC 2623 section
+// 2.3.2): of the object that the file system calls handle, GETATTR or FSINFO if that is the export's root.
+func (c *call) mounting(handle []byte) bool {
+	if c.req.Proc != nfs.ProcGetAttr && c.req.Proc != nfs.ProcFSInfo {
+		return false
+	}
+	root, err := c.export.FS.Root(c.Context)
+	if err != nil {
+		return false
+	}
+	defer root.Release()
+	return bytes.Equal(root.AppendHandle(nil), handle)
 }
 
 // changing is node for a procedure that changes the object.

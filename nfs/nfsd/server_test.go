@@ -236,6 +236,7 @@ type from struct{ rpc.Conn }
 
 func (from) RemoteAddrPort() netip.AddrPort { return netip.MustParseAddrPort("127.0.0.1:5") }
 func (from) Host() netip.Prefix             { return netip.MustParsePrefix("127.0.0.1/32") }
+func (from) Peer() rpc.Peer                 { return rpc.Peer{} }
 
 func requestOf(cred oncrpc.Auth) *rpc.Request {
 	req := new(rpc.Request)

@@ -62,7 +62,7 @@ func TestLease(t *testing.T) {
 		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 			t.Skip("no leases: ", err)
 		}
-		end := time.AfterFunc(time.Second, func() { unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK) })
+		end := time.AfterFunc(10*time.Second, func() { unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK) })
 		write := func() nfs.Status {
 			var res nfs.WriteRes
 			w.must(user(), nfs.ProcWrite, &nfs.WriteArgs{File: fh, Count: 1, Data: []byte("y")}, &res)
