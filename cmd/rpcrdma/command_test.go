@@ -22,6 +22,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cmdtest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
@@ -35,6 +36,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
+	testbed.OpenDevices()
 	os.Exit(cmdtest.Main(m))
 }
 
@@ -217,8 +219,10 @@ func startServing(t *testing.T, cmd *exec.Cmd) *testServer {
 			t.Errorf("serve: %v\n%s", err, &s.stderr)
 		}
 	})
+	late := time.AfterFunc(testTimeout, func() { s.cmd.Process.Signal(syscall.SIGQUIT) })
 	r := bufio.NewReader(out)
 	line, err := r.ReadString('\n')
+	late.Stop()
 	match := listening.FindStringSubmatch(line)
 	if err != nil || match == nil {
 		t.Fatalf("serve says %q, %v\n%s", line, err, &s.stderr)

@@ -41,7 +41,7 @@ func TestCompletion(t *testing.T) {
 		want      string // in order
 		directive string
 	}{
-		{"serve --provider ", "iwarp rdma auto", directiveNoFile},
+		{"serve --provider ", "iwarp rdma auto tcp", directiveNoFile},
 		{"ping --provider=", "iwarp rdma auto tcp", directiveNoFile},
 		{"ls --wait ", "adaptive event poll", directiveNoFile},
 		{"get --capture-as ", "iwarp roce", directiveNoFile},
@@ -64,7 +64,7 @@ func TestCompletion(t *testing.T) {
 		{"serve --metrics-addr 127", "127.0.0.1:9649", directiveNoFile},
 		{"serve --allow 127", "127.0.0.0/8", directiveNoFile},
 		{"grpc-proxy --addr :", ":50051", directiveNoFile},
-		{"grpc-proxy --cert ", "", directiveFile},
+		{"grpc-proxy --http-cert ", "", directiveFile},
 		{"serve ", "", directiveNoFile},
 		{"devices ", "", directiveNoFile},
 		{"stats ", "127.0.0.1:9649", directiveNoFile},
@@ -92,7 +92,10 @@ func TestCompletion(t *testing.T) {
 
 // Every flag with a word as its value says which words: a shell offers files for every other flag.
 func TestCompletionOfEveryFlag(t *testing.T) {
-	offersFiles := map[string]bool{"access-log": true, "ca": true, "cert": true, "key": true, "capture": true, "exports": true, "output": true, "shm": true}
+	offersFiles := map[string]bool{"access-log": true, "capture": true, "exports": true, "keytab": true, "output": true, "principals": true, "shm": true, "tls-squash": true}
+	for _, end := range []string{"cert", "key", "ca"} {
+		offersFiles["http-"+end], offersFiles["tls-"+end] = true, true
+	}
 	root := newRoot()
 	n := 0
 	for _, cmd := range root.Commands() {

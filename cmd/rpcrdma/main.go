@@ -49,6 +49,7 @@ func newRoot() *cobra.Command {
 			cli.NewMan(),
 			cli.NewCompletion(),
 			cli.NewTopic("providers", "The RDMA adapters that --provider chooses from", connect.ProviderHelp),
+			cli.NewTopic("tls", "Encryption and certificates with --tls", connect.TLSHelp),
 			cli.NewTopic("rpcbind", "Finding a server's port with --rpcbind", connect.RPCBindHelp),
 		}},
 	})

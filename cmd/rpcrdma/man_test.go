@@ -17,7 +17,7 @@ func TestManualPages(t *testing.T) {
 	pages, err := filepath.Glob(dir + "/*")
 	testutil.Must(t, err)
 	root := newRoot()
-	want := map[string]bool{"rpcrdma.1": true, "rpcrdma-providers.7": true, "rpcrdma-rpcbind.7": true}
+	want := map[string]bool{"rpcrdma.1": true, "rpcrdma-providers.7": true, "rpcrdma-rpcbind.7": true, "rpcrdma-tls.7": true}
 	for _, cmd := range root.Commands() {
 		if cmd.IsAvailableCommand() && cmd.Name() != "help" {
 			want["rpcrdma-"+cmd.Name()+".1"] = true

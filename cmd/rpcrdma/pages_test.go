@@ -26,7 +26,7 @@ var (
 // has of it, figures aside. Other pages have tests of their own: TestOperatingPage, TestMigrationPage.
 func TestPages(t *testing.T) {
 	for page, commands := range map[string]int{
-		"README.md": 3, "docs/command.md": 11, "docs/security.md": 1, "docs/troubleshooting.md": 4, "docs/choosing.md": 1,
+		"README.md": 3, "docs/command.md": 11, "docs/troubleshooting.md": 4, "docs/choosing.md": 1,
 	} {
 		t.Run(page, func(t *testing.T) {
 			doc, err := os.ReadFile(filepath.Join("../..", page))

@@ -144,7 +144,7 @@ func TestStalls(t *testing.T) {
 		})
 	}
 	running.Go(func() {
-		r := runCommand(t, "ping", "--timeout", "100ms", "--debug-stalls", silent.Addr().String())
+		r := runCommand(t, "ping", "--timeout", "1s", "--debug-stalls", silent.Addr().String())
 		if r.status != 1 || !strings.Contains(r.stderr, "and all goroutines are:\ngoroutine ") || !strings.Contains(r.stderr, "transport.Dial(") {
 			t.Errorf("ping --debug-stalls: status %d\n%s", r.status, r.stderr)
 		}

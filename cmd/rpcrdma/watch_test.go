@@ -117,6 +117,8 @@ type relay struct {
 	open map[net.Conn]bool
 	held bool         // no new connection is let through
 	mute *atomic.Bool // what comes by the connections that there are goes nowhere
+
+	carried cmdtest.LineBuffer // all bytes, of both directions
 }
 
 // A muteConn is a connection of a relay.
@@ -167,7 +169,7 @@ func startRelay(t *testing.T, to string) *relay {
 			}
 			for _, c := range [][2]net.Conn{{client, server}, {server, client}} {
 				running.Go(func() {
-					io.Copy(muteConn{c[0], mute}, c[1])
+					io.Copy(muteConn{c[0], mute}, io.TeeReader(c[1], &r.carried))
 					if !mute.Load() { // otherwise the other end does not learn of that either
 						c[0].Close()
 					}
@@ -295,7 +297,7 @@ func TestWatchSilence(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
 	r := startRelay(t, s.addr)
-	w := startWatch(t, "--timeout", "500ms", "rdma://"+r.addr+"/")
+	w := startWatch(t, "--timeout", "2s", "rdma://"+r.addr+"/")
 	testutil.Must(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
 	w.until("a/")
 	r.silence()

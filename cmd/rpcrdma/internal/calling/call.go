@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,18 +20,27 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/remote"
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/gen"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcsec"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
+// options are the flags of the command.
+type options struct {
+	connect.Options
+	remote.KerberosOptions
+	service string // the first component of the server's principal
+}
+
 // NewCall returns the command call.
 func NewCall() *cobra.Command {
-	var o connect.Options
+	var o options
 	var vers uint32
 	var version connect.VersionValue
 	cmd := &cobra.Command{
@@ -46,12 +56,14 @@ may be qualified: PROGRAM.PROCEDURE. JSON is the argument, or an array of argume
 are several; - reads it from standard input. A structure is an object with all of its members;
 a union is an object with its discriminant and the member of its arm; an enumerator is its
 name or number; opaque data is in base64; optional data may be null; a linked list is an array.
-The call has an AUTH_SYS credential of the user that runs the command.
+The call has an AUTH_SYS credential of the user that runs the command, or a Kerberos context
+with --sec.
 
 The default port is 20049, and with --provider tcp the port registered with rpcbind.`,
 		Example: `  rpcrdma call mount.x server MNT '"/srv/data"'
   rpcrdma call nfs3.x server LOOKUP '{"dir": "AAEC", "name": "file"}'
-  rpcrdma call --provider tcp rpcbind.x server DUMP`,
+  rpcrdma call --provider tcp rpcbind.x server DUMP
+  rpcrdma call --sec krb5p --service host my.x server PROC`,
 		ValidArgsFunction: cli.Positions(cli.Files, connect.CompleteHost),
 		Args:              cli.WantArgs("FILE.x", "HOST[:PORT]", "PROCEDURE", "[JSON]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -76,6 +88,9 @@ The default port is 20049, and with --provider tcp the port registered with rpcb
 				return cli.Usage(cmd, fmt.Errorf("arguments of %s: %w", m.proc.Name, err))
 			}
 			addr, err := o.CheckAddr(cmd, args[1])
+			if err == nil {
+				err = o.CheckKerberos(cmd)
+			}
 			if err != nil {
 				return err
 			}
@@ -84,9 +99,11 @@ The default port is 20049, and with --provider tcp the port registered with rpcb
 			return m.make(ctx, cmd, &o, addr, version.Version, call)
 		},
 	}
-	connect.AddOptions(cmd, &o, 10*time.Second, "give up after this time without a connection, or without an answer")
-	connect.AddLookupOption(cmd, &o)
+	connect.AddOptions(cmd, &o.Options, 10*time.Second, "give up after this time without a connection, or without an answer")
+	connect.AddLookupOption(cmd, &o.Options)
 	connect.AddVersionOption(cmd, &version)
+	remote.AddKerberosOptions(cmd, &o.KerberosOptions)
+	cmd.Flags().StringVar(&o.service, "service", "nfs", "with --sec, the server is the principal `NAME`/HOST")
 	cmd.Flags().Uint32Var(&vers, "vers", 0, "`VERSION` of the program (default: the latest in the file that has the procedure)")
 	return cmd
 }
@@ -204,10 +221,18 @@ func missing(what string, names []string) error {
 }
 
 // make makes the call and prints what it returns.
-func (m *method) make(ctx context.Context, cmd *cobra.Command, o *connect.Options, addr string, version transport.Version, call *rpc.Call) error {
+func (m *method) make(ctx context.Context, cmd *cobra.Command, o *options, addr string, version transport.Version, call *rpc.Call) error {
 	stderr := cmd.ErrOrStderr()
 	log := o.Logger(stderr)
 	cfg := transport.Config{Version: version, MaxMessage: messages(call)}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = addr
+	}
+	security, err := o.Security(o.service + "@" + host)
+	if err != nil {
+		return fmt.Errorf("call: %w", explain.Error(err))
+	}
 	c, at, err := o.DialAddr(ctx, stderr, addr, call.Prog, call.Vers, &transport.ClientConfig{Config: cfg})
 	if err != nil {
 		return fmt.Errorf("call: %w", explain.Error(err))
@@ -217,7 +242,13 @@ func (m *method) make(ctx context.Context, cmd *cobra.Command, o *connect.Option
 	name := fmt.Sprintf("call %s %s", at, m.proc.Name)
 	waiting, cancel := connect.Within(ctx, o.Timeout, func() error { return o.Stalled(stderr, m.proc.Name, c) })
 	defer cancel()
-	if err := c.Call(waiting, call); err != nil {
+	var caller rpc.Caller = c
+	if security != nil {
+		sec := rpcsec.NewClient(c, *security)
+		defer sec.Close(waiting)
+		caller = sec
+	}
+	if err := caller.Call(waiting, call); err != nil {
 		if waiting.Err() != nil && errors.Is(err, waiting.Err()) {
 			err = context.Cause(waiting)
 		}

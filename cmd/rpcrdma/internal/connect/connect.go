@@ -25,8 +25,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A Dialer connects over p to addr, HOST:PORT.
-type Dialer func(ctx context.Context, p fabric.Provider, addr string) error
+// A Dialer connects over p to addr, HOST:PORT, with the TLS of transport.Config.
+type Dialer func(ctx context.Context, p fabric.Provider, addr string, tls *transport.TLS) error
 
 // connect has dial connect to the server at addr, HOST:PORT, or HOST if its port is to be found, with
 // the provider of the options, all within the timeout. It returns the address with the port. rpcbind
@@ -36,11 +36,18 @@ func (o *Options) connect(ctx context.Context, stderr io.Writer, addr string, pr
 	ctx, cancel := Within(ctx, o.Timeout, func() error { return o.Stalled(stderr, at.get(), nil) })
 	defer cancel()
 	a := attempt{o: o, stderr: stderr, at: &at, prog: prog, vers: vers, dial: dial}
+	var err error
+	if a.tls, err = o.TLS(stderr); err != nil {
+		return addr, err
+	}
+	if a.tls != nil {
+		a.tls.Prog, a.tls.Vers = prog, vers
+	}
 	if o.shm != "" {
 		at.set("connecting to %s over shared memory", o.shm)
 		p, err := o.NewShared()
 		if err == nil {
-			err = dial(ctx, p, o.shm)
+			err = dial(ctx, p, o.shm, nil)
 		}
 		return a.guess(addr, nfs.Port), withHint(ctx, err)
 	}
@@ -102,6 +109,7 @@ type attempt struct {
 	at         *stage
 	prog, vers uint32
 	dial       Dialer
+	tls        *transport.TLS
 }
 
 // over connects to addr over the provider called name, and returns the address with the port. A port
@@ -134,7 +142,7 @@ func (a *attempt) over(ctx context.Context, name, addr string) (string, error) {
 	case name == provider.IWARP:
 		err = a.overIWARP(ctx, p, addr)
 	default:
-		err = a.dial(ctx, p, addr)
+		err = a.dial(ctx, p, addr, a.tls)
 	}
 	if err != nil && unregistered != nil && !errors.As(err, new(*net.DNSError)) {
 		err = &lookupError{err, unregistered}
@@ -157,7 +165,7 @@ func (a *attempt) overIWARP(ctx context.Context, p fabric.Provider, addr string)
 		}
 	})
 	defer timer.Stop()
-	err := a.dial(dialing, p, addr)
+	err := a.dial(dialing, p, addr, a.tls)
 	if err != nil && (context.Cause(dialing) == found || explain.Unanswered(err) && speaksRPC(ctx, addr, a.prog, a.vers)) {
 		return found
 	}
@@ -254,7 +262,8 @@ func (o *Options) ConnectURL(ctx context.Context, stderr io.Writer, u *nfs.URL, 
 // a lost connection instead of making another one. It returns the address with the port.
 func (o *Options) DialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.ClientConfig) (c *transport.Client, at string, err error) {
 	cfg.NoReconnect = true
-	at, err = o.connect(ctx, stderr, addr, prog, vers, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
+	at, err = o.connect(ctx, stderr, addr, prog, vers, func(ctx context.Context, p fabric.Provider, addr string, tls *transport.TLS) (err error) {
+		cfg.TLS = tls
 		c, err = transport.Dial(ctx, p, addr, cfg)
 		return err
 	})
@@ -267,7 +276,8 @@ func (o *Options) DialGroup(ctx context.Context, stderr io.Writer, addr string, 
 		return o.DialAddr(ctx, stderr, addr, prog, vers, cfg)
 	}
 	cfg.NoReconnect, cfg.Connections = true, conns
-	at, err = o.connect(ctx, stderr, addr, prog, vers, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
+	at, err = o.connect(ctx, stderr, addr, prog, vers, func(ctx context.Context, p fabric.Provider, addr string, tls *transport.TLS) (err error) {
+		cfg.TLS = tls
 		c, err = transport.DialGroup(ctx, p, []string{addr}, cfg)
 		return err
 	})

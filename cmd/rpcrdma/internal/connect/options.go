@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
-	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -31,15 +30,14 @@ type Options struct {
 // AddOptions adds the flags of a client. meaning is the usage of --timeout.
 func AddOptions(cmd *cobra.Command, o *Options, timeout time.Duration, meaning string) {
 	AddServerOptions(cmd, o, timeout, meaning)
-	o.Provider.from = append(o.Provider.from, provider.TCP)
 	cmd.Flags().StringVar(&o.shm, "shm", "",
 		"connect over shared memory to the server of this machine with this `SOCKET`, whatever host the address names")
 	cli.CompleteFile(cmd, "shm")
 }
 
-// AddServerOptions adds the flags of a server, which has TCP besides its provider.
+// AddServerOptions adds the flags of a server.
 func AddServerOptions(cmd *cobra.Command, o *Options, timeout time.Duration, meaning string) {
-	addProviderOptions(cmd, &o.providerOptions)
+	addProviderOptions(cmd, o)
 	flags := cmd.Flags()
 	o.Timeout = timeout
 	flags.Var(NewLimit(&o.Timeout), "timeout", meaning+"; none is no limit")

@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/shm"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // ProviderHelp is the help topic about providers.
@@ -26,7 +27,7 @@ const ProviderHelp = `--provider chooses the RDMA adapter:
 
   iwarp  RDMA in software over TCP, which needs no device (default)
   rdma   the RDMA device that has the address, or a route to it
-  tcp    no RDMA: any server of NFS or ONC RPC over TCP; for clients
+  tcp    no RDMA: any server, or client, of NFS or ONC RPC over TCP
   auto   rdma if there is such a device, otherwise iwarp; a client falls back to iwarp, then
          to tcp. It says which
 
@@ -75,13 +76,14 @@ type providerOptions struct {
 	unsafeWindows bool
 	shm           string // of a client: a socket, in place of a provider and an address
 	Recording     recording
+	tls           tlsOptions
 }
 
 // waitModes are the values of --wait, the default first. Immutable.
 var waitModes = []rdmacm.WaitMode{rdmacm.WaitAdaptive, rdmacm.WaitEvent, rdmacm.WaitPoll}
 
-func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
-	o.Provider = choice{provider.IWARP, []string{provider.IWARP, provider.RDMA, provider.Auto}}
+func addProviderOptions(cmd *cobra.Command, o *Options) {
+	o.Provider = choice{provider.IWARP, []string{provider.IWARP, provider.RDMA, provider.Auto, provider.TCP}}
 	o.wait = choice{Value: waitModes[0].String()}
 	for _, m := range waitModes {
 		o.wait.from = append(o.wait.from, m.String())
@@ -92,6 +94,7 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 	flags.BoolVar(&o.unsafeWindows, "unsafe-windows", false,
 		"use memory windows that do not protect memory, for tests")
 	o.Recording.add(cmd)
+	o.tls.add(cmd)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		for _, name := range []string{"wait", "unsafe-windows"} {
 			if (o.Provider.Value == provider.IWARP || o.Provider.Value == provider.TCP) && cmd.Flags().Changed(name) {
@@ -107,6 +110,9 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 		}
 		if o.Provider.Value == provider.TCP && o.Recording.file != "" {
 			return cli.Usage(cmd, errors.New("--capture records RDMA, not --provider tcp: use tcpdump"))
+		}
+		if err := o.CheckTLS(false); err != nil {
+			return cli.Usage(cmd, err)
 		}
 		return nil
 	}
@@ -165,7 +171,11 @@ func choiceText(addr string, err error) string {
 
 // newProvider makes the provider called name.
 func (o *Options) newProvider(stderr io.Writer, name string) (fabric.Provider, error) {
-	p, err := provider.New(name, o.rdmaConfig(o.Logger(stderr)))
+	tls, err := o.tlsConfig(stderr)
+	if err != nil {
+		return nil, err
+	}
+	p, err := provider.New(name, o.rdmaConfig(o.Logger(stderr)), tls)
 	if err != nil {
 		return nil, fmt.Errorf("provider %s: %s; --provider iwarp needs no device", name, explain.Text(err)) // only rdma fails
 	}
@@ -191,7 +201,22 @@ func (o *Options) NewShared() (fabric.Provider, error) {
 }
 
 // NewServerOn is NewServer on a socket that is open.
-func (o *Options) NewServerOn(l *net.TCPListener) (fabric.Provider, error) {
-	p := iwarp.New(iwarp.Config{ListenTCP: func(context.Context, string) (*net.TCPListener, error) { return l, nil }})
+func (o *Options) NewServerOn(stderr io.Writer, l *net.TCPListener) (fabric.Provider, error) {
+	if o.Provider.Value == provider.TCP {
+		return onSocket{l: l}, nil
+	}
+	tls, err := o.tlsConfig(stderr)
+	if err != nil {
+		return nil, err
+	}
+	p := iwarp.New(iwarp.Config{TLS: tls, ListenTCP: func(context.Context, string) (*net.TCPListener, error) { return l, nil }})
 	return o.Recording.wrap(p)
 }
+
+// onSocket is TCP on a socket that is open.
+type onSocket struct {
+	transport.TCP
+	l net.Listener
+}
+
+func (p onSocket) ListenStream(context.Context, string) (net.Listener, error) { return p.l, nil }

@@ -27,6 +27,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/rpc"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcsec"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcsec/krb5"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -36,7 +38,7 @@ import (
 // layers below.
 func Text(err error) string {
 	for _, layer := range [...]func(error) (text string, ok bool){
-		explainOwn, explainNFS, explainRPC, explainConn, RDMA, explainSystem,
+		explainOwn, explainNFS, explainSecurity, explainRPC, explainConn, RDMA, explainSystem,
 	} {
 		if text, ok := layer(err); ok {
 			return text
@@ -108,6 +110,30 @@ func mountText(e *nfs.MountError) string {
 	return text
 }
 
+// explainSecurity is Text for what Kerberos and RPCSEC_GSS have refused, at either end.
+func explainSecurity(err error) (text string, ok bool) {
+	var (
+		context *rpcsec.ContextError
+		reply   *rpcsec.ReplyError
+		ticket  *krb5.Error
+	)
+	switch {
+	case errors.As(err, &context) && errors.As(context.Err, &ticket):
+		text = OneLine(ticket)
+		if context.Refused {
+			text += " (says the server)"
+		} else if ticket.Code == krb5.CodeNoKey && ticket.Client == "" {
+			text += "; kinit gets tickets, and --keytab has a key"
+		}
+		return text, true
+	case errors.As(err, &context):
+		return OneLine(context), true
+	case errors.As(err, &reply):
+		return OneLine(reply), true
+	}
+	return "", false
+}
+
 // explainRPC is Text for what RPC, rpcbind and RPC-over-RDMA answer.
 func explainRPC(err error) (text string, ok bool) {
 	var (
@@ -116,8 +142,14 @@ func explainRPC(err error) (text string, ok bool) {
 		denied  *oncrpc.RPCError
 		rdma    *rpc.RDMAError
 		version *rpc.VersionError
+		plain   *transport.TLSError
+		dial    *transport.DialError
 	)
 	switch {
+	case errors.As(err, &dial) && errors.As(dial.Err, &plain): // whatever a server has said about TLS
+		return NoConnection(dial), true
+	case errors.As(err, &plain):
+		return OneLine(plain), true
 	case errors.As(err, &binding):
 		return rpcbindText(binding), true
 	case errors.As(err, &answer):
@@ -146,7 +178,7 @@ func explainConn(err error) (text string, ok bool) {
 	switch {
 	case errors.As(err, &dial):
 		text := NoConnection(dial)
-		if Unanswered(dial) {
+		if Unanswered(dial) && handshake(dial) == "" {
 			text += askServer
 		}
 		return text + OtherProvider(dial), true
@@ -162,6 +194,8 @@ func explainConn(err error) (text string, ok bool) {
 		return "connection closed", true
 	case errors.As(err, &closed):
 		return lostText(closed.Reason), true
+	case errors.As(err, &stranger) && stranger.Text() == "TLS":
+		return stranger.Error() + ": use --tls require, or check the port", true
 	case errors.As(err, &stranger):
 		return stranger.Error() + ": check the port", true
 	case errors.As(err, &setup) && setup.Err == nil:
@@ -180,7 +214,9 @@ func NoConnection(err error) string {
 		return Text(err)
 	}
 	why, ended := Ended(dial.Err)
-	switch {
+	switch failed := handshake(dial); {
+	case failed != "":
+		why = failed
 	case ended:
 	case Unanswered(dial):
 		why = "the other end takes connections and does not answer"
@@ -188,6 +224,14 @@ func NoConnection(err error) string {
 		why = Text(dial.Err)
 	}
 	return fmt.Sprintf("no connection to %s over %s: %s", Printable(dial.Addr), dial.Provider, why)
+}
+
+// handshake says why there was no TLS below iWARP, or nothing if that was not the trouble.
+func handshake(dial *transport.DialError) string {
+	if e, ok := errors.AsType[*iwarp.SetupError](dial.Err); ok && strings.HasPrefix(e.Reason, "no TLS") {
+		return strings.TrimPrefix(e.Error(), dial.Provider+": "+dial.Addr+": ")
+	}
+	return ""
 }
 
 // Unanswered reports whether the other end took the TCP connection of a provider, and then said
@@ -297,6 +341,9 @@ func rpcText(e *oncrpc.RPCError) string {
 			versions = fmt.Sprintf("versions %d to %d", e.Low, e.High)
 		}
 		return fmt.Sprintf("the server has %s in %s only, not %d (%v)", name, versions, e.Vers, e.AcceptStat)
+	}
+	if e.Stat == oncrpc.MsgDenied && e.RejectStat == oncrpc.AuthError && e.AuthStat == oncrpc.AuthTooWeak {
+		return OneLine(e) + ": it may need --tls require"
 	}
 	return OneLine(e)
 }

@@ -30,7 +30,7 @@ type options struct {
 	reverse    bool
 	maxMessage int64
 	cert, key  string // FILE, of HTTP/2 that is served
-	tls        bool   // to the server
+	tls        bool   // on HTTP/2, to the server
 	ca         string // FILE
 }
 
@@ -52,9 +52,9 @@ of Protocol Buffers. Either side compresses or not: a message crosses the proxy 
 A call that finds no server fails with UNAVAILABLE and the reason. The proxy connects to the
 server again when it is back.
 
-On HTTP/2 clients are served over TLS with --cert and --key, and servers are spoken to over
-TLS with --tls or --ca. The other side has no TLS, and clients are not authenticated: those that reach
-the proxy can call the server.
+On HTTP/2 clients are served over TLS with --http-cert and --http-key, and servers are spoken to over
+TLS with --http-tls or --http-ca. The other side has TLS with --tls. Clients are not authenticated,
+unless --reverse has --tls-ca: those that reach the proxy can call the server.
 
 With --shm the other side is shared memory, in place of a provider and an address: that of
 the server, or with --reverse the one to listen on.
@@ -64,9 +64,9 @@ contains "listening on HOST:PORT". At SIGINT or SIGTERM it stops accepting calls
 those under way, and exits.`,
 		Example: `  rpcrdma grpc-proxy --addr :50051 server
   rpcrdma grpc-proxy --shm /run/greeter.sock localhost
-  rpcrdma grpc-proxy --addr :443 --cert server.pem --key server.key --provider rdma 192.0.2.1
+  rpcrdma grpc-proxy --addr :443 --http-cert server.pem --http-key server.key --provider rdma 192.0.2.1
   rpcrdma grpc-proxy --reverse --addr 192.0.2.1:50051 localhost:8080
-  rpcrdma grpc-proxy --reverse --shm /run/greeter.sock --tls api.example.com:443`,
+  rpcrdma grpc-proxy --reverse --shm /run/greeter.sock --http-tls api.example.com:443`,
 		ValidArgsFunction: cli.Positions(connect.CompleteHost),
 		Args:              cli.WantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,12 +86,12 @@ those under way, and exits.`,
 		"listen on `HOST[:PORT]`; no host means all addresses, no port 50051, port 0 a free one")
 	flags.BoolVar(&o.reverse, "reverse", false, "listen for clients over RDMA, and pass their calls to a server on HTTP/2")
 	flags.Var(connect.NewSize(&o.maxMessage), "max-message", "refuse messages of more than `SIZE` bytes, such as 64M")
-	flags.StringVar(&o.cert, "cert", "", "serve HTTP/2 over TLS with the certificates in `FILE`, in PEM, the server's own first")
-	flags.StringVar(&o.key, "key", "", "private key of --cert, in PEM, in `FILE`")
-	flags.BoolVar(&o.tls, "tls", false, "with --reverse, speak TLS to the server")
-	flags.StringVar(&o.ca, "ca", "", "with --reverse, speak TLS to a server that authorities in `FILE` certify, in PEM, in place of the system's")
+	flags.StringVar(&o.cert, "http-cert", "", "serve HTTP/2 over TLS with the certificates in `FILE`, in PEM, the server's own first")
+	flags.StringVar(&o.key, "http-key", "", "private key of --http-cert, in PEM, in `FILE`")
+	flags.BoolVar(&o.tls, "http-tls", false, "with --reverse, speak TLS to the server")
+	flags.StringVar(&o.ca, "http-ca", "", "with --reverse, speak TLS to a server that authorities in `FILE` certify, in PEM, in place of the system's")
 	cli.CompleteFlag(cmd, "addr", connect.LocalAddresses(defaultPort))
-	for _, name := range []string{"cert", "key", "ca"} {
+	for _, name := range []string{"http-cert", "http-key", "http-ca"} {
 		cli.CompleteFile(cmd, name)
 	}
 	return cmd
@@ -109,13 +109,15 @@ func (o *options) check(cmd *cobra.Command, to string) (err error) {
 	case o.maxMessage > math.MaxInt32/2: // what the transport adds has to fit, too
 		return fmt.Errorf("--max-message is %d, want at most 1023M", o.maxMessage)
 	case (o.cert == "") != (o.key == ""):
-		return errors.New("--cert and --key need each other")
+		return errors.New("--http-cert and --http-key need each other")
 	case o.reverse && o.cert != "":
-		return errors.New("--cert and --key are for HTTP/2 that is served, which --reverse does not")
+		return errors.New("--http-cert and --http-key are for HTTP/2 that is served, which --reverse does not")
 	case !o.reverse && (o.tls || o.ca != ""):
-		return errors.New("--tls and --ca are for --reverse")
+		return errors.New("--http-tls and --http-ca are for --reverse")
 	case o.reverse && o.Shm() != "" && cmd.Flags().Changed("addr"):
 		return errors.New("--shm leaves nothing for --addr to do")
+	case o.reverse:
+		return o.CheckTLS(true)
 	}
 	return nil
 }

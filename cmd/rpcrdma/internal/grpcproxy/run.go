@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"os"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -168,7 +165,7 @@ func (p *proxy) listenHTTP(ctx context.Context) error {
 	if p.cert != "" {
 		pair, err := tls.LoadX509KeyPair(p.cert, p.key)
 		if err != nil {
-			return keyError(err)
+			return connect.CertError("--http-cert and --http-key", err)
 		}
 		how += " over TLS"
 		opts = append(opts, grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})))
@@ -186,14 +183,6 @@ func (p *proxy) listenHTTP(ctx context.Context) error {
 	return nil
 }
 
-// keyError names the options that an error of a certificate and its key is about.
-func keyError(err error) error {
-	if errors.As(err, new(*os.PathError)) {
-		return err
-	}
-	return fmt.Errorf("--cert and --key: %w", err)
-}
-
 // clientCredentials are those of a connection to a server on HTTP/2.
 func (p *proxy) clientCredentials() (credentials.TransportCredentials, error) {
 	if !p.tls && p.ca == "" {
@@ -201,14 +190,11 @@ func (p *proxy) clientCredentials() (credentials.TransportCredentials, error) {
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if p.ca != "" {
-		pem, err := os.ReadFile(p.ca)
+		pool, err := connect.ReadAuthorities("--http-ca", p.ca)
 		if err != nil {
 			return nil, err
 		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca: there is no certificate in PEM in %s", explain.Printable(p.ca))
-		}
+		cfg.RootCAs = pool
 	}
 	return credentials.NewTLS(cfg), nil
 }
@@ -222,8 +208,10 @@ func (p *proxy) dial(ctx context.Context, news bool) (cc *grpcrdma.ClientConn, e
 		stderr = io.Discard // which has been said, such as what auto stands for
 	}
 	program := grpcrdma.NewServer().Program()
-	err = p.Connect(ctx, stderr, p.to, program.Number, program.High, func(ctx context.Context, adapter fabric.Provider, addr string) (err error) {
-		cc, err = grpcrdma.Dial(ctx, adapter, addr, grpcrdma.MaxRecvMsgSize(p.limit()), grpcrdma.WithTransport(transport.ClientConfig{Config: p.config()}))
+	err = p.Connect(ctx, stderr, p.to, program.Number, program.High, func(ctx context.Context, adapter fabric.Provider, addr string, tls *transport.TLS) (err error) {
+		cfg := p.config()
+		cfg.TLS = tls
+		cc, err = grpcrdma.Dial(ctx, adapter, addr, grpcrdma.MaxRecvMsgSize(p.limit()), grpcrdma.WithTransport(transport.ClientConfig{Config: cfg}))
 		return err
 	})
 	if err == nil {
@@ -238,8 +226,12 @@ func (p *proxy) dial(ctx context.Context, news bool) (cc *grpcrdma.ClientConn, e
 
 // listenRDMA makes the front for clients over RDMA, shared memory or TCP.
 func (p *proxy) listenRDMA(ctx context.Context) (err error) {
+	cfg := p.config()
+	if cfg.TLS, err = p.TLS(p.stderr); err != nil {
+		return err
+	}
 	srv := grpcrdma.NewServer(grpcrdma.UnknownServiceHandler(p.handle), grpcrdma.MaxRecvMsgSize(p.limit()),
-		grpcrdma.ServerTransport(transport.ServerConfig{Config: p.config()}))
+		grpcrdma.ServerTransport(transport.ServerConfig{Config: cfg}))
 	var adapter fabric.Provider
 	at, flag := p.Shm(), "shm"
 	if at == "" {

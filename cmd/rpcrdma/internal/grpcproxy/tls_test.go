@@ -56,7 +56,7 @@ func TestTLS(t *testing.T) {
 	}
 	t.Run("served", func(t *testing.T) {
 		leak.Check(t)
-		plain, p := through(t, b, newPeer().register, "--cert", cert, "--key", key)
+		plain, p := through(t, b, newPeer().register, "--http-cert", cert, "--http-key", key)
 		if err := call(plain); status.Code(err) != codes.Unavailable {
 			t.Errorf("without TLS: %v", err)
 		}
@@ -78,8 +78,8 @@ func TestTLS(t *testing.T) {
 			code codes.Code
 			text string
 		}{
-			{[]string{"--ca", cert}, codes.OK, ""},
-			{[]string{"--tls"}, codes.Unavailable, "certificate signed by unknown authority"},
+			{[]string{"--http-ca", cert}, codes.OK, ""},
+			{[]string{"--http-tls"}, codes.Unavailable, "certificate signed by unknown authority"},
 			{nil, codes.Unavailable, ""},
 		} {
 			p := start(t, append(tt.args, "--reverse", "--addr", "127.0.0.1:0", to)...)

@@ -175,7 +175,8 @@ func refused(err error) error {
 
 // dial makes the first connection.
 func (w *watcher) dial(ctx context.Context, cfg *transport.ClientConfig) (c *transport.Client, err error) {
-	err = w.ConnectURL(ctx, w.stderr, w.url, func(ctx context.Context, p fabric.Provider, addr string) error {
+	err = w.ConnectURL(ctx, w.stderr, w.url, func(ctx context.Context, p fabric.Provider, addr string, tls *transport.TLS) error {
+		cfg.TLS = tls
 		c, err = transport.Dial(ctx, p, addr, cfg)
 		return err
 	})

@@ -14,7 +14,7 @@ import (
 func Example() {
 	ctx, addr := context.Background(), "server.example:20049"
 	choice := provider.ForDial(ctx, addr)
-	p, err := provider.New(choice.Name, rdmacm.Config{})
+	p, err := provider.New(choice.Name, rdmacm.Config{}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -30,12 +31,12 @@ var (
 	ErrNoUsableDevice = errors.New("none of the RDMA devices can be used")
 )
 
-// New makes the provider called name, IWARP, RDMA or TCP. cfg is for RDMA alone. The error is
-// [rdmacm.ErrNotBuilt] if this build does not have it.
-func New(name string, cfg rdmacm.Config) (fabric.Provider, error) {
+// New makes the provider called name, IWARP, RDMA or TCP. cfg is for RDMA alone, tls, which may be nil, for
+// IWARP. The error is [rdmacm.ErrNotBuilt] if this build does not have it.
+func New(name string, cfg rdmacm.Config, tls *tls.Config) (fabric.Provider, error) {
 	switch name {
 	case IWARP:
-		return iwarp.New(iwarp.Config{}), nil
+		return iwarp.New(iwarp.Config{TLS: tls}), nil
 	case RDMA:
 		return rdmacm.New(cfg)
 	case TCP:

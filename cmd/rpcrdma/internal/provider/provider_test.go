@@ -11,13 +11,13 @@ import (
 // New has the three providers, and no other.
 func TestNew(t *testing.T) {
 	for _, name := range []string{IWARP, TCP} {
-		p, err := New(name, rdmacm.Config{})
+		p, err := New(name, rdmacm.Config{}, nil)
 		if err != nil || p.Name() != name {
 			t.Errorf("%v, %v", p, err)
 		}
 	}
 	for _, name := range []string{"", Auto, "carrier-pigeon"} {
-		if p, err := New(name, rdmacm.Config{}); err == nil {
+		if p, err := New(name, rdmacm.Config{}, nil); err == nil {
 			t.Errorf("%q is %s", name, p.Name())
 		}
 	}

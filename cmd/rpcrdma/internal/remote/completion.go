@@ -50,7 +50,7 @@ func remoteNames(ctx context.Context, given *cobra.Command, text string) (list [
 	AddOptions(cmd, &o)
 	o.Timeout = cli.CompletionTime
 	// Not all of them: nothing is to be recorded.
-	for _, name := range []string{"provider", "wait", "unsafe-windows", "rpcbind", "mount-port"} {
+	for _, name := range append(connect.TLSFlags(), "provider", "wait", "unsafe-windows", "rpcbind", "mount-port", "sec", "keytab", "principal") {
 		if f := given.Flags().Lookup(name); f != nil && f.Changed && cmd.Flags().Set(name, f.Value.String()) != nil {
 			return nil
 		}

@@ -45,6 +45,7 @@ type Target struct {
 // Options are the flags of commands that use NFS.
 type Options struct {
 	connect.Options
+	KerberosOptions
 	mountPort int
 	retry     time.Duration // 0: a lost connection ends the command
 	Conns     int           // at most; 0 is 1
@@ -80,6 +81,7 @@ func AddOptions(cmd *cobra.Command, o *Options) {
 	connect.AddLookupOption(cmd, &o.Options)
 	cmd.Flags().Var(portValue{&o.mountPort}, "mount-port",
 		"TCP `PORT` of MOUNT, for a server without MOUNT over RDMA (default: ask its rpcbind)")
+	AddKerberosOptions(cmd, &o.KerberosOptions)
 }
 
 // Dial connects to the server of a URL. The context that it returns ends when the command
@@ -90,13 +92,22 @@ func (o *Options) Dial(cmd *cobra.Command, u *nfs.URL, name string) (context.Con
 
 // DialWithin is Dial for work that ends with a context.
 func (o *Options) DialWithin(parent context.Context, cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *Target, error) {
+	if err := o.CheckKerberos(cmd); err != nil {
+		return nil, nil, err
+	}
 	r := &Target{URL: u, Name: name, log: o.Logger(cmd.ErrOrStderr()), Known: new(knownNames)}
 	ctx, stop := cli.Interruptible(parent)
 	r.stop = append(r.stop, stop)
 
-	err := o.first(ctx, cmd, r, u, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
+	security, err := o.Security("nfs@" + u.Host)
+	if err != nil {
+		defer stop()
+		return nil, nil, r.Failed(ctx, err)
+	}
+	err = o.first(ctx, cmd, r, u, func(ctx context.Context, p fabric.Provider, addr string, tls *transport.TLS) (err error) {
 		dial := func(ctx context.Context, cfg *transport.ClientConfig) (*nfs.Client, error) {
-			return nfs.Dial(ctx, p, addr, &nfs.Options{MountPort: o.mountPort, Transport: cfg, Connections: o.Conns})
+			cfg.TLS = tls
+			return nfs.Dial(ctx, p, addr, &nfs.Options{MountPort: o.mountPort, Security: security, Transport: cfg, Connections: o.Conns})
 		}
 		r.Redial = func(ctx context.Context) (*nfs.Client, error) {
 			// A lost connection is for the user to know of.

@@ -284,6 +284,10 @@ func accessFields(a *nfsd.Access, number func(string, uint64), quoted func(strin
 		number("uid", uint64(a.UID))
 		number("gid", uint64(a.GID))
 	}
+	if p := a.Principal; p != nil {
+		quoted("principal", p.Name)
+		quoted("service", p.Service.String())
+	}
 	if a.Export != nil {
 		if a.Flavor != oncrpc.FlavorSys || a.AsUID != a.UID || a.AsGID != a.GID {
 			number("as_uid", uint64(a.AsUID))

@@ -66,6 +66,18 @@ func newExporter(o *serveOptions, log *slog.Logger) *exporter {
 	if o.accessLog != "" && o.accessLog != "-" {
 		x.keep = append(x.keep, keptFile{"--access-log", o.accessLog, false})
 	}
+	if o.tlsSquash != "" {
+		x.keep = append(x.keep, keptFile{"--tls-squash", o.tlsSquash, false})
+	}
+	for flag, file := range o.TLSFiles() {
+		x.keep = append(x.keep, keptFile{"--" + flag, file, flag == "tls-key"})
+	}
+	if o.acceptor != nil {
+		x.keep = append(x.keep, keptFile{"--keytab", o.keytab, true})
+	}
+	if o.principals != "" {
+		x.keep = append(x.keep, keptFile{"--principals", o.principals, false})
+	}
 	return x
 }
 

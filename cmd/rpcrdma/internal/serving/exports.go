@@ -43,6 +43,7 @@ type exportFlags struct {
 	anonGID  uint32
 	allow    prefixes
 	state    string
+	kerberosFlags
 
 	options []optionLine // of the file, as they are in force
 }
@@ -58,6 +59,7 @@ func (o *exportFlags) add(cmd *cobra.Command) {
 	flags.Uint32Var(&o.anonGID, "anongid", nfsd.Nobody, "the anonymous user's group is `GID`")
 	flags.Var(&o.allow, "allow", "serve NFS to clients of the network `CIDR` alone; may be given many times")
 	flags.StringVar(&o.state, "state", "", "keep state in `DIR` that makes handles outlive the server")
+	o.kerberosFlags.add(cmd)
 	cli.CompleteFlag(cmd, "dir", cli.Directories)
 	cli.CompleteFlag(cmd, "state", cli.Directories)
 	cli.CompleteFlag(cmd, "export", cli.ExportDirectories)
@@ -100,7 +102,7 @@ func (o *exportFlags) exports(set func([]optionLine) error) ([]exportSpec, error
 		}
 		names[e.Name] = e
 	}
-	return list, nil
+	return list, o.addUsers(list)
 }
 
 // settle fills in what a spec does not say.
@@ -125,6 +127,9 @@ func (o *exportFlags) settle(e *exportSpec) error {
 	}
 	if !e.own["allow"] {
 		e.Allow = o.allow
+	}
+	if !e.own["sec"] {
+		e.Flavors = o.sec
 	}
 	// Zero would mean the user nobody.
 	if e.AnonUID == 0 || e.AnonGID == 0 {
@@ -224,8 +229,12 @@ func (e *exportSpec) set(option string) (err error) {
 		var v prefixes
 		err = v.Set(value)
 		e.Allow = append(e.Allow, v...)
+	case "sec":
+		var v flavors
+		err = v.Set(value)
+		e.Flavors = v
 	default:
-		return fmt.Errorf("want ro, squash=, anonuid=, anongid= or allow=, not %q", option)
+		return fmt.Errorf("want ro, squash=, anonuid=, anongid=, allow= or sec=, not %q", option)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)

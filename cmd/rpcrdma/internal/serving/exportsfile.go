@@ -16,13 +16,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 )
 
-// maxExportsFile bounds an exports file in bytes.
+// maxExportsFile bounds an exports file, and those with users, in bytes.
 const maxExportsFile = 1 << 20
 
 // spaces may be around what a line of an exports file says.
 const spaces = " \t\r\v\f"
 
-// An exportsError is an error in an exports file.
+// An exportsError is an error in an exports file, or one with users.
 type exportsError struct {
 	where string // FILE:LINE, or the file as a whole
 	err   error
@@ -44,48 +44,60 @@ type optionLine struct {
 // paths, and options of the command. Empty lines, and what follows a "#" at the start of a line or after
 // a space, are comments.
 func readExports(name string) (list []exportSpec, options []optionLine, err error) {
-	whole := func(err error) ([]exportSpec, []optionLine, error) {
-		return nil, nil, &exportsError{explain.Printable(name), err}
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return whole(cause(err))
-	}
-	defer f.Close()
-	in := &io.LimitedReader{R: f, N: maxExportsFile + 1}
-	lines := bufio.NewScanner(in)
-	for n := 1; lines.Scan(); n++ {
-		text := strings.Trim(withoutComment(lines.Text()), spaces)
-		if text == "" {
-			continue
-		}
-		where := fmt.Sprintf("%s:%d", explain.Printable(name), n)
+	err = eachLine(name, func(where, text string) error {
 		if option, ok := strings.CutPrefix(text, "--"); ok {
 			o := optionLine{name: option, where: where}
 			if at := strings.IndexAny(option, "= \t"); at >= 0 {
 				o.name, o.value = option[:at], strings.Trim(option[at+1:], spaces)
 			}
 			options = append(options, o)
-			continue
+			return nil
 		}
 		e, err := parseLine(text)
 		e.line = where
-		if err != nil {
-			return nil, nil, e.failed(err)
-		}
 		list = append(list, e)
+		return err
+	})
+	if err == nil && len(list) == 0 {
+		err = &exportsError{explain.Printable(name), errors.New("no exports: want DIR[=/NAME][,OPTION...], one to a line")}
 	}
-	switch err := lines.Err(); {
-	case in.N == 0:
-		return whole(fmt.Errorf("the file is larger than %d bytes", maxExportsFile))
-	case errors.Is(err, bufio.ErrTooLong):
-		return whole(fmt.Errorf("a line is longer than %d bytes", bufio.MaxScanTokenSize))
-	case err != nil:
-		return whole(cause(err))
-	case len(list) == 0:
-		return whole(errors.New("no exports: want DIR[=/NAME][,OPTION...], one to a line"))
+	if err != nil {
+		return nil, nil, err
 	}
 	return list, options, nil
+}
+
+// eachLine calls f for each line of a file that has more than a comment, without that, and with FILE:LINE, until f fails. Its
+// error is an *exportsError.
+func eachLine(name string, f func(where, line string) error) error {
+	shown := explain.Printable(name)
+	file, err := os.Open(name)
+	if err != nil {
+		return &exportsError{shown, cause(err)}
+	}
+	defer file.Close()
+	in := &io.LimitedReader{R: file, N: maxExportsFile + 1}
+	lines := bufio.NewScanner(in)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.Trim(withoutComment(lines.Text()), spaces)
+		if line == "" {
+			continue
+		}
+		where := fmt.Sprintf("%s:%d", shown, n)
+		if err := f(where, line); err != nil {
+			return &exportsError{where, err}
+		}
+	}
+	_, _ = io.Copy(io.Discard, in) // the rest, after a line that is too long
+	switch err := lines.Err(); {
+	case in.N == 0:
+		return &exportsError{shown, fmt.Errorf("the file is larger than %d bytes", maxExportsFile)}
+	case errors.Is(err, bufio.ErrTooLong):
+		return &exportsError{shown, fmt.Errorf("a line is longer than %d bytes", bufio.MaxScanTokenSize)}
+	case err != nil:
+		return &exportsError{shown, cause(err)}
+	}
+	return nil
 }
 
 // setOptions sets flags as the exports file says, unless the command line sets them. It is called once: options do

@@ -69,7 +69,7 @@ func TestHealthUnderFlood(t *testing.T) {
 			testutil.Eventually(t, "it is a flood", func() bool { return done.Load() >= tt.least })
 			const probes = 4
 			answered := 0
-			check := http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: cmdtest.DialerFrom(probe).DialContext, DisableKeepAlives: true}}
+			check := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: cmdtest.DialerFrom(probe).DialContext, DisableKeepAlives: true}}
 			var last error
 			for range probes {
 				time.Sleep(time.Second / metricsHost)

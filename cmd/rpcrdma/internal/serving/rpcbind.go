@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 )
@@ -23,14 +25,18 @@ const registerTimeout = 5 * time.Second
 
 // register registers NFS and MOUNT with rpcbind, all of it or nothing. tcp may be nil.
 // Without --rpcbind it does nothing.
-func (o *serveOptions) register(ctx context.Context, rdma net.Addr, tcp net.Listener) (*registration, error) {
+func (o *serveOptions) register(ctx context.Context, p fabric.Provider, at net.Addr, tcp net.Listener) (*registration, error) {
 	r := &registration{client: rpcbind.Client{Addr: o.Rpcbind}}
 	if o.Rpcbind == "" {
 		return r, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	mappings := mappingsOf(rpcbind.RDMA, rdma)
+	netid := rpcbind.RDMA
+	if p.Name() == provider.TCP {
+		netid = rpcbind.TCP
+	}
+	mappings := mappingsOf(netid, at)
 	if tcp != nil {
 		mappings = append(mappings, mappingsOf(rpcbind.TCP, tcp.Addr())...)
 	}

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,6 +29,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc"
+	"github.com/rpcrdma/rpcrdma/rpc/middleware"
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -42,6 +46,7 @@ type serveOptions struct {
 	async         bool
 	accessLog     string // FILE, or - for standard output; empty: none
 	accessFormat  accessFormat
+	tlsSquash     string // FILE
 
 	openDir DirOpener
 }
@@ -59,13 +64,15 @@ func NewFrom(open DirOpener) *cobra.Command {
 		Use:        "serve (--dir DIR | --export SPEC... | --exports FILE)",
 		SuggestFor: []string{"server", "export", "share", "start", "nfsd"},
 		Short:      "Export directories over NFS version 3",
-		Long: `Export directories over NFS version 3 on RPC-over-RDMA, with MOUNT on the same port.
+		Long: `Export directories over NFS version 3 on RPC-over-RDMA, or with --provider tcp on TCP, with
+MOUNT on the same port.
 
 With --dir clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. --export has a name of
 its own for each directory, which is the directory's path if it has none, and options:
 
   ro                    refuse all changes
   squash=none|root|all  as --squash; also anonuid=UID, anongid=GID and allow=CIDR
+  sec=FLAVOR[:FLAVOR]   as --sec
 
 --exports names a file with one export to a line; "#" begins a comment. A line such as
 "--addr :20049" is an option of this command, unless the command line has it. The file is read
@@ -80,7 +87,23 @@ Run as root, the server does every operation as the user and groups that the cli
 and the kernel decides what they may do. A client's root is mapped to the anonymous user,
 unless --squash says otherwise. Run as any other user, the server lets every client that
 reaches the port do what that user can do, and files that clients make belong to that user.
-Users are not authenticated: --allow says which machines are trusted.
+Users are not authenticated, but for --tls-squash and --sec: --allow says which machines are
+trusted, and --tls-ca which certificates a machine must have.
+
+With --tls-squash a client is the user that its certificate stands for, whatever user it claims
+to be from. FILE has the name of a certificate and a user to a line, and is read again at SIGHUP:
+
+  DNS:host.example.org      backup
+  email:alice@example.org   1000:1000,27
+  subject:CN=bob,O=Example  bob
+
+A user is UID:GID[,GID...], or a user of this machine. Others are the anonymous user, and so are
+clients with --shm.
+
+With --sec krb5, krb5i or krb5p users prove who they are by Kerberos, and clients with another
+flavor are refused. The keytab has the key of nfs/HOST, where HOST is the name by which clients
+mount. alice@REALM is the local user alice; --principals has the others: a principal and the
+name of a user to a line. All others are the anonymous user, those of machines among them.
 
 Handles of files are valid as long as the server runs, and with --state also after a restart.
 As root, most file systems find a file by its handle without a search.
@@ -121,6 +144,7 @@ SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`
   rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049
   rpcrdma serve --export /srv/data --export /home=/users,squash=all,allow=192.0.2.0/24 --addr 192.0.2.1:20049
   rpcrdma serve --exports /etc/rpcrdma/exports --state /var/lib/rpcrdma --access-log /var/log/rpcrdma/access
+  rpcrdma serve --export /home,sec=krb5p --export /srv/public,ro,sec=sys --addr :20049
   rpcrdma serve --dir . --addr 192.0.2.1:0 --rpcbind`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && !cmd.Flags().Changed("dir") {
@@ -138,6 +162,15 @@ SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`
 			}
 			if err == nil {
 				err = o.checkListen()
+			}
+			if err == nil {
+				err = o.CheckTLS(true)
+			}
+			if err == nil && o.tlsSquash != "" && !o.Certified() {
+				err = errors.New("--tls-squash needs --tls require and --tls-ca, by which clients are known")
+			}
+			if err == nil && o.tlsSquash != "" && o.acceptor != nil {
+				err = errors.New("--tls-squash and --sec krb5 exclude each other: users are known by certificates or by Kerberos")
 			}
 			if err != nil {
 				return cli.Usage(cmd, err)
@@ -159,6 +192,8 @@ SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`
 	flags.StringVar(&o.shm, "shm", "", "serve programs of this machine over shared memory, too, at `SOCKET`: a path, or @NAME")
 	cli.CompleteFile(cmd, "shm")
 	o.exportFlags.add(cmd)
+	flags.StringVar(&o.tlsSquash, "tls-squash", "", "map clients to the users that `FILE` has for their certificates, and all others to the anonymous user")
+	cli.CompleteFile(cmd, "tls-squash")
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve metrics and status over HTTP on `HOST[:PORT]`, such as 127.0.0.1; no port means 9649")
 	flags.StringVar(&o.accessLog, "access-log", "", "append a line for each call to `FILE`, which is opened again at SIGHUP; - is standard output")
 	flags.Var(&o.accessFormat, "access-log-format", "write the access log as `FORMAT`: text or json")
@@ -195,7 +230,7 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 		s.ready = stderr
 	}
 	hangups := make(chan os.Signal, 1)
-	if o.file != "" || o.accessLog != "" { // else it ends the process
+	if o.file != "" || o.accessLog != "" || o.tlsSquash != "" || o.principals != "" { // else it ends the process
 		signal.Notify(hangups, syscall.SIGHUP)
 		defer signal.Stop(hangups)
 	}
@@ -212,7 +247,7 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 		return fmt.Errorf("serve: %s", explain.Text(err))
 	}
 	s.start()
-	known, err := o.register(ctx, s.listener.Addr(), s.tcp)
+	known, err := o.register(ctx, s.provider, s.listener.Addr(), s.tcp)
 	if err == nil {
 		err = s.announce(ctx, s.ready)
 	}
@@ -257,8 +292,9 @@ type service struct {
 	stdout, ready io.Writer // ready: where readiness is printed
 
 	exporter *exporter
-	access   *accessLog // nil without --access-log
-	metrics  *metrics   // nil without --metrics-addr
+	access   *accessLog                // nil without --access-log
+	metrics  *metrics                  // nil without --metrics-addr
+	users    atomic.Pointer[certUsers] // of --tls-squash
 	provider fabric.Provider
 	server   *transport.Server
 	listener *transport.Listener
@@ -275,7 +311,7 @@ type service struct {
 // open makes everything that the service needs. The caller closes it, even after an error.
 func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, stderr io.Writer) (err error) {
 	if l := open.take(socketAddr); l != nil {
-		s.provider, err = s.NewServerOn(l)
+		s.provider, err = s.NewServerOn(stderr, l)
 	} else {
 		s.provider, err = s.NewServer(ctx, stderr, s.addr)
 	}
@@ -294,6 +330,18 @@ func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, 
 		s.opened = append(s.opened, s.metrics)
 	}
 	cfg := transport.Config{Logger: s.log, Observer: s.metrics.observer()}
+	if cfg.TLS, err = s.TLS(stderr); err != nil {
+		return err
+	}
+	if cfg.TLS != nil { // Linux calls MOUNT in plain text, and NFS as xprtsec= says
+		cfg.TLS.Except = []uint32{nfs.MountProgram}
+	}
+	if s.tlsSquash != "" {
+		if err := s.readUsers(); err != nil {
+			return err
+		}
+		cfg.Middleware = []rpc.Middleware{middleware.Identify(func(p rpc.Peer) oncrpc.Auth { return s.users.Load().credential(p) })}
+	}
 	if s.server, err = transport.NewServer(&transport.ServerConfig{Config: cfg}); err != nil {
 		return err
 	}
@@ -334,6 +382,9 @@ func (s *service) openFiles(exports []exportSpec) (err error) {
 	s.notify = notify.NewServer(x.watched, s.log)
 	s.opened = append(s.opened, s.notify)
 	for _, p := range x.server.Programs() {
+		if p.Number == nfs.Program { // MOUNT has AUTH_SYS with every server
+			s.secure(&p, s.log)
+		}
 		if err := s.server.Register(p); err != nil {
 			return err
 		}
@@ -341,13 +392,27 @@ func (s *service) openFiles(exports []exportSpec) (err error) {
 	return nil
 }
 
-// hangup does what SIGHUP is for: the access log is opened again, and the exports file read again. An
+// readUsers reads the file of --tls-squash.
+func (s *service) readUsers() error {
+	users, err := readCertUsers(s.tlsSquash)
+	if err == nil {
+		s.users.Store(&users)
+	}
+	return err
+}
+
+// hangup does what SIGHUP is for: the access log is opened again, and the exports file and that of users read again. An
 // error is logged, and leaves everything as it was.
 func (s *service) hangup() {
 	if s.access != nil {
 		s.access.reopen()
 	}
-	if s.file == "" {
+	if s.tlsSquash != "" {
+		if err := s.readUsers(); err != nil {
+			s.log.Error("the users of certificates stay as they were", "err", explain.Text(err))
+		}
+	}
+	if s.file == "" && s.principals == "" {
 		return
 	}
 	s.manager.reloading()

@@ -114,7 +114,7 @@ func (o *serveOptions) adopt(s sockets) error {
 			*addr = l.Addr().String()
 		}
 	}
-	if s[socketAddr] != nil && o.Provider.Value != provider.IWARP {
+	if s[socketAddr] != nil && o.Provider.Value != provider.IWARP && o.Provider.Value != provider.TCP {
 		return &socketError{socketAddr, errors.New("a device has no sockets that can be passed on: want --provider iwarp")}
 	}
 	return nil

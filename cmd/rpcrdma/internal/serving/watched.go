@@ -38,7 +38,8 @@ type source interface {
 func (e *watchedExport) same(now *watchedExport) bool {
 	return now != nil && now.source == e.source && slices.Equal(now.export.Allow, e.export.Allow) &&
 		(now.export.Allow == nil) == (e.export.Allow == nil) && now.export.Squash == e.export.Squash &&
-		now.export.AnonUID == e.export.AnonUID && now.export.AnonGID == e.export.AnonGID
+		now.export.AnonUID == e.export.AnonUID && now.export.AnonGID == e.export.AnonGID &&
+		slices.Equal(now.export.Flavors, e.export.Flavors)
 }
 
 func newWatched() *watched { return &watched{watches: make(map[*exportWatch]struct{})} }
