@@ -2,6 +2,9 @@ package grpcrdma_test
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -19,8 +22,8 @@ func onBeds(t *testing.T, test func(t *testing.T, p fabric.Provider, addr string
 		p    fabric.Provider
 		addr string
 	}{
-		{"iwarp", iwarp.New(iwarp.Config{}), "127.0.0.1:0"},
-		{"tcp", transport.TCP{}, "127.0.0.1:0"},
+		{"iwarp", iwarp.New(iwarp.Config{}), host + ":0"},
+		{"tcp", transport.TCP{}, host + ":0"},
 		{"shm", shm.New(shm.Config{}), "@"},
 	} {
 		t.Run(bed.name, func(t *testing.T) {
@@ -30,8 +33,28 @@ func onBeds(t *testing.T, test func(t *testing.T, p fabric.Provider, addr string
 	}
 }
 
+// host is a loopback address that other processes hardly use. A port of 127.0.0.1 that a server has given up may belong
+// to another test's server a moment later.
+var host = func() string {
+	if runtime.GOOS != "linux" {
+		return "127.0.0.1" // the one of 127.0.0.0/8 that there is
+	}
+	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+}()
+
 // serve runs srv until the test ends, and returns a connection to it.
 func serve(t *testing.T, p fabric.Provider, addr string, srv *grpcrdma.Server, opts ...grpcrdma.Option) *grpcrdma.ClientConn {
+	t.Helper()
+	cc, err := grpcrdma.Dial(context.Background(), p, listen(t, p, addr, srv), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
+// listen runs srv until the test ends, and returns where.
+func listen(t *testing.T, p fabric.Provider, addr string, srv *grpcrdma.Server) string {
 	t.Helper()
 	l, err := srv.Listen(context.Background(), p, addr)
 	if err != nil {
@@ -39,16 +62,11 @@ func serve(t *testing.T, p fabric.Provider, addr string, srv *grpcrdma.Server, o
 	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
-	cc, err := grpcrdma.Dial(context.Background(), p, l.Addr().String(), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		cc.Close()
 		srv.Stop()
 		if err := <-done; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return cc
+	return l.Addr().String()
 }

@@ -69,10 +69,10 @@ func (c *callInfo) apply(opts []grpc.CallOption) error {
 }
 
 // metadata is what the call sends: that of the context, and of credentials.
-func (c *callInfo) metadata(ctx context.Context, method string) (wire.Metadata, metadata.MD, error) {
+func (c *callInfo) metadata(ctx context.Context, conn rpc.Conn, method string) (wire.Metadata, metadata.MD, error) {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	if c.creds != nil {
-		if c.creds.RequireTransportSecurity() {
+		if p := conn.Peer(); c.creds.RequireTransportSecurity() && !p.Private() {
 			return nil, nil, status.Error(codes.Unauthenticated, "transport: cannot send secure credentials on an insecure connection")
 		}
 		more, err := c.creds.GetRequestMetadata(ctx, method)
@@ -103,6 +103,6 @@ func (c *callInfo) ended(header, trailer metadata.MD, err error) {
 
 func (c *callInfo) setPeer(conn rpc.Conn) {
 	for _, at := range c.peer {
-		*at = peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.Info().LocalAddr}
+		*at = peerOf(conn, conn.Peer())
 	}
 }

@@ -1,8 +1,10 @@
 package grpcrdma
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,17 +57,90 @@ type outline struct {
 // Dial connects to a Server at addr with provider p, which may be transport.TCP. The connection is made anew
 // when it is lost. Close the ClientConn.
 func Dial(ctx context.Context, p fabric.Provider, addr string, opts ...Option) (*ClientConn, error) {
+	return dial([]string{addr}, opts, func(addr string, cfg *transport.ClientConfig) (*transport.Client, error) {
+		return transport.Dial(ctx, p, addr, cfg)
+	})
+}
+
+// DialAll is for several servers, which offer the same services, or for several connections to one: each of addrs
+// is one connection. Unary calls and new streams go in turn to those that are connected. A stream stays on
+// its connection. DialAll waits for no server: connections are made in the background, and those that are lost are
+// made anew. The error is about p or the options.
+func DialAll(p fabric.Provider, addrs []string, opts ...Option) (*ClientConn, error) {
+	return dial(addrs, opts, func(addr string, cfg *transport.ClientConfig) (*transport.Client, error) {
+		return transport.NewClient(p, addr, cfg)
+	})
+}
+
+func dial(addrs []string, opts []Option, one func(addr string, cfg *transport.ClientConfig) (*transport.Client, error)) (*ClientConn, error) {
+	if len(addrs) == 0 {
+		return nil, errors.New("grpcrdma: no address")
+	}
 	cc, cfg := newClientConn(opts)
-	cl, err := transport.Dial(ctx, p, addr, cfg)
-	if err != nil {
+	all := new(clients)
+	for _, addr := range addrs {
+		cl, err := one(addr, cfg)
+		if err != nil {
+			return nil, errors.Join(err, all.close())
+		}
+		all.list = append(all.list, cl)
+	}
+	cc.conn, cc.close = all.conn, all.close
+	return cc, nil
+}
+
+// clients are those of the connections of a ClientConn.
+type clients struct {
+	list []*transport.Client
+	turn atomic.Uint32
+}
+
+// conn returns one of the connections that are there, in turn, and otherwise the first that comes.
+func (all *clients) conn(ctx context.Context) (conn rpc.Conn, err error) {
+	for range all.list {
+		// One that is not there, and is made anew for this, passes its turn on: so the others have as many turns each.
+		turn := all.turn.Add(1)
+		_, conn, err = all.list[turn%uint32(len(all.list))].OpenStream(ended, opening)
+		if err == nil {
+			return conn, nil
+		}
+	}
+	if ctx.Err() != nil {
 		return nil, err
 	}
-	cc.close = cl.Close
-	cc.conn = func(ctx context.Context) (rpc.Conn, error) {
-		_, conn, err := cl.OpenStream(ctx, opening)
-		return conn, err
+	return all.first(ctx)
+}
+
+// first returns the connection that comes first.
+func (all *clients) first(ctx context.Context) (conn rpc.Conn, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type outcome struct {
+		conn rpc.Conn
+		err  error
 	}
-	return cc, nil
+	outcomes := make(chan outcome, len(all.list))
+	for _, cl := range all.list {
+		go func() {
+			_, conn, err := cl.OpenStream(ctx, opening)
+			outcomes <- outcome{conn, err}
+		}()
+	}
+	for range all.list {
+		o := <-outcomes
+		if o.err == nil {
+			return o.conn, nil
+		}
+		err = o.err
+	}
+	return nil, err
+}
+
+func (all *clients) close() (err error) {
+	for _, cl := range all.list {
+		err = errors.Join(err, cl.Close())
+	}
+	return err
 }
 
 func newClientConn(opts []Option) (*ClientConn, *transport.ClientConfig) {
@@ -207,7 +282,7 @@ func (u *unary) make(ctx context.Context, args, reply any) error {
 		return err
 	}
 	var md metadata.MD
-	if req.Header, md, err = u.info.metadata(ctx, u.name); err != nil {
+	if req.Header, md, err = u.info.metadata(ctx, conn, u.name); err != nil {
 		return err
 	}
 	u.outHeader(u.name, md, conn)
@@ -426,13 +501,16 @@ func (cc *ClientConn) connect(ctx context.Context, wait bool) (rpc.Conn, error) 
 		short, cancel := context.WithTimeout(ctx, failFast)
 		defer cancel()
 		conn, err := cc.conn(short)
-		if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-			return nil, &callError{codes.Unavailable, errors.New("there is no connection at the moment")}
+		var lost *rpc.LostError
+		if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) && errors.As(err, &lost) {
+			return nil, &callError{codes.Unavailable, fmt.Errorf("no connection at the moment: %w", cmp.Or(lost.Reason, errConnecting))}
 		}
 		return conn, err
 	}
 	return cc.conn(ctx)
 }
+
+var errConnecting = errors.New("the first one is being made")
 
 // opening is the call that connections are asked for. Immutable.
 var opening = &rpc.Call{Prog: prog, Vers: vers}

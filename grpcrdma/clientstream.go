@@ -75,7 +75,7 @@ func (cs *clientStream) start(cc *ClientConn, name string) error {
 		return err
 	}
 	var md metadata.MD
-	if open.Header, md, err = cs.info.metadata(cs.ctx, name); err != nil {
+	if open.Header, md, err = cs.info.metadata(cs.ctx, conn, name); err != nil {
 		return err
 	}
 	l := cc.end.link(conn, nil)

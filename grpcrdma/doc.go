@@ -17,7 +17,7 @@
 //
 // Fields of type bytes or string with 4 KiB or more leave their message: the adapter reads them from where
 // the sender has them, and puts them where the receiver's message refers to from then on. They are not
-// copied. [Into] has the results of a call placed in memory of the caller's.
+// copied. An option of package rpcrdma makes a field do so whatever its length, or never. [Into] has the results of a call placed in memory of the caller's.
 //
 // A message that has been received may refer to one piece of memory in all of its long fields, which lives
 // as long as one of them does.
@@ -27,3 +27,5 @@
 // A message that is sent belongs to the call until it returns, as grpc-go demands. SendMsg returns when the
 // long fields of the message have arrived, so that their memory may be used again; the rest is copied.
 package grpcrdma
+
+//go:generate go run github.com/rpcrdma/rpcrdma/tools/protogen rpcrdma/placed.proto

@@ -77,7 +77,7 @@ func opening(method string) wire.Content {
 }
 
 func text(n int, places ...wire.Path) wire.Content {
-	return wire.Content{Kind: wire.KindMessage, Message: wire.Text{Body: make([]byte, n), Layout: wire.Layout{Places: places}}}
+	return wire.Content{Kind: wire.KindMessage, Message: wire.Text{Bodies: append(xdr.AppendUint32(nil, uint32(n)), make([]byte, n)...), Layout: wire.Layout{Places: places}}}
 }
 
 // TestHostileFrames: frames that make no sense end their stream at most, and neither memory nor other callers
@@ -90,18 +90,13 @@ func TestHostileFrames(t *testing.T) {
 			<-s.Context().Done() // and reads nothing
 			return nil
 		}})
-		l, err := srv.Listen(t.Context(), p, addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		go srv.Serve(l)
-		t.Cleanup(srv.Stop)
-		cc, err := grpcrdma.Dial(t.Context(), p, l.Addr().String())
+		at := listen(t, p, addr, srv)
+		cc, err := grpcrdma.Dial(t.Context(), p, at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { cc.Close() })
-		s := newStranger(t, p, l.Addr().String())
+		s := newStranger(t, p, at)
 		before := inUse()
 		half := wire.Content{Kind: wire.KindHalfClose}
 		for name, do := range map[string]func(id uint64){
@@ -134,6 +129,16 @@ func TestHostileFrames(t *testing.T) {
 			},
 			"without their items": func(id uint64) {
 				s.frames(nil, frame(id, 0, opening(echo)), frame(id, 1, text(10, wire.Path{{Field: 1}})))
+			},
+			"with bodies of another length": func(id uint64) {
+				for i, bodies := range [][]byte{nil, {0}, {0, 0, 0, 1}, {0, 0, 0, 1, 7, 0, 0}, {255, 255, 255, 255, 1}} {
+					bad := wire.Content{Kind: wire.KindMessage, Message: wire.Text{Bodies: bodies}}
+					s.frames(nil, frame(id<<8+uint64(i), 0, opening(echo)), frame(id<<8+uint64(i), 1, bad))
+				}
+			},
+			"several with an item": func(id uint64) {
+				two := wire.Content{Kind: wire.KindMessage, Message: wire.Text{Bodies: make([]byte, 8), Layout: wire.Layout{Places: []wire.Path{{{Field: 1}}}}}}
+				s.frames([][]byte{{1}}, frame(id, 0, opening(echo)), frame(id, 1, two))
 			},
 			"with items of others": func(id uint64) { s.frames([][]byte{{1}, {2}}, frame(id, 0, opening(echo)), frame(id, 1, text(10))) },
 		} {
@@ -189,14 +194,38 @@ func TestHostileFrames(t *testing.T) {
 			t.Errorf("another caller: %v", err)
 		}
 		s.Close()
-		for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > 60 && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond)
+		testutil.Eventually(t, "at most 60 goroutines are left", func() bool { return runtime.NumGoroutine() <= 60 })
+		testutil.Eventually(t, "at most 16 MiB are left", func() bool { return inUse()-before <= 16<<20 })
+	})
+}
+
+// TestEarlyFrames: a window full of short messages may arrive before the one in front of them.
+func TestEarlyFrames(t *testing.T) {
+	const n = 64 << 10 / 32
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		srv, got := grpcrdma.NewServer(), make(chan error, 1)
+		testgrpc.RegisterTestServiceServer(srv, &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) (err error) {
+			for i := 0; i < n && err == nil; i++ {
+				_, err = s.Recv()
+			}
+			got <- err
+			return err
+		}})
+		s := newStranger(t, p, listen(t, p, addr, srv))
+		s.frames(nil, frame(1, 0, opening(testgrpc.TestService_FullDuplexCall_FullMethodName)))
+		var early []wire.Frame
+		for seq := range uint64(n) {
+			early = append(early, frame(1, seq+1, text(0)))
 		}
-		if n := runtime.NumGoroutine(); n > 60 {
-			t.Errorf("%d goroutines are left", n)
-		}
-		if more := inUse() - before; more > 16<<20 {
-			t.Errorf("%d bytes are left", more)
+		s.frames(nil, early[1:]...)
+		s.frames(nil, early[0])
+		select {
+		case err := <-got:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(testutil.Patience):
+			t.Error("the messages have not been received")
 		}
 	})
 }
@@ -213,22 +242,24 @@ func TestHostileHeaders(t *testing.T) {
 		}})
 		cc := serve(t, p, addr, srv)
 		c := testgrpc.NewTestServiceClient(cc)
-		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "k", strings.Repeat("x", 60_000)))
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "k", strings.Repeat("x", 60_000)), time.Minute)
 		defer cancel()
 		const fit = 64 << 20 / (60_000 + 1 + 32)
-		for i := range fit + 1 {
+		start := func() testgrpc.TestService_FullDuplexCallClient {
 			s, err := c.FullDuplexCall(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer runtime.KeepAlive(s)
-			if i == fit {
-				if _, err := s.Recv(); status.Code(err) != codes.ResourceExhausted {
-					t.Errorf("one stream too many: %v", err)
-				}
-			}
+			return s
 		}
-		testutil.Eventually(t, "the others are open", func() bool { return open.Load() == fit })
+		for range fit {
+			defer runtime.KeepAlive(start())
+		}
+		// Streams may overtake each other until they are open.
+		testutil.Eventually(t, "all that fit are open", func() bool { return open.Load() == fit })
+		if _, err := start().Recv(); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("one stream too many: %v", err)
+		}
 		cancel()
 		testutil.Eventually(t, "there is room again", func() bool {
 			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "k", strings.Repeat("x", 60_000)), 100*time.Millisecond)

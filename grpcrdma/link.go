@@ -1,12 +1,13 @@
 package grpcrdma
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,11 +28,32 @@ type endpoint struct {
 	srv *Server // the services, or nil
 	cfg limits
 
-	shapes  shapes
-	batches sync.Pool // *[]byte: memory for frames
+	shapes shapes
+	bytes  scraps // with frames and messages
 
 	mu    sync.Mutex
 	links map[rpc.Conn]*link
+}
+
+// Scraps are memory that a busy stream has used, for others. At k are *[]byte with room for 1<<k bytes or more, but for less
+// than twice as many: a short message that waits to be read does not hold a long buffer.
+type scraps [32]sync.Pool
+
+// get returns an empty slice with room for n bytes.
+func (s *scraps) get(n int) []byte {
+	k := bits.Len(uint(n - 1))
+	if b, ok := s[k].Get().(*[]byte); ok {
+		return (*b)[:0]
+	}
+	return make([]byte, 0, 1<<k)
+}
+
+// put keeps b, to which nothing refers, unless it is short.
+func (s *scraps) put(b []byte) {
+	if cap(b) > maxRest {
+		kept := b // which alone moves to the heap
+		s[bits.Len(uint(cap(b)))-1].Put(&kept)
+	}
 }
 
 // limits of one end.
@@ -45,7 +67,7 @@ type limits struct {
 // Defaults of limits.
 const (
 	defaultRecv    = 4 << 20 // as grpc-go
-	defaultWindow  = 256 << 10
+	defaultWindow  = 4 << 20
 	defaultStreams = 100_000
 
 	// leastWindow is what each end lets the other send before it has granted more, in bytes: the protocol's.
@@ -62,7 +84,13 @@ func (e *endpoint) link(conn rpc.Conn, ended context.Context) *link {
 	if e.links == nil {
 		e.links = make(map[rpc.Conn]*link)
 	}
-	l := &link{end: e, conn: conn, peer: peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.Info().LocalAddr}, streams: make(map[streamID]*stream)}
+	l := &link{
+		end: e, conn: conn, peer: peerOf(conn, conn.Peer()), streams: make(map[streamID]*stream),
+		inline: math.MaxInt, // over TCP no call overtakes another
+	}
+	if n := conn.Info().InlineSend; n > 0 {
+		l.inline = n - callHeaders
+	}
 	l.out.link = l
 	l.out.room = make(chan struct{})
 	e.links[conn] = l
@@ -120,10 +148,11 @@ type streamID struct {
 
 // A link is a connection and what it carries.
 type link struct {
-	end  *endpoint
-	conn rpc.Conn
-	peer peer.Peer
-	out  outbox
+	end    *endpoint
+	conn   rpc.Conn
+	peer   peer.Peer
+	inline int // bytes of frames in a call that none overtakes
+	out    outbox
 
 	mu      sync.Mutex
 	last    uint64 // id that this end has given
@@ -135,6 +164,25 @@ type link struct {
 	parked  []parked                      // oldest first
 	failed  error                         // the end of the connection
 	unread  atomic.Int64                  // bytes of messages that wait to be read
+	wide    atomic.Int64                  // bytes by which the windows of streams have grown
+}
+
+// callHeaders is how long the headers of a call with frames are at most, in bytes.
+const callHeaders = 256
+
+// mostWide bounds the windows of a connection that have grown, in bytes.
+const mostWide = maxUnread / 2
+
+// widen returns by how much a window may grow, at most more.
+func (l *link) widen(more int) int {
+	if more <= 0 {
+		return 0
+	}
+	if l.wide.Add(int64(more)) > mostWide {
+		l.wide.Add(-int64(more))
+		return 0
+	}
+	return more
 }
 
 // maxHeaders bounds the metadata of the streams that the other end of a connection has open, in bytes.
@@ -227,17 +275,20 @@ func (l *link) find(id streamID) *stream {
 // serveSend takes the frames of a call. It runs on the goroutine that moves the connection, and never waits.
 func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	l := e.link(req.Conn(), ctx)
+	res.Linger()
 	d := req.Decoder()
 	items, body := takeBulk(&d)
 	if err := d.End(); err != nil {
 		res.FailArgs(req, err)
 		return
 	}
-	var due []*stream
+	var few [4]*stream
+	due := few[:0]
 	f := xdr.NewDecoder(body)
 	total := f.Count(maxFrames, 24)
+	var fr wire.Frame
 	for range total {
-		var fr wire.Frame
+		fr = wire.Frame{} // what has been taken may refer to the slices of the one before
 		fr.Decode(&f)
 		var own [][]byte
 		if text := &fr.Content.Message; fr.Content.Kind == wire.KindMessage {
@@ -247,16 +298,13 @@ func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Res
 			} else {
 				own, items = items[:k:k], items[k:]
 			}
-			// A message keeps no memory but its own: of a call that keeps it, it is all there is.
-			if total > 1 || len(items) > 0 || !req.Kept() {
-				cloneAll(own)
-				text.Body = bytes.Clone(text.Body)
-			}
 		}
 		if f.Err() != nil {
 			break
 		}
-		due = l.take(ctx, &fr, own, due)
+		// A message keeps no memory but its own: of a call that keeps it, it is all there is.
+		kept := req.Kept() && total == 1 && len(items) == 0
+		due = l.take(ctx, req, &fr, own, kept, due)
 	}
 	for _, s := range due {
 		s.wakeDue()
@@ -271,16 +319,16 @@ const maxFrames = 1 << 16
 
 // take applies a frame, and appends its stream to due if its goroutines are to be woken. Frames of streams that have
 // ended are late, and no error.
-func (l *link) take(ctx context.Context, f *wire.Frame, items [][]byte, due []*stream) []*stream {
+func (l *link) take(ctx context.Context, req *rpc.Request, f *wire.Frame, items [][]byte, kept bool, due []*stream) []*stream {
 	id := streamID{f.Id, !f.Own}
 	s := l.find(id)
 	switch {
 	case s != nil:
-		if s.take(f, items) {
+		if s.take(f, items, kept) {
 			due = append(due, s)
 		}
 	case f.Content.Kind == wire.KindOpen && f.Own && f.Seq == 0:
-		l.opens(ctx, id, &f.Content.Open)
+		l.opens(ctx, req, id, &f.Content.Open)
 	case f.Content.Kind == wire.KindCancel && f.Own:
 		l.cancelUnary(f.Id)
 	}
@@ -288,7 +336,7 @@ func (l *link) take(ctx context.Context, f *wire.Frame, items [][]byte, due []*s
 }
 
 // opens begins a stream of the other end.
-func (l *link) opens(ctx context.Context, id streamID, o *wire.Open) {
+func (l *link) opens(ctx context.Context, req *rpc.Request, id streamID, o *wire.Open) {
 	s := newStream(l, id)
 	s.nextIn = 1
 	s.header = sizeOf(o.Header)
@@ -300,7 +348,7 @@ func (l *link) opens(ctx context.Context, id streamID, o *wire.Open) {
 		l.refuse(id, err)
 		return
 	}
-	if err := l.end.srv.serveStream(ctx, s, o); err != nil {
+	if err := l.end.srv.serveStream(ctx, req, s, o); err != nil {
 		l.remove(s)
 		l.refuse(id, err)
 	}
@@ -393,21 +441,28 @@ func (l *link) fetch(id uint64) (p parked, ok bool) {
 
 // An outbox sends the frames of a connection's streams. As long as few of its calls are under way, each frame
 // is a call of its own, which no goroutine waits for. Otherwise frames gather while a goroutine has a call with
-// earlier ones under way.
+// earlier ones under way, and another goroutine sends them once they are many.
+//
+// Calls of two goroutines may overtake each other, and so may a call a longer one, whose data is fetched. The other end
+// ignores frames of a stream that it does not know, as of one that has ended: so none leaves while a call is under way
+// that opens streams and may be overtaken.
 type outbox struct {
 	link *link
 
 	mu      sync.Mutex
 	frames  []byte // marshalled, after four bytes for their number
 	n       int
-	busy    bool          // a goroutine sends, and all that there is
+	tail    tail
+	senders int           // goroutines that send
 	room    chan struct{} // closed when the frames have been taken
 	batch   uint64        // number of the call that takes the frames
 	under   []uint64      // numbers of the calls under way
 	after   chan struct{} // closed when one of them has returned; nil: not awaited
 	spare   []byte
 	free    []*sending
-	started int // calls that no goroutine waits for
+	started int  // calls that no goroutine waits for
+	opens   bool // one of the frames opens a stream
+	opening bool // a goroutine has a call with such frames under way
 }
 
 // A sending is a call with frames.
@@ -424,6 +479,11 @@ const (
 	// mostStarted is how many calls are under way before frames gather: what ends them may come late, as
 	// long as no goroutine waits for something on the connection.
 	mostStarted = 4
+	// mostSenders is how many goroutines make calls with frames that have gathered: so the other end takes some
+	// while the next ones are on their way.
+	mostSenders = 8
+	// moreSenders is how many bytes of frames gather before another goroutine sends them.
+	moreSenders = 32 << 10
 )
 
 // push sends a frame, which is marshalled at once, by the call of that number. inline says that the caller is the
@@ -431,16 +491,73 @@ const (
 func (o *outbox) push(f *wire.Frame, inline bool) (batch uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.append(f)
+	return o.leave(inline)
+}
+
+// append adds a frame. mu is held.
+func (o *outbox) append(f *wire.Frame) {
 	if o.n == 0 {
 		o.begin()
 	}
 	o.frames = f.Append(o.frames)
 	o.n++
+	o.tail = tail{}
+	o.opens = o.opens || f.Content.Kind == wire.KindOpen
+}
+
+// A tail is the last frame that waits, if other messages may join those in it.
+type tail struct {
+	s        *stream // nil: none may
+	seq      uint64
+	subtype  string
+	encoding string
+	at       int // of the length of the bodies in frames
+}
+
+// pushMessage sends a message of s. It reports whether it is in a frame of its own, with that number, or in the one
+// before.
+func (o *outbox) pushMessage(s *stream, seq uint64, p *packed) (own bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := &o.tail
+	if o.n == 0 || t.s != s || t.seq+1 != seq || t.subtype != p.layout.Subtype || t.encoding != p.layout.Encoding {
+		f := wire.Frame{Id: s.id.id, Own: s.id.own, Seq: seq, Content: wire.Content{
+			Kind: wire.KindMessage, Message: wire.Text{Layout: p.layout},
+		}}
+		o.append(&f)
+		o.tail = tail{s, seq, p.layout.Subtype, p.layout.Encoding, len(o.frames) - xdr.Unit}
+		own = true
+	}
+	n := int(binary.BigEndian.Uint32(o.frames[t.at:]))
+	o.frames = appendBody(o.withRoom(o.frames[:t.at+xdr.Unit+n], 2*xdr.Unit+len(p.body)), p.body)
+	n = len(o.frames) - t.at - xdr.Unit
+	binary.BigEndian.PutUint32(o.frames[t.at:], uint32(n))
+	o.frames = append(o.frames, make([]byte, xdr.Padded(n)-n)...)
+	o.leave(false)
+	return own
+}
+
+// withRoom returns b with room for n bytes more: if they are many, with room for all that gather.
+func (o *outbox) withRoom(b []byte, n int) []byte {
+	if n += len(b); n <= cap(b) {
+		return b
+	}
+	if n > maxRest {
+		n = max(n, outboxFull)
+	}
+	long := append(o.link.end.bytes.get(n), b...)
+	o.link.end.bytes.put(b)
+	return long
+}
+
+// leave has the frames that wait sent, by the call of that number. mu is held.
+func (o *outbox) leave(inline bool) (batch uint64) {
 	batch = o.batch
 	switch {
-	case o.busy:
-	case inline || o.started == mostStarted || !o.start():
-		o.busy = true
+	case o.senders == 0 && !inline && o.started < mostStarted && o.start():
+	case o.senders == 0 || o.senders < mostSenders && !o.opening && len(o.frames) >= moreSenders:
+		o.senders++
 		go o.send()
 	}
 	return batch
@@ -452,9 +569,7 @@ func (o *outbox) begin() {
 		o.frames, o.spare = o.spare, nil
 	}
 	if o.frames == nil {
-		if b, ok := o.link.end.batches.Get().(*[]byte); ok {
-			o.frames = *b
-		}
+		o.frames = make([]byte, 0, 256)
 	}
 	o.frames = append(o.frames[:0], 0, 0, 0, 0)
 }
@@ -471,21 +586,24 @@ func (o *outbox) take() *sending {
 	c.body, c.batch = o.frames, o.batch
 	binary.BigEndian.PutUint32(c.body, uint32(o.n))
 	sendCall(&c.Call, wire.GrpcSend, nil, c.body)
-	o.frames, o.n = nil, 0
+	o.frames, o.n, o.tail, o.opens = nil, 0, tail{}, false
 	o.under = append(o.under, o.batch)
 	o.batch++
 	return c
 }
 
-// start makes a call of the frames, if that needs no waiting. mu is held.
+// start makes a call of the frames, if that needs no waiting, and no later call overtakes it. mu is held.
 func (o *outbox) start() bool {
-	n := o.n
+	if o.opens && len(o.frames) > o.link.inline {
+		return false
+	}
+	n, opens := o.n, o.opens
 	c := o.take()
 	if o.link.conn.Start(&c.Call, c.ended) {
 		o.started++
 		return true
 	}
-	o.frames, o.n = c.body, n
+	o.frames, o.n, o.opens = c.body, n, opens
 	o.batch--
 	o.under = o.under[:len(o.under)-1]
 	o.free = append(o.free, c)
@@ -513,6 +631,8 @@ func (o *outbox) over(c *sending) {
 	}
 	if o.spare == nil {
 		o.spare = c.body
+	} else {
+		o.link.end.bytes.put(c.body)
 	}
 	c.body = nil
 	o.free = append(o.free, c)
@@ -559,11 +679,13 @@ func (o *outbox) full() <-chan struct{} {
 	return o.room
 }
 
-// send makes calls with all frames that there are, until the last one has left.
+// send makes calls with all frames that there are, until the last one has left, or the other sender has to go on.
 func (o *outbox) send() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.n > 0 {
+	for o.n > 0 && !o.opening {
+		opens := o.opens
+		o.opening = opens
 		c := o.take()
 		close(o.room)
 		o.room = make(chan struct{})
@@ -574,9 +696,13 @@ func (o *outbox) send() {
 		}
 		o.mu.Lock()
 		o.over(c)
+		if opens {
+			o.opening = false
+		}
 	}
-	o.busy = false
-	o.rest()
+	if o.senders--; o.senders == 0 {
+		o.rest()
+	}
 }
 
 // maxRest bounds the memory that stays while nothing is sent, in bytes.
@@ -584,9 +710,9 @@ const maxRest = 4 << 10
 
 // rest drops memory that a busy connection has. mu is held.
 func (o *outbox) rest() {
-	if spare := o.spare; cap(spare) > maxRest {
+	if cap(o.spare) > maxRest {
+		o.link.end.bytes.put(o.spare)
 		o.spare = nil
-		o.link.end.batches.Put(&spare)
 	}
 	o.free = slices.DeleteFunc(o.free, func(c *sending) bool { return cap(c.Args) > maxRest })
 }

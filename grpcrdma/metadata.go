@@ -15,6 +15,9 @@ const pairOverhead = 32
 
 // pairs writes metadata. Keys that gRPC keeps for itself are left out. The error is a status.
 func pairs(b wire.Metadata, md metadata.MD) (wire.Metadata, error) {
+	if len(md) == 0 {
+		return b, checkPairs(b)
+	}
 	for k, values := range md {
 		k = strings.ToLower(k)
 		if reserved(k) || !validKey(k) {

@@ -40,7 +40,9 @@ func MaxRecvMsgSize(n int) Option { return func(o *options) { o.recv = n } }
 func MaxSendMsgSize(n int) Option { return func(o *options) { o.send = n } }
 
 // Window is how many bytes of messages that are not read yet wait at this end, in each stream: at least 64 KiB.
-// A message that is longer waits as well, alone. The default is 256 KiB.
+// A message that is longer waits as well, alone. The default is 4 MiB. A stream begins with
+// 64 KiB, and has four times as much each time that half of it has been read, unless the streams of its connection
+// have 128 MiB together.
 func Window(bytes int) Option { return func(o *options) { o.window = max(bytes, leastWindow) } }
 
 // MaxConcurrentStreams bounds the streams that the other end may have open on a connection. The default is

@@ -3,6 +3,7 @@ package grpcrdma
 import (
 	"cmp"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"unicode/utf8"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
+	"github.com/rpcrdma/rpcrdma/grpcrdma/rpcrdma"
 )
 
 // How the long fields of a message travel beside it.
@@ -22,14 +24,21 @@ import (
 // A path names a field by what the marshalled message has in front of it, so that a program that does not
 // know the type can put message and fields together: splice does.
 
-// placeMin is the length of the shortest field that leaves its message, in bytes.
+// placeMin is the length of the shortest field that leaves its message, in bytes, unless its option says otherwise.
 const placeMin = 4 << 10
 
 // ---- which fields
 
-// A shape is what is to be known of a message type: the fields in which there may be something to place.
+// A shape is what is to be known of a message type.
 type shape struct {
-	fields []protoreflect.FieldDescriptor
+	fields []placeable
+	short  bool // something may be placed however short the message is
+}
+
+// A placeable is a field in which there may be something to place.
+type placeable struct {
+	protoreflect.FieldDescriptor
+	least int // the length of the shortest value that leaves the message, in bytes
 }
 
 // shapes are those of the messages of an endpoint, as they have been met.
@@ -42,12 +51,16 @@ func (all *shapes) of(d protoreflect.MessageDescriptor) *shape {
 	s := new(shape)
 	fields := d.Fields()
 	for i := range fields.Len() {
-		if f := fields.Get(i); holdsBytes(f, make(map[protoreflect.MessageDescriptor]bool)) {
-			s.fields = append(s.fields, f)
+		f := fields.Get(i)
+		least := shortest(f, make(map[protoreflect.MessageDescriptor]bool))
+		if least == never {
+			continue
 		}
+		s.fields = append(s.fields, placeable{f, least})
+		s.short = s.short || least < placeMin
 	}
 	// The fields that come first are found even in a large message.
-	slices.SortStableFunc(s.fields, func(a, b protoreflect.FieldDescriptor) int { return cmp.Compare(depthOf(a), depthOf(b)) })
+	slices.SortStableFunc(s.fields, func(a, b placeable) int { return cmp.Compare(depthOf(a), depthOf(b)) })
 	all.Store(d, s)
 	return s
 }
@@ -60,30 +73,39 @@ func depthOf(f protoreflect.FieldDescriptor) int {
 	return 0
 }
 
-// holdsBytes reports whether f is, or contains, bytes or a string. seen are the types that have been looked at.
-func holdsBytes(f protoreflect.FieldDescriptor, seen map[protoreflect.MessageDescriptor]bool) bool {
+// never is the length of a value that does not leave its message.
+const never = math.MaxInt
+
+// shortest returns the length of the shortest value that leaves its message, of those in f. seen are the types that
+// have been looked at.
+func shortest(f protoreflect.FieldDescriptor, seen map[protoreflect.MessageDescriptor]bool) int {
+	option := f.Options()
 	if f.IsMap() {
 		f = f.MapValue()
 	}
 	switch f.Kind() {
 	case protoreflect.BytesKind, protoreflect.StringKind:
-		return true
+		switch {
+		case !proto.HasExtension(option, rpcrdma.E_Placed):
+			return placeMin
+		case proto.GetExtension(option, rpcrdma.E_Placed).(bool):
+			return 1
+		}
+		return never
 	case protoreflect.MessageKind: // a group has no length, and stays whole
 	default:
-		return false
+		return never
 	}
-	d := f.Message()
+	d, least := f.Message(), never
 	if seen[d] {
-		return false
+		return never
 	}
 	seen[d] = true
 	fields := d.Fields()
 	for i := range fields.Len() {
-		if holdsBytes(fields.Get(i), seen) {
-			return true
-		}
+		least = min(least, shortest(fields.Get(i), seen))
 	}
-	return false
+	return least
 }
 
 // ---- the sender
@@ -108,19 +130,19 @@ func (s *stripper) looks() bool {
 	return s.looked <= mostLooks && len(s.items) < wire.MaxItems
 }
 
-// take takes v, which is bytes or a string at the end of the path, if it is long.
-func (s *stripper) take(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+// take takes v, which is bytes or a string at the end of the path, if it has least bytes.
+func (s *stripper) take(f protoreflect.FieldDescriptor, least int, v protoreflect.Value) bool {
 	var b []byte
 	if f.Kind() == protoreflect.BytesKind {
 		b = v.Bytes()
 	} else {
 		str := v.String()
-		if len(str) >= placeMin && !utf8.ValidString(str) {
+		if len(str) >= least && !utf8.ValidString(str) {
 			return false // for Marshal to refuse
 		}
 		b = unsafe.Slice(unsafe.StringData(str), len(str))
 	}
-	if len(b) < placeMin || len(s.items) == wire.MaxItems || len(s.path) > wire.MaxDepth {
+	if len(b) < least || len(s.items) == wire.MaxItems || len(s.path) > wire.MaxDepth {
 		return false
 	}
 	s.places = append(s.places, slices.Clone(s.path))
@@ -141,10 +163,10 @@ func (s *stripper) enter(field protoreflect.FieldNumber, at int) {
 
 func (s *stripper) leave(n int) { s.path = s.path[:len(s.path)-n] }
 
-// value returns v, or what is left of it.
-func (s *stripper) value(f protoreflect.FieldDescriptor, v protoreflect.Value) (left protoreflect.Value, changed bool) {
+// value returns v, a value of f, or what is left of it. least is that of bytes and strings.
+func (s *stripper) value(f protoreflect.FieldDescriptor, least int, v protoreflect.Value) (left protoreflect.Value, changed bool) {
 	if f.Kind() != protoreflect.MessageKind {
-		if s.take(f, v) {
+		if s.take(f, least, v) {
 			return empty(f), true
 		}
 		return v, false
@@ -163,10 +185,10 @@ func (s *stripper) message(m protoreflect.Message) protoreflect.Message {
 		return m
 	}
 	for _, f := range s.shapes.of(m.Descriptor()).fields {
-		if !m.Has(f) {
+		if !m.Has(f.FieldDescriptor) {
 			continue
 		}
-		v := m.Get(f)
+		v := m.Get(f.FieldDescriptor)
 		left, changed := v, false
 		switch {
 		case f.IsMap():
@@ -175,7 +197,7 @@ func (s *stripper) message(m protoreflect.Message) protoreflect.Message {
 			left, changed = s.list(m, f, v.List())
 		default:
 			s.enter(f.Number(), 0)
-			left, changed = s.value(f, v)
+			left, changed = s.value(f.FieldDescriptor, f.least, v)
 			s.leave(1)
 		}
 		if !changed {
@@ -184,7 +206,7 @@ func (s *stripper) message(m protoreflect.Message) protoreflect.Message {
 		if rest == m {
 			rest = shallow(m)
 		}
-		rest.Set(f, left)
+		rest.Set(f.FieldDescriptor, left)
 	}
 	return rest
 }
@@ -200,17 +222,17 @@ func shallow(m protoreflect.Message) protoreflect.Message {
 	return c
 }
 
-func (s *stripper) list(m protoreflect.Message, f protoreflect.FieldDescriptor, l protoreflect.List) (left protoreflect.Value, changed bool) {
+func (s *stripper) list(m protoreflect.Message, f placeable, l protoreflect.List) (left protoreflect.Value, changed bool) {
 	var rest protoreflect.List
 	for i := range l.Len() {
 		if rest == nil && !s.looks() {
 			break
 		}
 		s.enter(f.Number(), i)
-		v, short := s.value(f, l.Get(i))
+		v, short := s.value(f.FieldDescriptor, f.least, l.Get(i))
 		s.leave(1)
 		if short && rest == nil {
-			rest = m.NewField(f).List()
+			rest = m.NewField(f.FieldDescriptor).List()
 			for k := range i {
 				rest.Append(l.Get(k))
 			}
@@ -231,7 +253,7 @@ const (
 	mapValue protowire.Number = 2
 )
 
-func (s *stripper) entries(m protoreflect.Message, f protoreflect.FieldDescriptor, l protoreflect.Map) (left protoreflect.Value, changed bool) {
+func (s *stripper) entries(m protoreflect.Message, f placeable, l protoreflect.Map) (left protoreflect.Value, changed bool) {
 	if s.looked += l.Len(); s.looked > mostLooks { // all of a map is looked at, or nothing
 		return protoreflect.ValueOfMap(l), false
 	}
@@ -241,11 +263,11 @@ func (s *stripper) entries(m protoreflect.Message, f protoreflect.FieldDescripto
 		return true
 	})
 	slices.SortFunc(keys, compareKeys) // as Marshal does: see MarshalOptions.Deterministic
-	rest := m.NewField(f).Map()
+	rest := m.NewField(f.FieldDescriptor).Map()
 	for i, k := range keys {
 		s.enter(f.Number(), i)
 		s.enter(mapValue, 0)
-		v, short := s.value(f.MapValue(), l.Get(k))
+		v, short := s.value(f.MapValue(), f.least, l.Get(k))
 		s.leave(2)
 		changed = changed || short
 		rest.Set(k, v)
@@ -277,7 +299,7 @@ func asInt(b bool) int {
 // strip marshals m, to the end of b, without the long fields that it returns.
 func strip(all *shapes, b []byte, m proto.Message) (body []byte, places []wire.Path, items [][]byte, err error) {
 	size := proto.Size(m)
-	if size < placeMin {
+	if size < placeMin && !all.of(m.ProtoReflect().Descriptor()).short {
 		body, err = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
 		return body, nil, nil, err
 	}

@@ -20,6 +20,7 @@ func TestRDMAGRPC(t *testing.T) {
 			t.Run("Interop", func(t *testing.T) { testInterop(t, bed.Provider, addr) })
 			t.Run("Sizes", func(t *testing.T) { testSizes(t, bed.Provider, addr) })
 			t.Run("Order", func(t *testing.T) { testOrder(t, bed.Provider, addr) })
+			t.Run("Cut", func(t *testing.T) { testCut(t, bed.Provider, addr) })
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -254,32 +255,96 @@ const (
 	mostReply = 4*wire.MaxMetadata + 8<<10
 )
 
+// A unaryCall is a unary call that is executed, and the context of its handler, most of which is made when the handler
+// first asks for it.
+type unaryCall struct {
+	serverCall
+	srv      *Server
+	code     coding
+	args     packed
+	base     context.Context // of the transport
+	deadline time.Time       // zero: none
+	caller   *peer.Peer
+
+	making sync.Mutex
+	made   context.Context // nil: not asked for
+	stop   context.CancelFunc
+	over   bool
+}
+
+var _ context.Context = (*unaryCall)(nil)
+
 // serveUnary executes a unary call.
 func (s *Server) serveUnary(e *endpoint, ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	var r wire.Request
-	var in packed
 	d := req.Decoder()
 	r.Decode(&d)
-	in.items, in.body = takeBulk(&d)
-	in.layout = r.Layout
+	c := &unaryCall{serverCall: serverCall{method: r.Method}, srv: s, code: coding{shapes: &e.shapes}}
+	c.args.items, c.args.body = takeBulk(&d)
+	c.args.layout = r.Layout
 	if err := d.End(); err != nil {
 		res.FailArgs(req, err)
 		return
 	}
 	if !req.Kept() { // of UNARY, too, whatever the peer says
-		cloneAll(in.items)
+		cloneAll(c.args.items)
 	}
 	l := e.link(req.Conn(), ctx)
-	ctx, cancel := withTimeout(ctx, r.Timeout)
-	defer cancel()
-	l.begin(r.Id, cancel)
+	c.base = ctx
+	if r.Timeout > 0 {
+		c.deadline = time.Now().Add(time.Duration(min(r.Timeout, math.MaxInt64)))
+	}
+	defer c.cancel()
+	l.begin(r.Id, c.cancel)
 	defer l.finish(r.Id)
 
-	st := &serverCall{method: r.Method}
 	var out packed
-	err := s.unary(ctx, l, req, &r, &in, st, &out)
-	st.reply(l, req, res, &r, &out, err)
+	err := c.execute(l, req, &r, &out)
+	c.args = packed{} // the program may keep the context
+	c.reply(l, req, res, &r, &out, err)
 }
+
+// context returns what the handler's context is made of.
+func (c *unaryCall) context() context.Context {
+	c.making.Lock()
+	defer c.making.Unlock()
+	if c.made == nil {
+		var ctx context.Context
+		if c.deadline.IsZero() {
+			ctx, c.stop = context.WithCancel(c.base)
+		} else {
+			ctx, c.stop = context.WithDeadline(c.base, c.deadline)
+		}
+		if c.over {
+			c.stop()
+		}
+		c.made = c.values(ctx, c.caller)
+	}
+	return c.made
+}
+
+// cancel ends the handler's context.
+func (c *unaryCall) cancel() {
+	c.making.Lock()
+	c.over = true
+	stop := c.stop
+	c.making.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+// Deadline implements context.Context.
+func (c *unaryCall) Deadline() (time.Time, bool) { return c.context().Deadline() }
+
+// Done implements context.Context.
+func (c *unaryCall) Done() <-chan struct{} { return c.context().Done() }
+
+// Err implements context.Context.
+func (c *unaryCall) Err() error { return c.context().Err() }
+
+// Value implements context.Context.
+func (c *unaryCall) Value(key any) any { return c.context().Value(key) }
 
 // withTimeout is context.WithTimeout with what a call says is left; 0 is no limit.
 func withTimeout(ctx context.Context, left uint64) (context.Context, context.CancelFunc) {
@@ -289,8 +354,9 @@ func withTimeout(ctx context.Context, left uint64) (context.Context, context.Can
 	return context.WithTimeout(ctx, time.Duration(min(left, math.MaxInt64)))
 }
 
-// unary has the handler of a call execute it.
-func (s *Server) unary(ctx context.Context, l *link, req *rpc.Request, r *wire.Request, in *packed, st *serverCall, out *packed) (err error) {
+// execute has the handler of a call execute it.
+func (c *unaryCall) execute(l *link, req *rpc.Request, r *wire.Request, out *packed) (err error) {
+	s := c.srv
 	if s == nil || s.running.stopped() {
 		return s.unavailable(r.Method)
 	}
@@ -298,41 +364,46 @@ func (s *Server) unary(ctx context.Context, l *link, req *rpc.Request, r *wire.R
 		return err
 	}
 	svc, name := s.lookup(r.Method)
-	known := svc != nil && svc.methods[name] != nil
+	var m *unaryMethod
+	if svc != nil {
+		m = svc.methods[name]
+	}
 	switch {
-	case known:
-		req.Observed = svc.methods[name].observed
+	case m != nil:
+		req.Observed = m.observed
 	case s.opts.unknown == nil:
 		return unknownMethod(r.Method, svc)
 	}
-	ctx = st.context(ctx, l, fromPairs(r.Header))
+	c.caller, c.in = l.caller(req), fromPairs(r.Header)
+	var ctx context.Context = c
 	if s.opts.stats != nil {
-		ctx = st.begin(ctx, s.opts.stats, req.Conn(), false, false)
-		defer func() { st.end(err) }()
+		ctx = c.begin(ctx, s.opts.stats, req.Conn(), false, false)
+		defer func() { c.end(err) }()
 	}
-	code := coding{shapes: &s.shapes}
-	decode := func(v any) error {
-		if err := code.as(&in.layout); err != nil {
-			return err
-		}
-		if err := code.unpack(in, v, s.opts.recv); err != nil {
-			return err
-		}
-		st.inPayload(v, in)
-		return nil
-	}
-	if !known {
-		return s.unaryUnknown(ctx, st, &code, decode, out)
+	if m == nil {
+		return s.unaryUnknown(ctx, &c.serverCall, &c.code, c.decode, out)
 	}
 	defer s.recovered(r.Method, &err)
-	v, err := svc.methods[name].Handler(svc.impl, ctx, decode, chainUnary(s.opts.unaryServer))
+	v, err := m.Handler(svc.impl, ctx, c.decode, chainUnary(s.opts.unaryServer))
 	if err != nil {
 		return err
 	}
-	if *out, err = code.pack(nil, v, s.opts.send); err == nil {
-		st.outPayload(v, out)
+	if *out, err = c.code.pack(nil, v, s.opts.send); err == nil {
+		c.outPayload(v, out)
 	}
 	return err
+}
+
+// decode decodes the arguments into v.
+func (c *unaryCall) decode(v any) error {
+	if err := c.code.as(&c.args.layout); err != nil {
+		return err
+	}
+	if err := c.code.unpack(&c.args, v, c.srv.opts.recv); err != nil {
+		return err
+	}
+	c.inPayload(v, &c.args)
+	return nil
 }
 
 // unavailable is the answer of a program that executes no calls.

@@ -31,12 +31,16 @@ var _ grpc.ServerTransportStream = (*serverCall)(nil)
 var errHeaderSent = errors.New("grpcrdma: the header has been sent")
 
 // context returns a handler's context.
-func (c *serverCall) context(ctx context.Context, l *link, md metadata.MD) context.Context {
-	ctx = grpc.NewContextWithServerTransportStream(ctx, c)
-	ctx = metadata.NewIncomingContext(ctx, md)
+func (c *serverCall) context(ctx context.Context, caller *peer.Peer, md metadata.MD) context.Context {
 	c.in = md
-	p := l.peer // the handler may change it
-	return peer.NewContext(ctx, &p)
+	return c.values(ctx, caller)
+}
+
+// values adds to ctx what a handler may ask for.
+func (c *serverCall) values(ctx context.Context, caller *peer.Peer) context.Context {
+	ctx = grpc.NewContextWithServerTransportStream(ctx, c)
+	ctx = metadata.NewIncomingContext(ctx, c.in)
+	return peer.NewContext(ctx, caller)
 }
 
 // Method implements grpc.ServerTransportStream.

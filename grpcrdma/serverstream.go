@@ -26,7 +26,7 @@ var _ grpc.ServerStream = (*serverStream)(nil)
 
 // serveStream begins the handler of a stream, on a goroutine of its own. The error is why
 // the method has no handler. It runs on the goroutine that moves the connection.
-func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) error {
+func (s *Server) serveStream(ctx context.Context, req *rpc.Request, st *stream, o *wire.Open) error {
 	if s == nil {
 		return s.unavailable(o.Method)
 	}
@@ -49,7 +49,7 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 		return s.unavailable(o.Method)
 	}
 	header := fromPairs(o.Header) // a copy: o refers to memory of the transport
-	conn := st.link.conn
+	method, conn, caller := o.Method, st.link.conn, st.link.caller(req)
 	ctx, stop := withTimeout(rpc.Aside(ctx), o.Timeout)
 	ctx, cancel := context.WithCancelCause(ctx)
 	st.mu.Lock()
@@ -59,14 +59,14 @@ func (s *Server) serveStream(ctx context.Context, st *stream, o *wire.Open) erro
 		defer s.running.end()
 		defer stop()
 		defer cancel(nil)
-		call := &serverCall{method: o.Method}
+		call := &serverCall{method: method}
 		ss := &serverStream{s: st, srv: s, call: call, code: code}
 		call.sendHeader = ss.writeHeader
-		ss.ctx = call.context(ctx, st.link, header)
+		ss.ctx = call.context(ctx, caller, header)
 		if s.opts.stats != nil {
 			ss.ctx = call.begin(ss.ctx, s.opts.stats, conn, desc.ClientStreams, desc.ServerStreams)
 		}
-		err := s.runStream(ss, o.Method, desc, impl)
+		err := s.runStream(ss, method, desc, impl)
 		ss.finish(err)
 		call.end(err)
 	}()

@@ -2,8 +2,10 @@ package grpcrdma
 
 import (
 	"context"
+	"encoding/binary"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -40,14 +42,18 @@ type stream struct {
 	opened uint64 // the call that opens the stream, if this end does
 	over   bool   // nothing is sent or taken any more
 	cancel context.CancelCauseFunc
+
+	taken taken
+	void  atomic.Bool // what has been taken, and was not read, is void
 }
 
 // inbound is what has arrived.
 type inbound struct {
 	early      map[uint64]arrival // frames that have overtaken others, by seq
 	earlyBytes int                // of them
-	messages   []packed           // not read
-	bytes      int                // in messages
+	runs       []run              // that the goroutine that reads has not taken
+	spare      []byte             // for the next short run
+	bytes      int                // in messages that have not been read
 	owed       int                // bytes read, and not granted again
 	granted    int                // the window
 	header     metadata.MD
@@ -63,6 +69,24 @@ type arrival struct {
 	bytes int
 }
 
+// taken is what the goroutine that reads a stream has taken of what had arrived, all at once: so it locks the stream
+// once for many messages.
+type taken struct {
+	runs  []run
+	at    int    // of the run with the next message
+	read  int    // bytes that the stream does not know to have been read
+	least int    // of them that open the window again
+	spare []byte // for inbound
+}
+
+// A run is messages that have arrived in one frame: one, or several without items.
+type run struct {
+	layout wire.Layout
+	bodies []byte // each after its length
+	items  [][]byte
+	mem    []byte // of the bodies, if it is of scraps
+}
+
 // openEnough is how much of the window is open for a message of any length, in bytes.
 const openEnough = leastWindow / 2
 
@@ -72,8 +96,12 @@ const directMin = 64 << 10
 // messageCost is what a message counts in a window beside its bytes.
 const messageCost = 32
 
-// maxEarlyFrames bounds the frames that wait for an earlier one, of a stream.
-const maxEarlyFrames = 1024
+// earlyCost is what a frame that waits for an earlier one takes of memory beside its bytes.
+const earlyCost = 512
+
+// earlyWindows bounds the frames of a stream that wait for earlier ones, in windows: what short messages take is up to
+// three times what they count there.
+const earlyWindows = 4
 
 func newStream(l *link, id streamID) *stream {
 	return &stream{
@@ -120,18 +148,19 @@ func (s *stream) wakeDue() {
 // ---- what arrives
 
 // take applies a frame of the stream. It reports whether wakeDue is to be called, as it was not before.
-func (s *stream) take(f *wire.Frame, items [][]byte) (due bool) {
+// Unless it is kept, the frame and the items refer to memory of the transport.
+func (s *stream) take(f *wire.Frame, items [][]byte, kept bool) (due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.due
 	s.inline = true
-	s.arrive(f, items)
+	s.arrive(f, items, kept)
 	s.inline = false
 	return before == 0 && s.due != 0
 }
 
 // arrive applies a frame, now or after those that it has overtaken.
-func (s *stream) arrive(f *wire.Frame, items [][]byte) {
+func (s *stream) arrive(f *wire.Frame, items [][]byte, kept bool) {
 	switch {
 	case s.over:
 	case f.Content.Kind == wire.KindGrant:
@@ -146,9 +175,9 @@ func (s *stream) arrive(f *wire.Frame, items [][]byte) {
 		}
 		s.end(err)
 	case f.Seq != s.nextIn:
-		s.keep(f, items)
+		s.keep(f, items, kept)
 	default:
-		s.apply(f, items)
+		s.apply(f, items, kept)
 		for !s.over {
 			a, ok := s.in.early[s.nextIn]
 			if !ok {
@@ -156,21 +185,13 @@ func (s *stream) arrive(f *wire.Frame, items [][]byte) {
 			}
 			delete(s.in.early, s.nextIn)
 			s.in.earlyBytes -= a.bytes
-			s.link.unread.Add(-int64(a.bytes))
-			s.apply(&a.frame, a.items)
+			s.link.unread.Add(-int64(a.bytes + earlyCost))
+			s.apply(&a.frame, a.items, true)
 		}
 	}
 }
 
 const maxCredit = 1 << 30
-
-// cost is what a frame counts in the window.
-func cost(f *wire.Frame, items [][]byte) int {
-	if f.Content.Kind != wire.KindMessage {
-		return 0
-	}
-	return len(f.Content.Message.Body) + sumOf(items) + messageCost
-}
 
 // counts adds a message of that cost to those that wait, if there is room. Messages count in the order of seq, as
 // the sender has counted them.
@@ -184,29 +205,32 @@ func (in *inbound) counts(n int) bool {
 }
 
 // keep keeps a frame that has come too early.
-func (s *stream) keep(f *wire.Frame, items [][]byte) {
+func (s *stream) keep(f *wire.Frame, items [][]byte, kept bool) {
 	in := &s.in
 	if s.crowded() {
 		return
 	}
-	if _, twice := in.early[f.Seq]; twice || f.Seq < s.nextIn || len(in.early) == maxEarlyFrames || in.earlyBytes > in.granted {
+	if _, twice := in.early[f.Seq]; twice || f.Seq < s.nextIn || in.earlyBytes > earlyWindows*in.granted {
 		s.breaks("frames of a stream that are out of order")
 		return
 	}
 	if in.early == nil {
 		in.early = make(map[uint64]arrival)
 	}
-	b := f.Append(nil) // a copy: the frame refers to memory of the transport
+	if !kept {
+		cloneAll(items)
+	}
+	b := f.Append(nil) // a copy
 	a := arrival{items: items, bytes: len(b) + sumOf(items) + messageCost}
 	d := xdr.NewDecoder(b)
 	a.frame.Decode(&d)
 	in.early[f.Seq] = a
 	in.earlyBytes += a.bytes
-	s.link.unread.Add(int64(a.bytes))
+	s.link.unread.Add(int64(a.bytes + earlyCost))
 }
 
 // apply takes the next frame.
-func (s *stream) apply(f *wire.Frame, items [][]byte) {
+func (s *stream) apply(f *wire.Frame, items [][]byte, kept bool) {
 	s.nextIn++
 	in, c := &s.in, &f.Content
 	switch {
@@ -215,12 +239,10 @@ func (s *stream) apply(f *wire.Frame, items [][]byte) {
 		return
 	case c.Kind == wire.KindMessage && s.crowded():
 		return
-	case c.Kind == wire.KindMessage && !in.counts(cost(f, items)):
-		s.breaks("it sends more than the window of a stream has room for")
-		return
 	case c.Kind == wire.KindMessage:
-		s.link.unread.Add(int64(cost(f, items)))
-		in.messages = append(in.messages, packed{layout: c.Message.Layout, body: c.Message.Body, items: items})
+		if !s.takeRun(run{layout: c.Message.Layout, bodies: c.Message.Bodies, items: items}, kept) {
+			return
+		}
 	case c.Kind == wire.KindHeader && s.id.own && !in.hasHeader && checkPairs(c.Header) == nil:
 		in.header, in.hasHeader = given(fromPairs(c.Header)), true
 	case c.Kind == wire.KindHalfClose && !s.id.own:
@@ -239,6 +261,51 @@ func (s *stream) apply(f *wire.Frame, items [][]byte) {
 	if in.hasHeader {
 		s.wake(theHeader)
 	}
+}
+
+// takeRun takes messages, unless the other end has broken the protocol.
+func (s *stream) takeRun(r run, kept bool) bool {
+	in, total, messages := &s.in, 0, 0
+	for b := r.bodies; messages == 0 || len(b) > 0; messages++ {
+		body, rest, ok := cutBody(b)
+		if !ok || messages > 0 && len(r.items) > 0 {
+			s.breaks("messages of another length than they say")
+			return false
+		}
+		n := len(body) + sumOf(r.items) + messageCost
+		if !in.counts(n) {
+			s.breaks("it sends more than the window of a stream has room for")
+			return false
+		}
+		total += n
+		b = rest
+	}
+	s.link.unread.Add(int64(total))
+	if !kept {
+		cloneAll(r.items)
+		if r.mem, in.spare = in.spare, nil; cap(r.mem) < len(r.bodies) {
+			r.mem = s.link.end.bytes.get(len(r.bodies))
+		}
+		r.bodies = append(r.mem, r.bodies...)
+	}
+	in.runs = append(in.runs, r)
+	return true
+}
+
+// cutBody returns the first body of a run, and those after it.
+func cutBody(b []byte) (body, rest []byte, ok bool) {
+	if len(b) < xdr.Unit {
+		return nil, nil, false
+	}
+	n, b := binary.BigEndian.Uint32(b), b[xdr.Unit:]
+	if uint64(n) > uint64(len(b)) {
+		return nil, nil, false
+	}
+	return b[:n:n], b[n:], true
+}
+
+func appendBody(b, body []byte) []byte {
+	return append(xdr.AppendUint32(b, uint32(len(body))), body...)
 }
 
 // crowded ends the stream if too much waits to be read on its connection.
@@ -290,14 +357,16 @@ func (s *stream) end(err error) {
 // drop forgets the messages that have not been read.
 func (s *stream) drop() {
 	in := &s.in
-	s.link.unread.Add(-int64(in.bytes + in.earlyBytes))
-	in.messages, in.bytes = nil, 0
+	s.link.unread.Add(-int64(in.bytes + in.earlyBytes + earlyCost*len(in.early)))
+	in.runs, in.bytes = nil, 0
 	in.early, in.earlyBytes = nil, 0
+	s.void.Store(true)
 }
 
 // leave has the stream forgotten: nothing is sent or taken any more.
 func (s *stream) leave() {
 	s.over = true
+	s.link.wide.Add(leastWindow - int64(s.in.granted))
 	s.link.remove(s)
 	s.wake(theWindow)
 }
@@ -318,30 +387,63 @@ func (s *stream) abandon() {
 
 // ---- reading
 
-// next returns the next message, after waiting for it.
+// next returns the next message, after waiting for it. Its body may change at the next call.
 func (s *stream) next(ctx context.Context) (p packed, err error) {
+	t := &s.taken
 	for {
+		if r := t.run(&s.link.end.bytes); r != nil && !s.void.Load() {
+			p.layout, p.items = r.layout, r.items
+			p.body, r.bodies, _ = cutBody(r.bodies)
+			if t.read += p.size() + messageCost; t.read >= t.least {
+				s.mu.Lock()
+				s.grant()
+				s.mu.Unlock()
+			}
+			return p, nil
+		}
 		s.mu.Lock()
 		in := &s.in
+		if t.spare != nil {
+			in.spare, t.spare = t.spare, nil
+		}
+		s.grant()
 		switch {
-		case len(in.messages) > 0:
-			p = in.messages[0]
-			in.messages[0] = packed{}
-			if in.messages = in.messages[1:]; len(in.messages) == 0 {
-				in.messages = nil
-			}
-			s.grant(p.size() + messageCost)
+		case len(in.runs) > 0:
+			t.runs, in.runs, t.at = in.runs, t.runs[:0], 0
 			s.mu.Unlock()
-			return p, nil
+			continue
 		case in.ended != nil:
 			defer s.mu.Unlock()
 			return p, in.ended
+		}
+		if cap(t.runs) > mostRuns {
+			t.runs, t.at = nil, 0
 		}
 		if err := s.wait(ctx, aMessage); err != nil {
 			return p, err
 		}
 	}
 }
+
+// run returns the first run with messages that have not been read, or nil.
+func (t *taken) run(done *scraps) *run {
+	for ; t.at < len(t.runs); t.at++ {
+		r := &t.runs[t.at]
+		if len(r.bodies) > 0 {
+			return r
+		}
+		if cap(r.mem) <= maxScratch {
+			t.spare = r.mem[:0]
+		} else {
+			done.put(r.mem)
+		}
+		*r = run{}
+	}
+	return nil
+}
+
+// mostRuns bounds the memory of a stream that waits.
+const mostRuns = 16
 
 // wait waits until it is woken for c. It begins with mu held. The error is a status.
 func (s *stream) wait(ctx context.Context, c cause) error {
@@ -390,22 +492,27 @@ func (s *stream) canceled(ctx context.Context) error {
 	return err
 }
 
-// grant notes that n bytes have been read, and opens the window again once that is worth a frame.
-func (s *stream) grant(n int) {
-	in := &s.in
-	in.bytes -= n
-	s.link.unread.Add(-int64(n))
-	in.owed += n
-	if more := s.link.end.cfg.window - in.granted; more > 0 { // the first message has been read: it is in use
+// grant notes what has been read, and opens the window again once that is worth a frame. mu is held.
+func (s *stream) grant() {
+	in, t := &s.in, &s.taken
+	if !s.void.Load() {
+		in.bytes -= t.read
+		s.link.unread.Add(-int64(t.read))
+		in.owed += t.read
+	}
+	t.read = 0
+	if in.owed >= in.granted/2 && !s.over {
+		more := s.link.widen(min(windowGrowth*in.granted, s.link.end.cfg.window) - in.granted)
 		in.owed += more
 		in.granted += more
+		s.push(wire.Content{Kind: wire.KindGrant, Bytes: uint32(in.owed)})
+		in.owed = 0
 	}
-	if s.over || in.owed < in.granted/2 {
-		return
-	}
-	s.push(wire.Content{Kind: wire.KindGrant, Bytes: uint32(in.owed)})
-	in.owed = 0
+	t.least = in.granted/2 - in.owed
 }
+
+// windowGrowth is how many times as large the window gets each time that half of it has been read.
+const windowGrowth = 4
 
 // awaitHeader waits for the header of the other end.
 func (s *stream) awaitHeader(ctx context.Context) (metadata.MD, error) {
@@ -468,7 +575,7 @@ func (s *stream) write(ctx context.Context, c wire.Content) error {
 // one ends its stream.
 const maxUnread = 256 << 20
 
-// maxScratch bounds the memory that a stream keeps for the next message, in bytes.
+// maxScratch bounds the memory that a stream keeps for the next message, in either direction, in bytes.
 const maxScratch = 2 << 10
 
 // sendMsg encodes a message and sends it. sent is what has been encoded, but for its body, which may change
@@ -514,7 +621,9 @@ func (s *stream) send(ctx context.Context, p *packed) error {
 	if len(p.items) > 0 || n >= directMin {
 		return s.direct(ctx, p)
 	}
-	s.push(wire.Content{Kind: wire.KindMessage, Message: wire.Text{Layout: p.layout, Body: p.body}})
+	if s.link.out.pushMessage(s, s.seq, p) {
+		s.seq++
+	}
 	s.mu.Unlock()
 	return nil
 }
@@ -522,7 +631,7 @@ func (s *stream) send(ctx context.Context, p *packed) error {
 // direct makes a call with a message that is long, or has items. It returns when the other end has it, and
 // begins with mu held.
 func (s *stream) direct(ctx context.Context, p *packed) error {
-	c := wire.Content{Kind: wire.KindMessage, Message: wire.Text{Layout: p.layout, Body: p.body}}
+	c := wire.Content{Kind: wire.KindMessage, Message: wire.Text{Layout: p.layout, Bodies: appendBody(nil, p.body)}}
 	f := wire.Frame{Id: s.id.id, Own: s.id.own, Seq: s.seq, Content: c}
 	s.seq++
 	s.mu.Unlock()

@@ -9,16 +9,19 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
@@ -146,6 +149,69 @@ func conversation(ctx context.Context, c testgrpc.TestServiceClient, r *rand.Ran
 	}
 }
 
+// TestBusyOpens: what streams send right after they have been opened arrives, however much else leaves at the same time.
+func TestBusyOpens(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		c, _ := client(t, p, addr, &service{duplex: echoStream})
+		ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
+		defer cancel()
+		ctx = metadata.AppendToOutgoingContext(ctx, "k", strings.Repeat("x", 60_000))
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(i), 3))
+				for range 20 {
+					if err := conversation(ctx, c, r, 3); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestMessagesStay: messages that have been received do not change, whatever is received after them.
+func TestMessagesStay(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		const n = 3000
+		bodies := make(chan []byte, n)
+		c, _ := client(t, p, addr, &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			for {
+				m, err := s.Recv()
+				if err == io.EOF {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				bodies <- m.Payload.Body
+			}
+		}})
+		s, err := c.FullDuplexCall(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := func(i int) int { return 1 + i*i%3900 } // what travels in the message
+		for i := range n {
+			body := bytes.Repeat([]byte{byte(i)}, size(i))
+			if err := s.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: body}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.CloseSend()
+		if _, err := s.Recv(); err != io.EOF || len(bodies) != n {
+			t.Fatalf("%d messages, %v", len(bodies), err)
+		}
+		for i := range n {
+			if body := <-bodies; !bytes.Equal(body, bytes.Repeat([]byte{byte(i)}, size(i))) {
+				t.Fatalf("message %d has changed", i)
+			}
+		}
+	})
+}
+
 var soak = flag.Duration("soak", 3*time.Second, "how long TestCut cuts connections: for a minute or more with 64 callers of each kind and messages up to 4 MiB")
 
 // longLength is that of a message of a long soak: up to 4 MiB.
@@ -153,71 +219,71 @@ func longLength(r *rand.Rand) int { return 8<<10<<r.IntN(10) - 1<<10 }
 
 // TestCut: while connections are cut, each message arrives once and in order, or its stream ends with
 // UNAVAILABLE.
-func TestCut(t *testing.T) {
-	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
-		var mu sync.Mutex
-		conns := make(map[rpc.Conn]bool)
-		c, _ := client(t, p, addr, &service{unary: echoes, duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
-			mu.Lock()
-			conns[rpc.ConnFromContext(s.Context())] = true
-			mu.Unlock()
-			return echoStream(s)
-		}})
-		over := time.Now().Add(*soak)
-		callers, every := 8, *soak/10
-		length := func(r *rand.Rand) int { return 8 << r.IntN(16) }
-		if *soak >= time.Minute {
-			callers, every = 64, time.Second
-			length = longLength
+func TestCut(t *testing.T) { onBeds(t, testCut) }
+
+func testCut(t *testing.T, p fabric.Provider, addr string) {
+	var mu sync.Mutex
+	conns := make(map[rpc.Conn]bool)
+	c, _ := client(t, p, addr, &service{unary: echoes, duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		mu.Lock()
+		conns[rpc.ConnFromContext(s.Context())] = true
+		mu.Unlock()
+		return echoStream(s)
+	}})
+	over := time.Now().Add(*soak)
+	callers, every := 8, *soak/10
+	length := func(r *rand.Rand) int { return 8 << r.IntN(16) }
+	if *soak >= time.Minute {
+		callers, every = 64, time.Second
+		length = longLength
+	}
+	var wg sync.WaitGroup
+	done, lost := 0, 0
+	count := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err == nil:
+			done++
+		case status.Code(err) == codes.Unavailable:
+			lost++
+		default:
+			t.Error(err)
 		}
-		var wg sync.WaitGroup
-		done, lost := 0, 0
-		count := func(err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil:
-				done++
-			case status.Code(err) == codes.Unavailable:
-				lost++
-			default:
-				t.Error(err)
+	}
+	for i := range callers {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 1))
+			for time.Now().Before(over) {
+				count(conversation(t.Context(), c, r, 20))
 			}
-		}
-		for i := range callers {
-			wg.Go(func() {
-				r := rand.New(rand.NewPCG(uint64(i), 1))
-				for time.Now().Before(over) {
-					count(conversation(t.Context(), c, r, 20))
+		})
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 2))
+			for time.Now().Before(over) {
+				body := pattern(length(r))
+				m, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: body}})
+				if err == nil && !bytes.Equal(m.Payload.Body, body) {
+					t.Error("another message than was sent")
 				}
-			})
-			wg.Go(func() {
-				r := rand.New(rand.NewPCG(uint64(i), 2))
-				for time.Now().Before(over) {
-					body := pattern(length(r))
-					m, err := c.UnaryCall(t.Context(), &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: body}})
-					if err == nil && !bytes.Equal(m.Payload.Body, body) {
-						t.Error("another message than was sent")
-					}
-					count(err)
-				}
-			})
-		}
-		for time.Now().Before(over) {
-			time.Sleep(every)
-			mu.Lock()
-			for conn := range conns {
-				conn.Close()
+				count(err)
 			}
-			clear(conns)
-			mu.Unlock()
+		})
+	}
+	for time.Now().Before(over) {
+		time.Sleep(every)
+		mu.Lock()
+		for conn := range conns {
+			conn.Close()
 		}
-		wg.Wait()
-		t.Logf("%d calls and streams have ended well, %d have lost their connection", done, lost)
-		if done == 0 || lost == 0 {
-			t.Errorf("%d calls and streams have ended well, and %d lost their connection", done, lost)
-		}
-	})
+		clear(conns)
+		mu.Unlock()
+	}
+	wg.Wait()
+	t.Logf("%d calls and streams have ended well, %d have lost their connection", done, lost)
+	if done == 0 || lost == 0 {
+		t.Errorf("%d calls and streams have ended well, and %d lost their connection", done, lost)
+	}
 }
 
 // TestAllocsOfIdleStreams: streams that are open and have nothing to say take little memory.

@@ -161,7 +161,7 @@ type Open struct {
 // Text is struct text.
 type Text struct {
 	Layout Layout
-	Body   []byte
+	Bodies []byte // of messages, each after its length in four bytes; with places, of one
 }
 
 // End is struct end.
@@ -175,7 +175,7 @@ type Content struct {
 	Kind    Kind
 	Open    Open     // if Kind is KindOpen
 	Header  Metadata // if Kind is KindHeader
-	Message Text     // if Kind is KindMessage: the next items of the call are its
+	Message Text     // if Kind is KindMessage: or several; the next items of the call are its
 	End     End      // if Kind is KindStatus
 	Reset   End      // if Kind is KindReset: what was sent before, and has not been read, is void
 	Bytes   uint32   // if Kind is KindGrant: that may be sent, beyond those before
@@ -1140,13 +1140,13 @@ func (v *Open) Check() error {
 // Append appends the encoding of v to b.
 func (v *Text) Append(b []byte) []byte {
 	b = v.Layout.Append(b)
-	return xdr.AppendOpaque(b, v.Body)
+	return xdr.AppendOpaque(b, v.Bodies)
 }
 
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *Text) Decode(d *xdr.Decoder) {
 	v.Layout.Decode(d)
-	v.Body = d.Opaque(4294967295)
+	v.Bodies = d.Opaque(4294967295)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of text.

@@ -7,6 +7,7 @@
 package pb
 
 import (
+	_ "github.com/rpcrdma/rpcrdma/grpcrdma/rpcrdma"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -165,12 +166,12 @@ var File_files_proto protoreflect.FileDescriptor
 
 const file_files_proto_rawDesc = "" +
 	"\n" +
-	"\vfiles.proto\x12\x16rpcrdma.examples.files\"\x1a\n" +
+	"\vfiles.proto\x12\x16rpcrdma.examples.files\x1a\x14rpcrdma/placed.proto\"\x1a\n" +
 	"\x04Name\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"/\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"5\n" +
 	"\x05Chunk\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\x1c\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\x04data\x18\x02 \x01(\fB\x04\x98\xd2$\x01R\x04data\"\x1c\n" +
 	"\x04Size\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes2\x93\x01\n" +
 	"\x05Files\x12D\n" +
