@@ -26,6 +26,7 @@ const (
 	procGet  = 2 // returns the number of bytes in the argument
 	procPut  = 3 // discards the opaque argument
 	procDial = 4 // the server may call back on this connection
+	procMove = 5 // returns the opaque argument, placed both ways
 )
 
 // Ends configure the two ends of a workload.
@@ -149,6 +150,16 @@ func PushWith(at Site, e Ends, size, depth int) Workload {
 // Pull sends size bytes with each call: the server reads them from the caller's
 // memory, a read chunk.
 func Pull(at Site, size, depth int) Workload { return PullWith(at, Ends{}, size, depth) }
+
+// Move sends size bytes with each call and gets them back, each way in a chunk that is placed.
+func Move(at Site, size, depth int) Workload {
+	return calls(at, Ends{}, fmt.Sprintf("Move/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, 2*size, procMove, func(c *rpc.Call) {
+		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
+		c.ReadItems = []rpc.ReadItem{{Offset: 4, Data: make([]byte, size)}}
+		c.WriteItems = []rpc.WriteItem{{Buf: make([]byte, size)}}
+		c.MaxResults = 64
+	})
+}
 
 // PullWith is Pull with the given ends.
 func PullWith(at Site, e Ends, size, depth int) Workload {
@@ -317,6 +328,16 @@ func (e Ends) program(at Site, ready chan<- rpc.Conn) rpc.Program {
 					res.Fail(oncrpc.SystemErr)
 					return
 				}
+				res.AddItem(data, nil)
+			case procMove:
+				d := req.Decoder()
+				args := d.Opaque(uint32(len(bulk)))
+				data := res.Alloc(len(args))
+				if d.End() != nil || data == nil {
+					res.Fail(oncrpc.GarbageArgs)
+					return
+				}
+				copy(data, args)
 				res.AddItem(data, nil)
 			case procPut:
 			case procDial:
