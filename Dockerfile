@@ -23,13 +23,15 @@ COPY go.mod go.sum ./
 COPY cmd/rpcrdma/go.mod cmd/rpcrdma/go.sum cmd/rpcrdma/
 COPY grpcrdma/go.mod grpcrdma/go.sum grpcrdma/
 COPY rpc/promrpc/go.mod rpc/promrpc/go.sum rpc/promrpc/
+COPY rpc/rpcsec/krb5/go.mod rpc/rpcsec/krb5/go.sum rpc/rpcsec/krb5/
 COPY bench/go.mod bench/go.sum bench/
 # What the command requires of this repository is replaced by its directories.
 RUN cp cmd/rpcrdma/go.mod /command.mod \
 	&& cp cmd/rpcrdma/go.sum /command.sum \
 	&& go mod edit -replace=github.com/rpcrdma/rpcrdma=../.. \
 		-replace=github.com/rpcrdma/rpcrdma/grpcrdma=../../grpcrdma \
-		-replace=github.com/rpcrdma/rpcrdma/rpc/promrpc=../../rpc/promrpc /command.mod \
+		-replace=github.com/rpcrdma/rpcrdma/rpc/promrpc=../../rpc/promrpc \
+		-replace=github.com/rpcrdma/rpcrdma/rpc/rpcsec/krb5=../../rpc/rpcsec/krb5 /command.mod \
 	&& go -C cmd/rpcrdma mod download -modfile=/command.mod \
 	&& go -C bench mod download
 COPY . .

@@ -213,7 +213,8 @@ interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, gRP
 	@scripts/setup interop
 	go test -timeout=$(TEST_TIMEOUT) -run='InBrowser|OperatingPage' ./cmd/rpcrdma
 	RPCRDMA_REQUIRE=grpc go test -timeout=$(TEST_TIMEOUT) -run=Languages ./cmd/rpcrdma/internal/grpcproxy
-	RPCRDMA_REQUIRE=kdc go test -race -timeout=$(TEST_TIMEOUT) ./rpc/rpcsec/krb5
+	RPCRDMA_REQUIRE=kdc,rpcgen go test -race -timeout=$(TEST_TIMEOUT) ./rpc/rpcsec/krb5
+	RPCRDMA_REQUIRE=kdc go test -timeout=$(TEST_TIMEOUT) -run=TestKerberos ./examples
 	RPCRDMA_REQUIRE=rpcgen go test -race -timeout=$(TEST_TIMEOUT) ./internal/testing/interop/...
 	@scripts/test-rdma ./internal/testing/interop/...
 

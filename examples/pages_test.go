@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
@@ -118,9 +119,11 @@ func (s *shell) run(command, want string) (got, status string) {
 	}
 }
 
+// saysMore matches commands that may print more than a page shows.
+var saysMore = regexp.MustCompile(`^(go|kdb5_util|kadmin\.local|kinit) `)
+
 // page does what a page says: it writes the files, types the commands, and compares what these
-// print. A go command may print more than the page shows. then has what the test does after a
-// command.
+// print. then has what the test does after a command.
 func (s *shell) page(file string, replace *strings.Replacer, then map[string]string) {
 	s.t.Helper()
 	text, err := os.ReadFile(file)
@@ -137,7 +140,7 @@ func (s *shell) page(file string, replace *strings.Replacer, then map[string]str
 			commands++
 			command, want, _ := strings.Cut(strings.TrimSuffix(part, "\n")+"\n", "\n")
 			got, status := s.run(command, want)
-			quiet := want == "" && strings.HasPrefix(command, "go ")
+			quiet := want == "" && saysMore.MatchString(command)
 			if quiet && status != "0" || !quiet && got != want {
 				s.t.Fatalf("%s:%d: %s\nprinted\n%swant\n%s", file, b.line, command, got, want)
 			}
@@ -193,6 +196,29 @@ func TestGettingStarted(t *testing.T) {
 		}
 	}
 	newShell(t, t.TempDir(), env...).page("../docs/getting-started.md", strings.NewReplacer("127.0.0.1:20200", "127.0.0.1:"+freePort(t)), then)
+}
+
+// docs/kerberos.md, on this tree, with a KDC in a directory of the test.
+func TestKerberos(t *testing.T) {
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+	for _, name := range []string{"krb5kdc", "kdb5_util", "kadmin.local", "kinit"} {
+		if _, err := exec.LookPath(name); err != nil {
+			rdmatest.Lacking(t, "kdc", "MIT's KDC is not installed (Debian: krb5-kdc, krb5-admin-server, krb5-user): "+err.Error())
+		}
+	}
+	top, err := filepath.Abs("..")
+	testutil.Must(t, err)
+	dir, bin := filepath.Join(t.TempDir(), "kerberos"), t.TempDir()
+	out, err := exec.Command("go", "build", "-o", bin, "../cmd/rpcrdma").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	nfs := freePort(t)
+	t.Cleanup(func() { exec.Command("sh", "-c", "kill $(cat "+dir+"/pid)").Run() }) // unless the page has ended it
+	newShell(t, t.TempDir(), "GOWORK=off", "GOFLAGS=", "GOPROXY=off", "GOSUMDB=off", "GOTOOLCHAIN=local", "PATH="+bin+":"+os.Getenv("PATH")).page("../docs/kerberos.md",
+		strings.NewReplacer("/tmp/kerberos", dir, "127.0.0.1:20049", "127.0.0.1:"+nfs, "localhost:20049", "localhost:"+nfs, "127.0.0.1:20200", "127.0.0.1:"+freePort(t), "127.0.0.1:20088", "127.0.0.1:"+freePort(t)),
+		map[string]string{"go mod init example.org/hello": "go mod edit -replace github.com/rpcrdma/rpcrdma=" + top +
+			" -replace github.com/rpcrdma/rpcrdma/rpc/rpcsec/krb5=" + top + "/rpc/rpcsec/krb5 -require golang.org/x/sys@" + workspace(t, "golang.org/x/sys")})
 }
 
 // The command lines of the examples' README files, on other ports.

@@ -34,9 +34,11 @@ var Layers = []Layer{
 	{Path: "internal/snippets", May: []string{"internal/golist"}},
 	{Path: "internal/testing/leak"},
 	{Path: "internal/testing/rdmatest"},
+	{Path: "internal/testing/kdctest", May: []string{"internal/testing/rdmatest"}},
 	{Path: "internal/limited"},
 	{Path: "internal/testing/testutil"},
 	{Path: "internal/testing/generated", May: []string{"internal/testing/testutil"}},
+	{Path: "internal/testing/cprog", May: []string{"internal/testing/testutil", "internal/testing/rdmatest"}},
 	{Path: "internal/testing/posixtest", External: []string{"golang.org/x/sys"}},
 	{Path: "internal/lockorder", Library: true, Pure: true},
 	{Path: "internal/baton", Library: true, Pure: true},
@@ -97,7 +99,7 @@ var Layers = []Layer{
 		External: []string{"golang.org/x/sys"},
 	},
 
-	{Path: "internal/origin", Library: true, Pure: true, May: []string{"proto/xdr"}},
+	{Path: "internal/origin", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
 	{
 		Path: "rpc", Library: true, Pure: true,
 		May: []string{"internal/origin", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
@@ -134,12 +136,12 @@ var Layers = []Layer{
 	{
 		Path: "rpc/rpcsec", Library: true, Pure: true,
 		May:   []string{"rpc", "proto/xdr", "proto/oncrpc"},
-		Tests: []string{"transport", "iwarp", "fabric", "internal/testing/leak"},
+		Tests: []string{"transport", "iwarp", "shm", "rdmacm", "fabric", "internal/testing/leak", "internal/testing/rdmatest"},
 	},
 	{
 		Path: "rpc/rpcsec/krb5", Library: true, Pure: true,
 		May:      []string{"rpc/rpcsec"},
-		Tests:    []string{"rpc", "transport", "iwarp", "fabric", "proto/xdr", "internal/testing/rdmatest"},
+		Tests:    []string{"rpc", "transport", "iwarp", "fabric", "proto/oncrpc", "proto/xdr"},
 		External: []string{"github.com/jcmturner/gokrb5", "github.com/jcmturner/gofork"},
 	},
 	{
@@ -155,8 +157,13 @@ var Layers = []Layer{
 		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{
+		Path: "grpcrdma/rpcrdma", Pure: true, // generated, with the state that its runtime keeps
+		Tests:    []string{"grpcrdma/examples"},
+		External: []string{"google.golang.org/protobuf"},
+	},
+	{
 		Path: "grpcrdma", Library: true, Pure: true,
-		May:      []string{"rpc", "rpc/gen", "rpc/stream", "transport", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:      []string{"grpcrdma/rpcrdma", "rpc", "rpc/gen", "rpc/stream", "transport", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"iwarp", "shm", "rdmacm", "rpc/names"},
 		External: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto", "github.com/fullstorydev/grpchan", "github.com/grpc-ecosystem/go-grpc-middleware", "go.opentelemetry.io"},
 	},
@@ -167,7 +174,7 @@ var Layers = []Layer{
 	},
 	{
 		Path: "nfs", Library: true, Pure: true,
-		May:   []string{"rpc/gen", "rpc", "transport", "fabric", "rpc/rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:   []string{"rpc/gen", "rpc", "transport", "fabric", "rpc/rpcbind", "rpc/rpcsec", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
 	{
@@ -205,7 +212,7 @@ var Layers = []Layer{
 		Tests: []string{"rpc/middleware", "transport/transporttest"},
 	},
 	{
-		Path: "grpcrdma/examples", Pure: true, May: []string{"grpcrdma", "iwarp"}, Tests: []string{"fabric", "transport"},
+		Path: "grpcrdma/examples", Pure: true, May: []string{"grpcrdma", "grpcrdma/rpcrdma", "iwarp"}, Tests: []string{"fabric", "transport"},
 		External: []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
 	},
 	{Path: "examples/verbs", May: []string{"cgo", "ibv", "rdmacm"}},
@@ -220,7 +227,7 @@ var Layers = []Layer{
 }
 
 // testLayers lists the layers that any test may import.
-var testLayers = []string{"internal/testing/generated", "internal/testing/leak", "internal/testing/rdmatest", "internal/testing/testbed", "internal/testing/testutil"}
+var testLayers = []string{"internal/testing/cprog", "internal/testing/generated", "internal/testing/kdctest", "internal/testing/leak", "internal/testing/rdmatest", "internal/testing/testbed", "internal/testing/testutil"}
 
 // testExternal lists the packages of other modules that any test may import.
 var testExternal = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}

@@ -2,7 +2,10 @@
 // that is executed comes from, and what a transport keeps of a call that is made.
 package origin
 
-import "github.com/rpcrdma/rpcrdma/proto/xdr"
+import (
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
 
 // An Origin is where a call comes from and its reply goes to, as a handler's Request and Response use
 // it.
@@ -17,6 +20,18 @@ type Origin interface {
 	ItemRoom(results int) int
 	TakeValues(n int) bool                        // takes memory for decoded arguments
 	LogFailed(prog, vers, proc uint32, err error) // notes that a handler has failed with err, even after the reply
+
+	// Recall looks up whether the call has been executed for a caller. If not, its reply is to be remembered.
+	Recall(caller, args []byte) Recalled
+	// Remember keeps the answer to the call, for calls that come again.
+	Remember(h *oncrpc.ReplyHeader, results []byte)
+}
+
+// A Recalled is what Recall has found.
+type Recalled struct {
+	Status  oncrpc.ReplyHeader
+	Results []byte // their memory is the call's; the items are those of the Origin
+	Found   bool
 }
 
 // An Item is a result that may go to a write chunk.
@@ -43,7 +58,13 @@ func Splice(b []byte, n int, items []Item) {
 }
 
 // A State is kept in a call by the transport that makes it.
-type State struct{ Value any }
+type State struct {
+	Value any
+
+	// Again says that the call was denied, as far as is known, and is made again: it keeps its xid and goes to the same
+	// server, which may have executed it. A wrapper sets it for the time.
+	Again bool
+}
 
 // An Outcome is an error of a transport that chooses its word in the outcomes of connections and calls.
 type Outcome interface {

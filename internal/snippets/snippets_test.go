@@ -51,6 +51,7 @@ var notGo = map[string]string{
 // another module, is listed with its first line.
 var built = map[string]string{
 	"docs/getting-started.md": "examples.TestGettingStarted",
+	"docs/kerberos.md":        "examples.TestKerberos",
 	"docs/grpc.md: func moveServer(ctx context.Context, svc pb.TestServiceServer) error {": "grpcrdma.TestPage",
 
 	"docs/migration.md: package main": "tools/bridge.TestMigrationPage",

@@ -149,7 +149,7 @@ const (
 	axisWidth = 450
 	barRow    = 26
 	least     = 1.0 / 16
-	most      = 32.0
+	most      = 64.0
 )
 
 // x is where a ratio is on the axis.

@@ -1,7 +1,8 @@
 // Command licenses prints the licenses of the modules in a Go binary, which everyone who distributes
 // the binary has to pass on: the standard library and every module in its build information, except
 // those of its own repository. It fails for a module without a license, and for one that is not among
-// those that go with Apache-2.0 without further duties.
+// those that go with Apache-2.0 without further duties, or with one that it does: MPL-2.0 section 3.2 has recipients
+// of a binary informed where the source is.
 //
 //	licenses [-quiet] BINARY...
 //
@@ -119,6 +120,11 @@ func print(parts []part, w io.Writer) error {
 			if _, err := fmt.Fprintf(w, "%s\n%s %s: %s\n\n%s\n\n", strings.Repeat("-", 80), p.name, p.version, t.name, strings.TrimSpace(t.text)); err != nil {
 				return err
 			}
+			if identify(t.text) == mpl {
+				if _, err := fmt.Fprintf(w, "The source code is unchanged: 'go mod download -json %[1]s@%[2]s' fetches it.\n\n", p.name, p.version); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return errors.Join(wrong...)
@@ -183,6 +189,11 @@ var licenses = []struct {
 	{"MIT", []string{"permission is hereby granted free of charge to any person obtaining a copy of this software", "the software is provided as is without warranty of any kind"}},
 }
 
+// mpl is allowed as a whole: its text names other licenses. mozilla matches it. Immutable.
+const mpl = "MPL-2.0"
+
+var mozilla = regexp.MustCompile(`^(copyright [a-z0-9 ]{0,80})?mozilla public license version 2 0 1 definitions .* covered software is provided under this license on an as is basis .* as defined by the mozilla public license v 2 0$`)
+
 // conditions are words of licenses and of additions to them that ask for more. Immutable.
 var conditions = regexp.MustCompile(`gnu (lesser |affero )?general public|mozilla public|eclipse public|commons clause|non ?commercial|server side public|business source|all advertising materials`)
 
@@ -190,7 +201,7 @@ func allowed() (ids []string) {
 	for _, l := range licenses {
 		ids = append(ids, l.id)
 	}
-	return ids
+	return append(ids, mpl)
 }
 
 // identify returns the SPDX identifier of a license that is allowed, "" for any other text.
@@ -198,6 +209,9 @@ func identify(text string) string {
 	words := strings.Join(strings.FieldsFunc(strings.ToLower(text), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
 	}), " ")
+	if mozilla.MatchString(words) {
+		return mpl
+	}
 	if conditions.MatchString(words) {
 		return ""
 	}

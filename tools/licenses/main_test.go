@@ -41,7 +41,7 @@ func TestCommand(t *testing.T) {
 	if named < 5 {
 		t.Errorf("%d modules are linked", named)
 	}
-	for _, want := range []string{"the Go standard library 1.", "Copyright 2009 The Go Authors", ": NOTICE\n"} {
+	for _, want := range []string{"the Go standard library 1.", "Copyright 2009 The Go Authors", ": NOTICE\n", "'go mod download -json github.com/hashicorp/go-uuid@v1.0.3' fetches it"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not among what is printed", want)
 		}
@@ -64,6 +64,17 @@ IN NO EVENT SHALL THE COPYRIGHT HOLDERS BE LIABLE`
 purpose with or without fee is hereby granted. IN NO EVENT SHALL THE AUTHOR BE LIABLE`
 )
 
+// mozillaText has the parts of MPL-2.0 that are looked for.
+const mozillaText = `Copyright © 2026 Somebody, Inc.
+
+Mozilla Public License, version 2.0
+
+1. Definitions: the GNU General Public License, Version 2.0
+
+6. Covered Software is provided under this License on an "as is" basis.
+
+Exhibit B: "Incompatible With Secondary Licenses", as defined by the Mozilla Public License, v. 2.0.`
+
 func TestIdentify(t *testing.T) {
 	apache, err := os.ReadFile("../../LICENSE")
 	if err != nil {
@@ -79,6 +90,9 @@ func TestIdentify(t *testing.T) {
 		mit + ` "Commons Clause" License Condition v1.0`:                              "",
 		"GNU GENERAL PUBLIC LICENSE Version 2, June 1991":                             "",
 		"Mozilla Public License Version 2.0":                                          "",
+		mozillaText:                                                                   "MPL-2.0",
+		mozillaText + ` "Commons Clause"`:                                             "",
+		"GNU General Public License, " + mozillaText:                                  "",
 		"Licensed under the Apache License, Version 2.0":                              "", // says where the license is
 		"": "",
 	} {

@@ -2,7 +2,8 @@
 //
 //	//go:generate go run github.com/rpcrdma/rpcrdma/tools/protogen files.proto
 //
-// The path is relative to the working directory, and the one by which other files import this one.
+// The path is relative to the working directory, and the one by which other files import this one. It may import files
+// of module grpcrdma.
 package main
 
 import (
@@ -40,8 +41,12 @@ func main() {
 
 // generate returns what the plugins make of a .proto file, by the path of each file.
 func generate(ctx context.Context, name string) (map[string][]byte, error) {
+	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rpcrdma/rpcrdma/grpcrdma").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
 	compiler := protocompile.Compiler{
-		Resolver:       protocompile.WithStandardImports(new(protocompile.SourceResolver)),
+		Resolver:       protocompile.WithStandardImports(&protocompile.SourceResolver{ImportPaths: []string{".", string(bytes.TrimSpace(dir))}}),
 		SourceInfoMode: protocompile.SourceInfoStandard,
 	}
 	compiled, err := compiler.Compile(ctx, name)

@@ -55,7 +55,7 @@ func page(root fs.FS) (string, error) {
 const missing = `
 ## What there is not
 
-- TLS and Kerberos in the command; programs have both.
+- TLS on RDMA devices: adapters encrypt nothing.
 - NFSv4 beyond sessions and their backchannel, as a client; locks (NLM) of NFSv3.
 - Provider ` + "`rdmacm`" + ` and ` + "`rpcrdma serve`" + ` outside Linux.
 - A shared receive queue ([ADR 10](../adr/0010-no-shared-receive-queue-at-the-seam.md)).
