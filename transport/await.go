@@ -193,6 +193,7 @@ func (l *leader) serve() {
 		}
 		if ctx := c.drain.Load(); ctx != nil {
 			l.stop = true
+			l.endLinger()
 			if l.executing() == 0 {
 				_ = c.fc.Disconnect(*ctx)
 				c.setClosing()
@@ -231,6 +232,7 @@ func (l *leader) goAway(x *exch) *leader {
 // to lead again. It returns nil when the connection has ended.
 func (l *leader) standAside() *leader {
 	c := l.c
+	l.endLinger() // a goroutine that was quicker than the replies may not post again
 	st := c.state.Lock()
 	st.aside = true
 	c.state.Unlock()

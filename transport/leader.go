@@ -157,12 +157,7 @@ func (l *leader) takeOver(x *exch) {
 // a third of the switches between threads, and 7 % less processor time for a call. With one call
 // outstanding no goroutine is to run. The pace measures how long that takes.
 func (l *leader) await() (err error) {
-	if l.lingers {
-		l.lingers = false
-		if l.c.sends.holds() {
-			runtime.Gosched() // to goroutines that have been woken, and are about to post
-			l.c.sends.flush()
-		}
+	if l.endLinger() {
 		return l.c.fc.Wait()
 	}
 	if l.pace.Met(l.heard, l.posted) {
@@ -174,6 +169,19 @@ func (l *leader) await() (err error) {
 		}
 	}
 	return l.c.fc.Wait()
+}
+
+// endLinger posts the replies that linger, if the goroutines woken meanwhile have not. It reports whether replies lingered.
+func (l *leader) endLinger() bool {
+	if !l.lingers {
+		return false
+	}
+	l.lingers = false
+	if l.c.sends.holds() {
+		runtime.Gosched() // to goroutines that have been woken, and are about to post
+		l.c.sends.flush()
+	}
+	return true
 }
 
 // ask has the leader call f, soon. If no goroutine leads, the next one does; once the connection

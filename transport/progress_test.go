@@ -137,6 +137,7 @@ func TestTurns(t *testing.T) {
 	const procTurn, procOther = 2, 3
 	var cn *Conn
 	var w rpc.Waiter
+	var posted chan bool // gets a value after each message of the goroutine that waits, if handlers are to wait for that
 	prog := rpc.Program{Number: testProg, Low: 1, High: 1, Inline: rpc.Every, Idempotent: rpc.Every,
 		Handler: rpc.HandlerFunc(func(_ context.Context, req *rpc.Request, res *rpc.Response) {
 			switch req.Proc {
@@ -147,6 +148,9 @@ func TestTurns(t *testing.T) {
 			case procTurn:
 				res.Linger()
 				w.Wake(true)
+				if posted != nil {
+					<-posted
+				}
 			}
 		})}
 	// script runs with a goroutine that waits, answers unless it is mute, and is busy for a while.
@@ -161,6 +165,9 @@ func TestTurns(t *testing.T) {
 				for w.Wait(bg) == nil {
 					if !mute {
 						cn.Start(testCall(), func(error) {})
+					}
+					if posted != nil {
+						posted <- true
 					}
 					time.Sleep(busy)
 				}
@@ -181,7 +188,7 @@ func TestTurns(t *testing.T) {
 						call = h.XID
 					}
 				}
-				time.Sleep(busy)
+				time.Sleep(2 * busy) // until the other goroutine waits again, and not at the instant when it does
 			}, func() bool {
 				synctest.Wait()
 				defer cn.rdma().state.Unlock()
@@ -215,6 +222,15 @@ func TestTurns(t *testing.T) {
 			}
 			if stood > 0 {
 				t.Errorf("the keeper stood aside %d times, longer than a tick", stood)
+			}
+		})
+	})
+	t.Run("a goroutine that is busy is quicker than the reply", func(t *testing.T) {
+		posted = make(chan bool, 1)
+		defer func() { posted = nil }()
+		script(t, false, time.Millisecond, func(p *peer, turn func(), _ func() bool) {
+			for range manyBackward + 1 { // after the last one the keeper stands aside
+				turn()
 			}
 		})
 	})
