@@ -10,7 +10,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/internal/testing/kdctest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/posixtest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs/nfs41"
@@ -184,6 +187,41 @@ func TestRDMALinuxKerberosClient(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestRDMALinuxKerberosPosix is TestRDMALinuxPosix with Kerberos, where users and their groups are what the server knows of
+// principals, and root is the machine.
+func TestRDMALinuxKerberosPosix(t *testing.T) {
+	r := joinRealm(t)
+	withoutKernelServer(t)
+	for name, lines := range map[string]string{"/etc/passwd": posixtest.Passwd, "/etc/group": posixtest.Group} {
+		before, err := os.ReadFile(name)
+		testutil.Must(t, err)
+		replaceFile(t, name, string(before)+lines)
+	}
+	for _, u := range []string{"owner", "member", "other"} {
+		info, err := user.Lookup(u)
+		testutil.Must(t, err)
+		uid, err := strconv.Atoi(info.Uid)
+		testutil.Must(t, err)
+		r.login(u, uid)
+	}
+	principals := filepath.Join(t.TempDir(), "principals")
+	testutil.WriteFiles(t, filepath.Dir(principals), map[string]string{"principals": "host/rpcrdma-vm@EXAMPLE.COM root\n"})
+	for i, l := range links() {
+		sec := []string{"krb5", "krb5i", "krb5p"}[i%3]
+		t.Run(l.String()+"/"+sec, func(t *testing.T) {
+			b, addr := posixBed(t), rdmatest.Device(t, l.kind)
+			s := startServer(t, "--dir", b.Export, "--provider", l.provider, "--addr", anyPort(addr), "--tcp-addr", addr, "--squash", "none",
+				"--sec", sec, "--keytab", r.server, "--principals", principals)
+			_, port, _ := net.SplitHostPort(s.addr)
+			_, mountPort, _ := net.SplitHostPort(s.tcp)
+			b.Mount = publicDir(t)
+			sh(t, "mount", "-t", "nfs", "-o", mountOptions(port, mountPort)+",sec="+sec, hostOf(l.kind)+":/", b.Mount)
+			defer sh(t, "umount", b.Mount)
+			checkPosix(t, b, 90, 100, 100)
+		})
 	}
 }
 

@@ -116,36 +116,41 @@ func (a *tally) end(t *testing.T, whole bool) {
 // local file system, except where NFS version 3 cannot do it.
 func TestRDMALinuxPosix(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
-		every, entries, steps := 1, 10_000, 4000
-		switch {
-		case longTests():
-		case l.kind == "rxe":
-			every, entries, steps = 23, 300, 400
-		default:
-			every, entries, steps = 90, 100, 100
-		}
-		if s := os.Getenv("RPCRDMA_POSIX_EVERY"); s != "" {
-			var err error
-			if every, err = strconv.Atoi(s); err != nil || every < 1 {
-				t.Fatalf("RPCRDMA_POSIX_EVERY is %q", s)
-			}
-		}
 		b := posixBed(t)
 		b.Mount = mountServer(t, l, b.Export, 0).mount
-		var a tally
-		defer a.end(t, every == 1) // a sample may miss one
-		begin := time.Now()
-		checks, list, err := b.Table(every)
-		a.add(t, fmt.Sprintf("table, every %d.", every), begin, checks, list, err)
-		begin = time.Now()
-		checks, list, err = b.Listing(entries)
-		a.add(t, fmt.Sprintf("directory with %d entries", entries), begin, checks, list, err)
-		for seed := range uint64(2) {
-			begin = time.Now()
-			checks, list, err = b.Random(seed, steps/2)
-			a.add(t, fmt.Sprintf("%d random operations of seed %d", steps/2, seed), begin, checks, list, err)
+		if l.kind == "rxe" {
+			checkPosix(t, b, 23, 300, 400)
+		} else {
+			checkPosix(t, b, 90, 100, 100)
 		}
 	})
+}
+
+// checkPosix runs a sample of the checks, or all of them if RPCRDMA_LINUX_LONG is set.
+func checkPosix(t *testing.T, b posixtest.Bed, every, entries, steps int) {
+	t.Helper()
+	if longTests() {
+		every, entries, steps = 1, 10_000, 4000
+	}
+	if s := os.Getenv("RPCRDMA_POSIX_EVERY"); s != "" {
+		var err error
+		if every, err = strconv.Atoi(s); err != nil || every < 1 {
+			t.Fatalf("RPCRDMA_POSIX_EVERY is %q", s)
+		}
+	}
+	var a tally
+	defer a.end(t, every == 1) // a sample may miss one
+	begin := time.Now()
+	checks, list, err := b.Table(every)
+	a.add(t, fmt.Sprintf("table, every %d.", every), begin, checks, list, err)
+	begin = time.Now()
+	checks, list, err = b.Listing(entries)
+	a.add(t, fmt.Sprintf("directory with %d entries", entries), begin, checks, list, err)
+	for seed := range uint64(2) {
+		begin = time.Now()
+		checks, list, err = b.Random(seed, steps/2)
+		a.add(t, fmt.Sprintf("%d random operations of seed %d", steps/2, seed), begin, checks, list, err)
+	}
 }
 
 // TestRDMALinuxPosixKernel has the kernel's own server do the same: all that is known of ours is

@@ -40,6 +40,12 @@ const (
 	groupID  = 2001 // a further group of owner and member
 )
 
+// Passwd and Group describe the users, except root, and their groups in the formats of passwd(5) and group(5).
+const (
+	Passwd = "owner:x:1001:1001::/:/bin/sh\nmember:x:1002:1002::/:/bin/sh\nother:x:1003:1003::/:/bin/sh\n"
+	Group  = "owner:x:1001:member\nmember:x:1002:\nother:x:1003:\nboth:x:2001:owner,member\n"
+)
+
 // enter makes the users. leave ends their threads.
 func enter() (p *people, leave func()) {
 	var all []*user
