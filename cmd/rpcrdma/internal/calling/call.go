@@ -48,16 +48,16 @@ func NewCall() *cobra.Command {
 		SuggestFor: []string{"invoke", "rpc", "grpcurl"},
 		Short:      "Call a procedure that a .x file declares",
 		Long: `Call a procedure that a .x file declares, with arguments in JSON, and print its result as
-JSON. Arguments and results with the annotation ddp are placed directly where the provider
-can.
+JSON. Arguments and results with the annotation ddp are placed directly if the provider
+supports it.
 
-PROCEDURE is its name in the file, the end of that name after an underscore, or its number. It
-may be qualified: PROGRAM.PROCEDURE. JSON is the argument, or an array of arguments if there
-are several; - reads it from standard input. A structure is an object with all of its members;
-a union is an object with its discriminant and the member of its arm; an enumerator is its
-name or number; opaque data is in base64; optional data may be null; a linked list is an array.
-The call has an AUTH_SYS credential of the user that runs the command, or a Kerberos context
-with --sec.
+PROCEDURE is the procedure's name in the file, the end of that name after an underscore, or
+its number. It may be qualified: PROGRAM.PROCEDURE. JSON is the argument, or an array of
+arguments if there are several; - reads it from standard input. A structure is an object with
+all of its members; a union is an object with its discriminant and the member of its arm; an
+enumerator is its name or number; opaque data is in base64; optional data may be null; a
+linked list is an array. The call has an AUTH_SYS credential of the user that runs the
+command, or a Kerberos context with --sec.
 
 The default port is 20049, and with --provider tcp the port registered with rpcbind.`,
 		Example: `  rpcrdma call mount.x server MNT '"/srv/data"'

@@ -77,7 +77,7 @@ func (v *VersionValue) Set(s string) error {
 
 // AddVersionOption adds the option that chooses the version of RPC-over-RDMA.
 func AddVersionOption(cmd *cobra.Command, v *VersionValue) {
-	cmd.Flags().Var(v, "version", "RPC-over-RDMA `VERSION`: 1, 2, or auto, which is 2 if the server has it")
+	cmd.Flags().Var(v, "version", "RPC-over-RDMA `VERSION`: 1, 2, or auto, which is 2 if the server supports it")
 }
 
 // A countValue is a number of connections as a flag.
@@ -104,7 +104,7 @@ func (v countValue) Set(s string) error {
 // AddConnectionsOption adds the option for several connections to one server.
 func AddConnectionsOption(cmd *cobra.Command, conns *int) {
 	*conns = 1
-	cmd.Flags().Var(countValue{conns}, "connections", "add connections, up to `N` in all, while one has too much to do")
+	cmd.Flags().Var(countValue{conns}, "connections", "add connections, up to `N` in all, while one is overloaded")
 }
 
 // LogInfo logs what the ends of a connection agreed on.

@@ -31,20 +31,21 @@ const ProviderHelp = `--provider chooses the RDMA adapter:
   auto   rdma if there is such a device, otherwise iwarp; a client falls back to iwarp, then
          to tcp. It says which
 
-Over tcp, a server without a port is looked up with the rpcbind of its machine, and has port
-2049 if that does not answer.
+Over tcp, the command looks up a server without a port with the rpcbind of its machine, and
+uses port 2049 if rpcbind does not answer.
 
-'rpcrdma devices' lists the devices. A RoCE or InfiniBand device and iwarp do not reach
-each other, so both ends need the same. A device that speaks iWARP reaches both.
+'rpcrdma devices' lists the devices. A RoCE or InfiniBand device cannot connect to iwarp, so
+both ends need the same kind. A device that speaks iWARP connects to devices of its kind and
+to iwarp.
 
-The server chooses by the address it listens on, the client by the address it connects
-to. On the loopback interface there is only iwarp. A build without cgo has iwarp alone.
+The server chooses the device by the address it listens on, the client by the address it
+connects to. The loopback interface has no RDMA device. A build without cgo lacks rdma.
 
-With --shm SOCKET, programs of one machine share memory instead of a provider: the server listens
-there as well, and clients connect there, whatever address they are given.
+With --shm SOCKET, programs on one machine use shared memory instead of a provider: the
+server also listens there, and clients connect there, whatever address they are given.
 
-For a device, --wait says how to wait: event sleeps, poll keeps a processor busy, and
-adaptive polls while that pays (default). --unsafe-windows uses memory windows even on
+For a device, --wait selects how to wait: event sleeps, poll keeps a processor busy, and
+adaptive polls while that is faster (default). --unsafe-windows uses memory windows even on
 devices where they do not protect memory, such as rxe; it is for tests.`
 
 // A choice is a flag with a value from a few words.

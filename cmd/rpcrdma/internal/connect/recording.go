@@ -32,7 +32,7 @@ func (r *recording) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&r.file, "capture", "", "record what crosses the wire to `FILE`, for Wireshark and 'rpcrdma decode', with all data")
 	flags.IntVar(&r.snap, "capture-snap", 0, "record only the first `BYTES` of each packet's data")
-	flags.Var(&r.size, "capture-size", "record at most `SIZE`, such as 100M, to a file")
+	flags.Var(&r.size, "capture-size", "record up to `SIZE`, such as 100M, to a file")
 	flags.IntVar(&r.files, "capture-files", 1, "keep the last `N` files of that size")
 	r.framing = choice{"iwarp", []string{"iwarp", "roce"}}
 	flags.Var(&r.framing, "capture-as", "write packets as iWARP, which Wireshark understands best, or RoCE v2")

@@ -28,12 +28,12 @@ func AddRPCBindOption(cmd *cobra.Command, o *Options, value, usage string) {
 }
 
 // RPCBindHelp is the help topic about --rpcbind.
-const RPCBindHelp = `With --rpcbind a server is named without a port: the rpcbind of its machine is asked for
-the port on which it serves the program over RDMA, or TCP with --provider tcp.
+const RPCBindHelp = `With --rpcbind a server is named without a port. The command asks the rpcbind of the server's
+machine for the port on which it serves the program over RDMA, or TCP with --provider tcp.
 --rpcbind=HOST:PORT asks another rpcbind; the equals sign is required.
 
-'rpcrdma serve --rpcbind' registers the server with the rpcbind of its own machine until
-the server ends.`
+'rpcrdma serve --rpcbind' registers the server with the rpcbind of its own machine until the
+server exits.`
 
 // AddLookupOption is AddRPCBindOption for commands that connect.
 func AddLookupOption(cmd *cobra.Command, o *Options) {

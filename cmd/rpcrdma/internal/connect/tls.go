@@ -27,19 +27,20 @@ const TLSHelp = `--tls require encrypts connections with TLS 1.3, and fails with
   --provider tcp    RPC-with-TLS (RFC 9289), which other servers and clients have, too
   --provider iwarp  TLS below iWARP, which this program has at both ends
 
---tls prefer, over tcp alone, goes on in plain text with a peer that has no TLS. That is no
-protection from an attacker on the way. RDMA devices encrypt nothing, and shared memory does
-not leave the machine.
+--tls prefer, only over tcp, falls back to plain text with a peer that does not support TLS.
+That does not protect from an attacker on the path. RDMA devices do not encrypt, and shared
+memory does not leave the machine.
 
-A client verifies that the server's certificate is for the host it connects to, by the
+A client verifies that the server's certificate is for the host it connects to, with the
 authorities in --tls-ca, or the system's. --tls-cert and --tls-key are the client's own
-certificate, for servers that want one. A server needs them; with --tls-ca, it serves only clients
-with a certificate of those authorities. 'rpcrdma serve --tls-squash' maps them to users. It
-answers MOUNT over TCP without TLS as well: Linux, with xprtsec=, calls it so.
+certificate and key, for servers that require one. A server needs both; with --tls-ca, it
+serves only clients with a certificate from those authorities. 'rpcrdma serve --tls-squash'
+maps clients to users. 'rpcrdma serve' also answers MOUNT over TCP without TLS, because Linux
+with xprtsec= calls it in plain text.
 
-Files are PEM. They may be replaced while the program runs: connections made later use the
-new ones, but for a client's --tls-ca. If they are no good, or do not belong together yet, the
-old ones stay in use, and the log says why.`
+Files are in PEM format. They may be replaced while the program runs: later connections use
+the new files, except for a client's --tls-ca. If the new files are invalid, or do not match
+yet, the old ones stay in use, and the log says why.`
 
 // The values of --tls.
 const (

@@ -24,8 +24,8 @@ func NewCat() *cobra.Command {
 them.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. A file that cannot be
-printed is reported, the others are printed, and the exit status is 1. It is also 1 if a
-file has changed while it was read: then the output may mix versions of it.`,
+printed is reported, the others are printed, and the exit status is 1. It is also 1 if a file
+changed while it was read: the output may then mix versions of the file.`,
 		Example: `  rpcrdma cat nfs://server/etc/motd
   rpcrdma cat nfs://server/logs/1.gz nfs://server/logs/2.gz | zcat`,
 		ValidArgsFunction: remote.CompleteURL,

@@ -36,9 +36,9 @@ it is made if it does not exist, and other files in it are kept.
 A file appears under its name only when it is complete and on the server's disk, and was the
 same at the end as at the beginning. Symbolic links below LOCAL become symbolic links,
 wherever they lead. Special files and files that cannot be read, that the server refuses, or
-that change meanwhile are skipped: they are reported, everything else is copied, and the
-exit status is 1. Incomplete copies that this command has made, .rpcrdma-*.part, are left
-out. If LOCAL is -, a file is made of standard input; a file of that name is ./-.
+that change meanwhile are skipped: they are reported, everything else is copied, and the exit
+status is 1. Incomplete copies that this command has made, .rpcrdma-*.part, are left out. If
+LOCAL is -, the file is read from standard input; a file of that name is ./-.
 
 Copies have the permissions of their originals. A directory that is read-only for its owner
 becomes so at the end, when everything is in it. If there is a symbolic link where a single

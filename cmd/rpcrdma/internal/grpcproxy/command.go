@@ -45,19 +45,19 @@ func New() *cobra.Command {
 the server at HOST:PORT, which serves over RDMA, shared memory or TCP with package grpcrdma.
 With --reverse, clients that use package grpcrdma reach a server that speaks HTTP/2.
 
-The proxy knows no services, so that it needs no descriptors: messages pass as they are, and
-so do metadata, deadlines, cancellation, and statuses with their details. Messages are those
-of Protocol Buffers. Either side compresses or not: a message crosses the proxy without.
+The proxy does not know services, so it needs no descriptors. It passes messages, metadata,
+deadlines, cancellation, and statuses with their details unchanged. Messages must be Protocol
+Buffers. Either side may use compression; the proxy decompresses messages.
 
-A call that finds no server fails with UNAVAILABLE and the reason. The proxy connects to the
-server again when it is back.
+A call without a server fails with UNAVAILABLE and the reason. The proxy reconnects when the
+server is back.
 
-On HTTP/2 clients are served over TLS with --http-cert and --http-key, and servers are spoken to over
-TLS with --http-tls or --http-ca. The other side has TLS with --tls. Clients are not authenticated,
-unless --reverse has --tls-ca: those that reach the proxy can call the server.
+On HTTP/2, --http-cert and --http-key serve clients over TLS, and --http-tls or --http-ca
+connect to servers over TLS. --tls encrypts the other side. Clients are not authenticated,
+except with --reverse and --tls-ca: any client that reaches the proxy can call the server.
 
-With --shm the other side is shared memory, in place of a provider and an address: that of
-the server, or with --reverse the one to listen on.
+--shm uses shared memory on the other side, in place of a provider and an address: the
+server's socket, or with --reverse the socket to listen on.
 
 The default port is 50051, on either side. When it is ready, the command prints a line that
 contains "listening on HOST:PORT". At SIGINT or SIGTERM it stops accepting calls, waits for

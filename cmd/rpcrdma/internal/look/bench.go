@@ -47,21 +47,21 @@ func NewBench() *cobra.Command {
 		Use:        "bench HOST[:PORT]",
 		SuggestFor: []string{"benchmark", "perf", "measure"},
 		Short:      "Measure calls to a server: latency, rate, throughput",
-		Long: `Measure calls to a server: latency, calls per second and throughput. They use one
-connection, or with --connections more, when one has more bulk data, or more calls, than it
-can handle at once.
+		Long: `Measure calls to a server: latency, calls per second and throughput. The calls use one
+connection. With --connections they use more when one connection has more bulk data, or more
+calls, than it can handle at once.
 
-The server is 'rpcrdma serve', on this machine or another. It has a benchmark program,
-0x20524442 version 1, that moves bytes and does nothing else with them.
+The server is 'rpcrdma serve', on this machine or another. Its benchmark program, 0x20524442
+version 1, moves bytes and does nothing else with them.
 
   null   calls without data: the round trip that is part of every call
   echo   data to the server and back, inline as far as it fits
   read   data from the server, which writes it into this end's memory (SOURCE)
   write  data to the server, which reads it from this end's memory (SINK)
 
-Each op is measured with each size and each depth, the number of calls outstanding.
---size and --depth take lists, 64,4Ki,1Mi, and ranges that double, 4Ki..1Mi. Each step
-begins with a few calls that are not counted, and every answer is checked.
+Each op is measured with each size and each depth, the number of calls outstanding. --size
+and --depth accept lists, such as 64,4Ki,1Mi, and doubling ranges, such as 4Ki..1Mi. Each
+step begins with a few calls that are not counted. Every answer is checked.
 
 --plot draws, below the table, throughput by size and calls per second by depth, if there
 are several, and the distribution of the latencies of up to 6 steps. --svg writes the same

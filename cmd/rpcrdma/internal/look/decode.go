@@ -23,8 +23,8 @@ func NewDecode() *cobra.Command {
 		Use:        "decode [FILE]",
 		SuggestFor: []string{"dump", "parse", "pcap"},
 		Short:      "Print RPC-over-RDMA messages field by field, or sum up a capture",
-		Long: `Print RPC-over-RDMA messages of versions 1 and 2 field by field, with the RPC header in
-them, and the private data of connections. Or sum up the conversations in a capture file.
+		Long: `Print RPC-over-RDMA messages of versions 1 and 2 field by field, with their RPC headers, and
+the private data of connections. Or summarize the conversations in a capture file.
 
 Messages are hexadecimal, from FILE or standard input: plain digits with or without 0x,
 commas and spaces, or the output of xxd, hexdump -C, tcpdump -x or Wireshark. An empty

@@ -23,13 +23,13 @@ func NewDevices() *cobra.Command {
 		Use:        "devices",
 		SuggestFor: []string{"device", "hca", "adapters", "ibv_devices", "ibv_devinfo"},
 		Short:      "List RDMA devices, and which of them can serve",
-		Long: `List the RDMA devices of this machine: ports, capabilities, and the IP addresses that
-lead to them, since connections are made by address. This process can use a device if it
-may open it, a port is active, an address leads there, and enough memory may be locked for
-one message.
+		Long: `List the RDMA devices of this machine: ports, capabilities, and the IP addresses that lead to
+them, because connections are made by address. This process can use a device if it may open
+the device, a port is active, an address leads to it, and enough memory may be locked for one
+message.
 
-With --verbose it prints what ibv_devinfo -v, 'rdma link', 'rdma resource' and show_gids
-do, for which no privilege is needed.
+--verbose prints the same information as ibv_devinfo -v, 'rdma link', 'rdma resource' and
+show_gids. It needs no privilege.
 
 With --json the output is one object:
 
@@ -61,8 +61,8 @@ With --json the output is one object:
     in_use         objects of all processes and the kernel: pd, cq, qp, cm_id, mr, contexts,
                    srq; or in_use_reason
 
-A device that may not be opened has neither ports nor capabilities. How much a message may
-carry inline is not listed: devices do not report it.
+For a device that may not be opened, ports and capabilities are missing. How much a message
+may carry inline is not listed: devices do not report it.
 
 On a machine without devices the list is empty, and the exit status is 0.`,
 		Example: `  rpcrdma devices

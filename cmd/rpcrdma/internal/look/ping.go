@@ -28,8 +28,8 @@ func NewPing() *cobra.Command {
 		Short:      "Time NULL calls to a server",
 		Long: `Make NULL calls one after the other on one connection, and print how long they took.
 
-Every program answers procedure 0 and does nothing else in it. The first call is not
-counted, since it warms things up for the others. The default port is 20049.`,
+Every program answers procedure 0 without doing any work. The first call is a warm-up and is
+not counted. The default port is 20049.`,
 		Example: `  rpcrdma ping server
   rpcrdma ping --rpcbind server
   rpcrdma ping -c 10000 --prog 0x20524442 --vers 1 server:20049`,

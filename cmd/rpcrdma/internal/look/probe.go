@@ -28,9 +28,9 @@ func NewProbe() *cobra.Command {
 		Use:        "probe HOST[:PORT]",
 		SuggestFor: []string{"connect", "inspect"},
 		Short:      "Show what a connection to a server agrees on",
-		Long: `Connect to a server, make one NULL call to NFS version 3, and print what the two ends have
-agreed on. The server need not have NFS: its refusal grants credits, too. The default port
-is 20049.`,
+		Long: `Connect to a server, make one NULL call to NFS version 3, and print what the two ends agreed
+on. The server need not serve NFS: its refusal also grants credits. The default port is
+20049.`,
 		Example: `  rpcrdma probe server
   rpcrdma probe --json server:20049 | jq .credits`,
 		ValidArgsFunction: cli.Positions(connect.CompleteHost),

@@ -37,25 +37,26 @@ func NewStats() *cobra.Command {
 		Use:        "stats [HOST[:PORT]]",
 		SuggestFor: []string{"status", "statistics", "metrics", "top"},
 		Short:      "Print statistics of a server, or of this machine's kernel",
-		Long: `Print statistics. HOST:PORT is the --metrics-addr of an 'rpcrdma serve', by default with
-port 9649. Without it, the statistics are those of this machine's kernel: its NFS server,
-its NFS client with all mounts, and the ports of its RDMA devices.
+		Long: `Print statistics. HOST:PORT is the --metrics-addr of an 'rpcrdma serve', by default with port
+9649. Without it, the command prints statistics of this machine's kernel: its NFS server, its
+NFS client with all mounts, and the ports of its RDMA devices.
 
 With --interval the command continues, and prints the counts of each interval, per second.
-Values that are not counters, such as the number of open connections, are those at the end
-of the interval. On a terminal each sample replaces the one before, and a server's has the
-connections, with what each has agreed on and the credits in use, and the calls in flight
-with their age; q or Ctrl-C ends it, any other key redraws it. --plain prints the samples
-one below the other, which is the default if the output is no terminal. A server samples
-itself once a second, so its interval is at least one second; the kernel's may be shorter.
+Values that are not counters, such as the number of open connections, are from the end of the
+interval. On a terminal each sample replaces the previous one. A server's sample also shows
+the connections, with their negotiated values and credits in use, and the calls in flight
+with their age; q or Ctrl-C ends the command, any other key redraws. --plain prints the
+samples one below the other, which is the default if the output is not a terminal. A server
+samples itself once a second, so its interval is one second or more; the kernel's may be
+shorter.
 
-Figures that are zero are left out unless -v is given. With --json there is one object, or one
-for each interval: time, seconds (of the interval), and sections, each with a name, figures by
-name, levels by name for what is no counter, and operations: name, calls, failed, sent and
-received (bytes), waited and took (seconds, for all calls together).
+Figures that are zero are left out unless -v is given. With --json there is one object, or
+one for each interval: time, seconds (of the interval), and sections, each with a name,
+figures by name, levels by name for values that are not counters, and operations: name,
+calls, failed, sent and received (bytes), waited and took (seconds, for all calls together).
 
---root reads /proc and /sys from below another directory. For attributes of files see
-'rpcrdma stat'.`,
+--root reads /proc and /sys below another directory. For attributes of files see 'rpcrdma
+stat'.`,
 		Example: `  rpcrdma stats 127.0.0.1:9649
   rpcrdma stats --interval 1s 127.0.0.1:9649
   rpcrdma stats --json --interval 10s --count 6`,
@@ -103,8 +104,8 @@ received (bytes), waited and took (seconds, for all calls together).
 	flags.IntVar(&o.count, "count", 0, "with --interval, end after `N` intervals")
 	flags.StringVar(&o.root, "root", "/", "read /proc and /sys below `DIR`")
 	cli.CompleteFlag(cmd, "root", cli.Directories)
-	flags.BoolVarP(&o.all, "verbose", "v", false, "print figures that are zero, too")
-	flags.BoolVar(&o.plain, "plain", false, "print samples one below the other on a terminal, too")
+	flags.BoolVarP(&o.all, "verbose", "v", false, "also print figures that are zero")
+	flags.BoolVar(&o.plain, "plain", false, "print samples one below the other even on a terminal")
 	flags.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }

@@ -34,7 +34,7 @@ func NewWatch() *cobra.Command {
 		Use:        "watch URL",
 		SuggestFor: []string{"monitor", "inotify", "tail"},
 		Short:      "Print changes in a directory of 'rpcrdma serve'",
-		Long: `Print changes in a directory of 'rpcrdma serve' and below it as they happen, whoever makes
+		Long: `Print changes in and below a directory of 'rpcrdma serve' as they happen, whatever causes
 them. The server sends them over the command's own connection, so nothing is polled.
 
 URL is rdma://HOST[:PORT]/PATH or nfs://HOST[:PORT]/PATH; the default port is 20049. PATH
@@ -47,15 +47,15 @@ must be a directory, and symbolic links are not followed. Each event is a line:
   attributes  mode, owner, times
   overflow    changes were lost: rescan this directory
 
-Names are relative to the directory. Those of directories end in a slash, and those with
-unprintable characters are in quotes. Changes that follow each other before the first one
-is sent may be printed once.
+Names are relative to the directory. Names of directories end in a slash, and names with
+unprintable characters are in quotes. Repeated changes may be printed once if they happen
+before the first is sent.
 
-A file that 'rpcrdma put' or another such command copies there is created when it is complete.
-A server that runs as root reports what the user of the command may list.
+A file that 'rpcrdma put' or a similar command copies there is reported as created when it is
+complete. A server that runs as root reports only what the user of the command may list.
 
-Standard error reports when the watch begins, and when the connection is lost and comes
-back. The command reconnects without limit, and prints an overflow then. SIGINT and SIGTERM
+The command reports on standard error when the watch begins, and when the connection is lost
+and comes back. It reconnects without limit, and then prints an overflow. SIGINT and SIGTERM
 end the command with status 0.`,
 		Example: `  rpcrdma watch rdma://server/incoming
   rpcrdma watch --json rdma://server/ | jq -r 'select(.event == "created").path'

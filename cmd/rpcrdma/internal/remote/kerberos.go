@@ -23,7 +23,7 @@ func AddKerberosOptions(cmd *cobra.Command, o *KerberosOptions) {
 	flags := cmd.Flags()
 	flags.Var(&o.sec, "sec", "call with security `FLAVOR`: krb5p (Kerberos, encrypted), krb5i (signed), krb5, or sys, which proves nothing")
 	flags.StringVar(&o.keytab, "keytab", "", "get tickets with the key of --principal in `FILE` (default: the tickets of kinit)")
-	flags.StringVar(&o.principal, "principal", "", "be `NAME[@REALM]`, whose key is in --keytab")
+	flags.StringVar(&o.principal, "principal", "", "act as `NAME[@REALM]`, with the key in --keytab")
 	cli.CompleteFile(cmd, "keytab")
 }
 

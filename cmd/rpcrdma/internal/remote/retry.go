@@ -26,16 +26,16 @@ import (
 // server executed and the new one answers.
 
 // RetryHelp explains --retry in the help of the commands that have it.
-const RetryHelp = `With --retry, the copy survives a restart of the server if the server's handles do: those of
-'rpcrdma serve' do with --state. The command waits as long for a server that is down at the
-beginning. A server that is connected but silent ends the copy after the longer of --retry
-and --timeout.
+const RetryHelp = `With --retry, the copy survives a restart of the server if the server's file
+handles do, as with 'rpcrdma serve --state'. The command also waits that long for a server
+that is down at the beginning. A server that is connected but silent ends the copy after the
+longer of --retry and --timeout.
 
 `
 
 // AddRetryOption adds the option for the time that a lost connection may take to come back.
 func AddRetryOption(cmd *cobra.Command, o *Options) {
-	cmd.Flags().Var(connect.NewLimit(&o.retry), "retry", "keep trying for this long to reach the server, and go on")
+	cmd.Flags().Var(connect.NewLimit(&o.retry), "retry", "keep trying for this long to reach the server, then continue")
 }
 
 // Constants of connections with --retry.

@@ -48,20 +48,20 @@ func New() *cobra.Command {
 		Use:        "selftest DEVICE [HOST:PORT]",
 		SuggestFor: []string{"check", "verify", "conformance"},
 		Short:      "Try out an RDMA adapter, and write a report",
-		Long: `Try out an RDMA adapter, and write what came of it to a file, for a project that has few
-adapters: https://github.com/rpcrdma/rpcrdma/issues takes such files, and the tables of what
-is supported are made from them.
+		Long: `Test an RDMA adapter, and write a report to a file. The project has few adapters: please
+attach the file to an issue at https://github.com/rpcrdma/rpcrdma/issues. The tables of
+supported adapters are made from such files.
 
-DEVICE is a name that 'rpcrdma devices' prints, or iwarp, for which no adapter is needed.
-Both ends are of this process, so one adapter is enough. With HOST:PORT calls go to an
-'rpcrdma serve' of another machine as well.
+DEVICE is a name that 'rpcrdma devices' prints, or iwarp, which needs no adapter. Both ends
+are in this process, so one adapter is enough. With HOST:PORT, calls also go to 'rpcrdma
+serve' on another machine.
 
-What is tried: the rules that this project relies on, one by one, with attacks on memory
-among them; verbs that programs of package ibv use; calls, and calls under load for --time,
-after which nothing may be left. It takes about two minutes and moves some GiB.
+The test covers each rule that this project relies on, including attacks on memory; the verbs
+that programs of package ibv use; calls, and calls under load for --time, after which no
+resources may be left over. It takes about two minutes and moves some GiB.
 
 The report is a JSON file without addresses, and without the names of the machine and of its
-devices. The exit status is 0 if nothing has failed.`,
+devices. The exit status is 0 if nothing failed.`,
 		Example: `  rpcrdma selftest mlx5_0
   rpcrdma selftest --time 5s --output siw.json siw0
   rpcrdma selftest irdma0 server:20049`,
@@ -101,7 +101,7 @@ devices. The exit status is 0 if nothing has failed.`,
 	flags.StringVarP(&output, "output", "o", "", "write the report to `FILE` (default: selftest-DRIVER-DATE.json)")
 	cli.CompleteFile(cmd, "output")
 	flags.DurationVar(&load, "time", time.Minute, "make calls under load for this `TIME`")
-	flags.StringSliceVar(&groups, "rules", nil, "of the rules, try those of `GROUPS` alone, such as Memory,Window")
+	flags.StringSliceVar(&groups, "rules", nil, "test only the rules of `GROUPS`, such as Memory,Window")
 	flags.BoolVar(&asJSON, "json", false, "print the report as well, and nothing else")
 	return cmd
 }

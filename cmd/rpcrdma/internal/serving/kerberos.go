@@ -33,10 +33,10 @@ type kerberosFlags struct {
 
 func (o *kerberosFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.Var(&o.sec, "sec", "accept calls with these `FLAVORS` alone, the preferred one first: krb5p,krb5i,krb5,sys (default sys)")
-	flags.StringVar(&o.keytab, "keytab", "", "the key of nfs/HOST for Kerberos is in `FILE` (default $KRB5_KTNAME, or /etc/krb5.keytab)")
-	flags.StringVar(&o.realm, "realm", "", "users of `REALM` are the local users of the same name (default: the realm of the key)")
-	flags.StringVar(&o.principals, "principals", "", "map principals to users as `FILE` says, with PRINCIPAL USER to a line; it is read again at SIGHUP")
+	flags.Var(&o.sec, "sec", "accept only calls with these `FLAVORS`, the preferred one first: krb5p,krb5i,krb5,sys (default sys)")
+	flags.StringVar(&o.keytab, "keytab", "", "read the Kerberos key of nfs/HOST from `FILE` (default $KRB5_KTNAME, or /etc/krb5.keytab)")
+	flags.StringVar(&o.realm, "realm", "", "map users of `REALM` to the local users of the same name (default: the realm of the key)")
+	flags.StringVar(&o.principals, "principals", "", "map principals to users as `FILE` lists, one PRINCIPAL USER per line; SIGHUP rereads it")
 	cli.CompleteFile(cmd, "keytab")
 	cli.CompleteFile(cmd, "principals")
 }

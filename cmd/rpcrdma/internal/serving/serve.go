@@ -64,79 +64,79 @@ func NewFrom(open DirOpener) *cobra.Command {
 		Use:        "serve (--dir DIR | --export SPEC... | --exports FILE)",
 		SuggestFor: []string{"server", "export", "share", "start", "nfsd"},
 		Short:      "Export directories over NFS version 3",
-		Long: `Export directories over NFS version 3 on RPC-over-RDMA, or with --provider tcp on TCP, with
-MOUNT on the same port.
+		Long: `Export directories over NFS version 3, on RPC-over-RDMA or, with --provider tcp, on TCP.
+MOUNT is on the same port.
 
-With --dir clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. --export has a name of
-its own for each directory, which is the directory's path if it has none, and options:
+With --dir clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. --export gives each
+directory its own name, by default its path, and options:
 
   ro                    refuse all changes
   squash=none|root|all  as --squash; also anonuid=UID, anongid=GID and allow=CIDR
   sec=FLAVOR[:FLAVOR]   as --sec
 
---exports names a file with one export to a line; "#" begins a comment. A line such as
-"--addr :20049" is an option of this command, unless the command line has it. The file is read
-again at SIGHUP: exports that stay in it go on undisturbed, handles of those removed become
-stale, options stay as they were. A file with an error is reported, and changes nothing. In a
-name, a backslash goes before each comma, space, "=", "#" and backslash.
+--exports names a file with one export per line; "#" begins a comment. A line such as "--addr
+:20049" sets an option of this command, unless the command line sets it. SIGHUP rereads the
+file: exports that remain are not disturbed, handles of removed exports become stale, and
+options do not change. If the file has an error, the server reports it and changes nothing.
+In a name, put a backslash before each comma, space, "=", "#" and backslash.
 
-Nothing outside of the directories can be reached, whatever the name and through whatever
-symbolic link, and nothing that is mounted below them.
+Clients cannot reach anything outside the directories, by any name or symbolic link, nor
+anything mounted below them.
 
-Run as root, the server does every operation as the user and groups that the client names,
-and the kernel decides what they may do. A client's root is mapped to the anonymous user,
-unless --squash says otherwise. Run as any other user, the server lets every client that
-reaches the port do what that user can do, and files that clients make belong to that user.
-Users are not authenticated, but for --tls-squash and --sec: --allow says which machines are
-trusted, and --tls-ca which certificates a machine must have.
+If run as root, the server performs every operation as the user and groups that the client
+names, and the kernel decides what they may do. A client's root is mapped to the anonymous
+user, unless --squash says otherwise. If run as any other user, the server lets every client
+that reaches the port do what that user can do, and files that clients create belong to that
+user. Users are not authenticated, except with --tls-squash and --sec: --allow names the
+machines to trust, and --tls-ca the authorities that must have certified a machine.
 
-With --tls-squash a client is the user that its certificate stands for, whatever user it claims
-to be from. FILE has the name of a certificate and a user to a line, and is read again at SIGHUP:
+With --tls-squash the certificate of a client determines its user, whatever user it claims.
+Each line of FILE has the name of a certificate and a user. SIGHUP rereads it:
 
   DNS:host.example.org      backup
   email:alice@example.org   1000:1000,27
   subject:CN=bob,O=Example  bob
 
-A user is UID:GID[,GID...], or a user of this machine. Others are the anonymous user, and so are
-clients with --shm.
+A user is UID:GID[,GID...], or the name of a user of this machine. All other clients, and
+clients over --shm, are the anonymous user.
 
-With --sec krb5, krb5i or krb5p users prove who they are by Kerberos, and clients with another
-flavor are refused. The keytab has the key of nfs/HOST, where HOST is the name by which clients
-mount. alice@REALM is the local user alice; --principals has the others: a principal and the
-name of a user to a line. All others are the anonymous user, those of machines among them.
+With --sec krb5, krb5i or krb5p users authenticate with Kerberos, and clients with another
+flavor are refused. The keytab must have the key of nfs/HOST, where HOST is the name by which
+clients mount. alice@REALM is the local user alice; each line of --principals maps another
+principal to a user name. All others, including machines, are the anonymous user.
 
-Handles of files are valid as long as the server runs, and with --state also after a restart.
-As root, most file systems find a file by its handle without a search.
+File handles are valid while the server runs, and with --state also after a restart. If the
+server runs as root, most file systems find a file by its handle without a search.
 
---access-log has a line for each call: time, client, procedure, status and duration in
+--access-log writes a line for each call: time, client, procedure, status and duration in
 seconds, then user, export, name and so on. "object", "to" and "found" are short forms of
-handles: what LOOKUP has found is what READ names. Names are quoted, and control characters
-in them escaped. At SIGHUP the file is opened again, for log rotation. If the disk cannot keep
-up, lines are dropped, and counted.
+handles: "found" of a LOOKUP equals "object" of a later READ. Names are quoted, and control
+characters in them escaped. SIGHUP reopens the file, for log rotation. If the disk cannot
+keep up, lines are dropped, and counted.
 
-Data is on disk when the server says so, unless --async is given.
+Data is on disk when the server acknowledges it as stable, unless --async is given.
 
-With --rpcbind clients need not know the port: NFS and MOUNT are registered under netid
-rdma or rdma6, and with --tcp-addr also tcp or tcp6, until the server ends.
+With --rpcbind clients need not know the port: the server registers NFS and MOUNT under netid
+rdma or rdma6, and with --tcp-addr also tcp or tcp6, until it exits.
 
-With --shm programs of this machine, and of containers that share the socket, are served over
-shared memory. To connect they need the right to write to the socket, which is that of the
-server's umask. They have no address that allow=CIDR could name: an export with it is not
-served there.
+--shm also serves programs on this machine, and in containers that share the socket, over
+shared memory. To connect they need write permission on the socket, which the server's umask
+determines. They have no address for allow=CIDR to match: exports with allow= are not served
+there.
 
 The server also has a benchmark program, 0x20524442 version 1, for 'rpcrdma bench', and a
-notification program, 0x2052444e version 1, for 'rpcrdma watch', which obeys --allow, --squash
-and the permissions of directories. At most 128 clients watch at a time, at most 32 of them
-from one address.
+notification program, 0x2052444e version 1, for 'rpcrdma watch', which obeys --allow,
+--squash and the permissions of directories. Up to 128 clients may watch at a time, up to 32
+of them from one address.
 
---metrics-addr serves HTTP: /metrics for Prometheus, /healthz, /debug/rpcrdma, a page with
-connections, calls and latencies that 'rpcrdma stats' reads, too, and /debug/pprof. Anyone who
-can reach it sees client addresses and process internals: use a loopback address, or one that
-only operators reach.
+--metrics-addr serves HTTP: /metrics for Prometheus, /healthz, /debug/pprof, and
+/debug/rpcrdma, a page with connections, calls and latencies, which 'rpcrdma stats' also
+reads. Anyone who can reach it sees client addresses and process internals: use a loopback
+address, or one that only operators reach.
 
-Under systemd, the command reports readiness, reload and stop, and feeds the watchdog. It uses
-the sockets that systemd has opened, which are named for an option, addr, tcp-addr or
-metrics-addr, and stand for its value.
+Under systemd, the command reports readiness, reload and stop, and feeds the watchdog. It
+uses sockets that systemd opened: a socket named addr, tcp-addr or metrics-addr replaces the
+value of that option.
 
 When it is ready, the command prints a line that contains "listening on HOST:PORT". At
 SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`,
@@ -188,20 +188,20 @@ SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`
 		"register with the rpcbind at `HOST:PORT`, which usually accepts this only from its own machine")
 	flags := cmd.Flags()
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST[:PORT]`; no host means all addresses, no port 20049, port 0 a free one")
-	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST[:PORT]`; no port means 2049")
-	flags.StringVar(&o.shm, "shm", "", "serve programs of this machine over shared memory, too, at `SOCKET`: a path, or @NAME")
+	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "also serve NFS over plain TCP on `HOST[:PORT]`; no port means 2049")
+	flags.StringVar(&o.shm, "shm", "", "also serve programs on this machine over shared memory at `SOCKET`: a path, or @NAME")
 	cli.CompleteFile(cmd, "shm")
 	o.exportFlags.add(cmd)
-	flags.StringVar(&o.tlsSquash, "tls-squash", "", "map clients to the users that `FILE` has for their certificates, and all others to the anonymous user")
+	flags.StringVar(&o.tlsSquash, "tls-squash", "", "map clients to the users that `FILE` lists for their certificates, and all others to the anonymous user")
 	cli.CompleteFile(cmd, "tls-squash")
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve metrics and status over HTTP on `HOST[:PORT]`, such as 127.0.0.1; no port means 9649")
-	flags.StringVar(&o.accessLog, "access-log", "", "append a line for each call to `FILE`, which is opened again at SIGHUP; - is standard output")
+	flags.StringVar(&o.accessLog, "access-log", "", "append a line for each call to `FILE`, which SIGHUP reopens; - is standard output")
 	flags.Var(&o.accessFormat, "access-log-format", "write the access log as `FORMAT`: text or json")
 	cli.CompleteFlag(cmd, "addr", connect.LocalAddresses(nfs.Port))
 	cli.CompleteFlag(cmd, "tcp-addr", connect.LocalAddresses(cli.DefaultTCPPort))
 	cli.CompleteFlag(cmd, "metrics-addr", cli.Words("127.0.0.1:9649", "[::1]:9649"))
 	cli.CompleteFile(cmd, "access-log")
-	flags.BoolVar(&o.async, "async", false, "answer before data is on disk, which a crash can lose")
+	flags.BoolVar(&o.async, "async", false, "answer before data is on disk; a crash can lose such data")
 	return cmd
 }
 

@@ -33,10 +33,10 @@ func NewLs() *cobra.Command {
 		Short:      "List a directory of an NFS server",
 		Long: `List a directory of an NFS server, or a single file.
 
-URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Each name is a line, in
-quotes if it has unprintable characters. Names are sorted, or in the server's order if a
-directory has more than 65,536. For a server that does not export its root, nfs://HOST/ lists
-its exports.
+URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Each name is on its own
+line, in quotes if it has unprintable characters. Names are sorted, or in the server's order
+if a directory has more than 65,536. For a server that does not export its root, nfs://HOST/
+lists its exports.
 
 Names that cannot be listed are reported, the others are listed, and the exit status is 1.`,
 		Example: `  rpcrdma ls -l nfs://server/srv/data

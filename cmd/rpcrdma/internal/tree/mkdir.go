@@ -44,8 +44,8 @@ func NewMkdir() *cobra.Command {
 		Short:      "Make directories on an NFS server",
 		Long: `Make directories on an NFS server.
 
-URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. With -p, directories above
-it that are missing are made as well, and an existing directory is no error.`,
+URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. With -p, missing parent
+directories are made as well, and an existing directory is not an error.`,
 		Example: `  rpcrdma mkdir nfs://server/srv/data/incoming
   rpcrdma mkdir -p -m 0700 nfs://server/srv/data/2026/11`,
 		ValidArgsFunction: remote.CompleteURL,
@@ -68,7 +68,7 @@ it that are missing are made as well, and an existing directory is no error.`,
 	}
 	remote.AddOptions(cmd, &o)
 	cmd.Flags().Lookup("json").Usage = "print errors as JSON objects"
-	cmd.Flags().BoolVarP(&parents, "parents", "p", false, "make the directories above it, too, and accept one that exists")
+	cmd.Flags().BoolVarP(&parents, "parents", "p", false, "make missing parent directories, and accept a directory that exists")
 	cmd.Flags().VarP(&mode, "mode", "m", "permissions of the directories")
 	return cmd
 }

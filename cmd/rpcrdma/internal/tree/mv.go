@@ -27,10 +27,9 @@ func NewMv() *cobra.Command {
 		Long: `Rename a file or directory on an NFS server, or move it to another directory of the same
 export.
 
-FROM and TO are nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. TO is the new
-name, or a directory to move it into. An existing file of the new name is replaced. A
-symbolic link is moved, not its target. From one server or export to another, 'rpcrdma cp'
-copies.`,
+FROM and TO are nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. TO is the new name,
+or a directory to move it into. An existing file with the new name is replaced. A symbolic
+link is moved, not its target. To copy between servers or exports, use 'rpcrdma cp'.`,
 		Example: `  rpcrdma mv nfs://server/srv/data/draft.txt nfs://server/srv/data/report.txt
   rpcrdma mv nfs://server/srv/data/report.txt nfs://server/srv/data/done/`,
 		ValidArgsFunction: cli.Positions(remote.CompleteURL, remote.CompleteURL),

@@ -33,10 +33,10 @@ URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Symbolic links 
 not their targets. An export itself cannot be removed.
 
 Files that cannot be removed are reported, the others are removed, and the exit status is 1.
-With -f, a file that does not exist is no error.
+With -f, a file that does not exist is not an error.
 
-With --retry, the command survives a restart of the server if the server's handles do: those
-of 'rpcrdma serve' do with --state.`,
+With --retry, the command survives a restart of the server if the server's handles do:
+handles of 'rpcrdma serve --state' do.`,
 		Example: `  rpcrdma rm nfs://server/srv/data/report.pdf nfs://server/srv/data/draft.pdf
   rpcrdma rm -r -f nfs://server/srv/data/old
   rpcrdma rm -r --retry 10m nfs://server/srv/data/old`,

@@ -25,9 +25,9 @@ func NewStat() *cobra.Command {
 		Short:      "Print the attributes of files of an NFS server",
 		Long: `Print all attributes of files and directories of an NFS server.
 
-URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. A symbolic link's own
-attributes are printed unless -L is given. Times are in this machine's time zone, in JSON in
-UTC. With -v the file handle is printed, too. For statistics of a server see 'rpcrdma
+URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. For a symbolic link, the
+command prints the link's own attributes unless -L is given. Times are in this machine's time
+zone, in JSON in UTC. -v also prints the file handle. For statistics of a server see 'rpcrdma
 stats'.`,
 		Example: `  rpcrdma stat nfs://server/srv/data/report.pdf
   rpcrdma stat --json nfs://server/srv/data | jq -r .mtime`,

@@ -33,10 +33,10 @@ machine runs 'rpcrdma verbs serve', the other one of
   lat    one operation after the other: percentiles of the time
   bw     many at once: operations and MiB in a second
 
-The two ends set a test up over TCP, port 18515. The time of a Send is that of the way there
-and back; that of other operations is until the device reports their end. Of unreliable
-transports what was sent is counted, not what has arrived. A device for iWARP has reliable
-connections only, by its connection manager.`,
+The two ends set up a test over TCP, port 18515. The time of a Send is that of a round trip;
+the time of other operations ends when the device reports their completion. On unreliable
+transports the command counts what was sent, not what arrived. iWARP devices support only
+reliable connections, through the connection manager.`,
 		Args: cli.WantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -160,13 +160,13 @@ func newTest(mode string) *cobra.Command {
 	flags.StringVar(&o.op, "op", "send", "`OPERATION`: send, write, write-imm, read, fetch-add or cmp-swap")
 	cli.CompleteFlag(cmd, "op", cli.Words(ops...))
 	flags.StringSliceVar(&o.sizes, "size", []string{size}, "`BYTES` of a message, a list or a range that doubles (atomic operations: 8)")
-	flags.BoolVar(&o.events, "events", false, "wait for events, at both ends, in place of polling")
+	flags.BoolVar(&o.events, "events", false, "wait for events instead of polling, at both ends")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object")
 	switch mode {
 	case "ping":
 		flags.IntVarP(&o.count, "count", "c", 5, "make `N` operations")
 	case "bw":
-		flags.IntVar(&o.depth, "depth", 128, "keep `N` operations under way")
+		flags.IntVar(&o.depth, "depth", 128, "keep `N` operations in flight")
 		flags.DurationVar(&o.time, "time", time.Second, "measure each size for this `TIME`")
 	case "lat":
 		flags.DurationVar(&o.time, "time", time.Second, "measure each size for this `TIME`")
