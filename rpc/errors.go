@@ -11,8 +11,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// A ClosedError is the error of calls on a connection that has ended. It unwraps to net.ErrClosed and
-// to the reason, a *fabric.ConnError unless this end closed the connection for a reason of its own.
+// A ClosedError is the error of calls on a connection that has ended. It unwraps to net.ErrClosed and to the reason,
+// which is a *fabric.ConnError unless this end closed the connection for a reason of its own.
 type ClosedError struct {
 	Addr   string
 	Reason error // nil: closed by this end's Close or Shutdown
@@ -32,8 +32,8 @@ func (e *ClosedError) Unwrap() []error {
 	return []error{net.ErrClosed, e.Reason}
 }
 
-// A HandlerError is an error that a method of a server returned, where the interface has room for its text: see the
-// comment error in command xdrgen. The results mean nothing.
+// A HandlerError is an error that a server's method returned and that the interface has room for: see the comment error
+// in command xdrgen. The results are undefined.
 type HandlerError struct {
 	Text string // as the server sent it
 }
@@ -47,15 +47,15 @@ func (e *HandlerError) Error() string {
 	}, e.Text)
 }
 
-// A StallError is why this end closed a connection: the peer has made no progress with
-// what this end waits for, for all of Config.StallTimeout. Nothing that was sent after
-// some reply has been taken, or a Read of the peer's memory has not been answered.
+// A StallError is the reason that this end closed a connection: for all of Config.StallTimeout the peer made no
+// progress with what this end waits for. The peer took nothing that was sent after some reply, or did not answer an
+// RDMA Read.
 type StallError struct {
 	For     time.Duration
-	Replies int // that wait to be taken, as far as that is known
-	Reads   int // RDMA Reads without an answer
-	Calls   int // over TCP: calls, or replies, of which the rest has not come
-	Behind  int // over TCP: calls of this end with replies that may come after calls that there is no memory for
+	Replies int // replies waiting for the peer to take them, as far as known
+	Reads   int // unanswered RDMA Reads
+	Calls   int // over TCP: calls or replies that have arrived only in part
+	Behind  int // over TCP: calls of this end whose replies may follow calls that there is no memory for
 }
 
 func (e *StallError) Error() string {
@@ -73,17 +73,16 @@ func (e *StallError) Error() string {
 	return fmt.Sprintf("peer has taken nothing for %v: %s wait for it", e.For, what)
 }
 
-// Timeout is true: see net.Error.
+// Timeout returns true: see net.Error.
 func (e *StallError) Timeout() bool { return true }
 
-// A LostError is the error of a call that lost its connection and ended before there was another. It
-// unwraps to net.ErrClosed, to the context's error if that ended the call, and to what is known of
-// the connection.
+// A LostError is the error of a call whose connection was lost and that ended before there was another. It unwraps to
+// net.ErrClosed, to the context's error if that ended the call, and to the reason that the connection was lost.
 type LostError struct {
 	Addr   string
-	Sent   bool  // the call has been sent: it may have been executed
-	Err    error // the context's; nil: the call has NoResend, or could not be formed again
-	Reason error // why the connection was lost, or the latest attempt to make one or to form the call failed
+	Sent   bool  // the call was sent: it may have been executed
+	Err    error // the context's error; nil if the call has NoResend, or could not be built again
+	Reason error // why the connection was lost, or why the latest attempt to reconnect or to build the call failed
 }
 
 func (e *LostError) Error() string {
@@ -112,9 +111,8 @@ func (e *LostError) Unwrap() []error {
 	return errs
 }
 
-// A NotReadyError says that a server may not call a client: the upper layer has not said
-// that the client is ready, or the client has dropped the connection on the first call
-// (RFC 8167 section 6).
+// A NotReadyError means that a server may not call a client: the upper layer has not announced that the client is
+// ready, or the client dropped the connection on the first call (RFC 8167 section 6).
 type NotReadyError struct {
 	Addr    string
 	Dropped bool
@@ -127,19 +125,18 @@ func (e *NotReadyError) Error() string {
 	return fmt.Sprintf("client %s has not said that it is ready for calls: see Conn.AllowBackward", e.Addr)
 }
 
-// An RDMAError is a peer's RDMA_ERROR answer to a call (RFC 5666 section 4.2): its transport
-// could not take the message, or could not send the reply. With ERR_VERS the call was not
-// executed. With all other codes it may have been: the reply did not fit what the call offered
-// for it, or the peer had no memory for it.
+// An RDMAError is a peer's RDMA_ERROR answer to a call (RFC 5666 section 4.2): its transport could not accept the
+// message, or could not send the reply. With ERR_VERS the call was not executed. With all other codes it may have been:
+// the reply did not fit in the memory that the call offered for it, or the peer had no memory for it.
 type RDMAError struct {
 	XID      uint32
 	Vers     uint32 // of the call
 	Code     rpcrdma.ErrCode
-	VersLow  uint32 // ERR_VERS: the versions the peer speaks
+	VersLow  uint32 // with ERR_VERS: the versions that the peer supports
 	VersHigh uint32
 
-	// Other codes: what the call offered for its reply, Call.MaxResults and the lengths of
-	// its WriteItems, in bytes. The reply may have needed more.
+	// With other codes: the memory that the call offered for its reply, Call.MaxResults and the lengths of its
+	// WriteItems, in bytes. The reply may have needed more.
 	MaxResults int
 	WriteItems []int
 }
@@ -160,8 +157,7 @@ func (e *RDMAError) Error() string {
 	return fmt.Sprintf("peer refused the message with %s", e.Code.Name(e.Vers))
 }
 
-// A BadReplyError says that the peer's answer to a call makes no sense. The call
-// may have been executed.
+// A BadReplyError means that the peer's answer to a call is invalid. The call may have been executed.
 type BadReplyError struct {
 	XID    uint32
 	Reason string
@@ -171,10 +167,10 @@ func (e *BadReplyError) Error() string {
 	return "bad reply from peer: " + e.Reason
 }
 
-// An ItemError says that a ReadItem of a call does not follow a length word with its
-// length. Nothing has been sent.
+// An ItemError means that a ReadItem of a call does not follow a length word that matches its length. Nothing has been
+// sent.
 type ItemError struct {
-	Index  int // of Call.ReadItems
+	Index  int // in Call.ReadItems
 	Offset int // as given
 	Len    int // of Data, in bytes
 }
@@ -184,13 +180,13 @@ func (e *ItemError) Error() string {
 		e.Index, e.Len, e.Offset)
 }
 
-// A ForeignError says that foreign memory ([fabric.Foreign]) cannot be used for an item of a call, since
-// the data would have to pass through the memory of the program.
+// A ForeignError means that foreign memory ([fabric.Foreign]) cannot be used for an item of a call, since the data
+// would have to pass through the program's memory.
 type ForeignError struct {
-	Result bool   // the item is of WriteItems, and otherwise of ReadItems, of which nothing has been sent
+	Result bool   // the item is one of WriteItems; otherwise one of ReadItems, and nothing has been sent
 	Index  int    // of the item
 	Len    int    // bytes of its data
-	Reason string // what keeps the data from the adapter alone
+	Reason string // why the adapter alone cannot transfer the data
 }
 
 func (e *ForeignError) Error() string {
@@ -201,8 +197,7 @@ func (e *ForeignError) Error() string {
 	return fmt.Sprintf("transport: %s[%d] has %d bytes in foreign memory, and %s", items, e.Index, e.Len, e.Reason)
 }
 
-// A SizeError says that a call cannot be made because something is too long.
-// Nothing has been sent.
+// A SizeError means that a call cannot be made because something is too long. Nothing has been sent.
 type SizeError struct {
 	What        string
 	Size, Limit int // bytes
@@ -212,12 +207,12 @@ func (e *SizeError) Error() string {
 	return fmt.Sprintf("%s is %d bytes long, the limit is %d", e.What, e.Size, e.Limit)
 }
 
-// A ReplySizeError says why a reply was not sent: the caller offers too little room for it.
-// Config.Logger gets it, and the caller an *RDMAError.
+// A ReplySizeError is the reason that a reply was not sent: the caller offers too little room for it. It is logged to
+// Config.Logger, and the caller gets an *RDMAError.
 type ReplySizeError struct {
 	Procedure
-	Names     *oncrpc.Program // of the procedure; nil if they are not known
-	SizeError                 // which part, its size, and the room for it
+	Names     *oncrpc.Program // the program of the procedure; nil if not known
+	SizeError                 // the part, its size, and the room for it
 }
 
 func (e *ReplySizeError) Error() string {
@@ -228,20 +223,19 @@ func (e *ReplySizeError) Error() string {
 	return fmt.Sprintf("reply to %s: %v", names.CallName(e.Proc), &e.SizeError)
 }
 
-// A PeerError is why this end closed a connection: the peer broke the protocol
-// in a way that no answer can mend.
+// A PeerError is the reason that this end closed a connection: the peer broke the protocol in a way that no reply can
+// repair.
 type PeerError struct {
 	Reason string
 }
 
 func (e *PeerError) Error() string { return "peer broke the protocol: " + e.Reason }
 
-// A VersionError says that a client and its server have no version in common. Another
-// attempt would not help.
+// A VersionError means that a client and its server have no version in common. Retrying does not help.
 type VersionError struct {
 	Addr      string
-	Low, High uint32 // what the server says it speaks
-	Reason    error  // what it did instead of answering; nil: it did answer
+	Low, High uint32 // the versions that the server reports
+	Reason    error  // what the server did instead of answering; nil if it answered
 }
 
 func (e *VersionError) Error() string {

@@ -13,35 +13,31 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// An Observer learns what happens on the connections of a Client or a Server: see
-// Config.Observer. Embed [NoObserver] in an implementation, which then goes on to compile when
-// Observer gets another method.
+// An Observer is notified of events on the connections of a Client or a Server: see Config.Observer. Embed [NoObserver]
+// in an implementation, so that it still compiles when Observer gets another method.
 //
-// The methods are called by the goroutines that make calls and move connections, by many of them
-// at once. They must not block, and must not call, close or wait for anything of the connections
-// that the event is about. Of any connection they may call Conn.Info, Conn.Stats and
-// Conn.RemoteAddr, at every event: the transport holds no lock meanwhile.
+// The methods are called by the goroutines that make calls and drive connections, many of them at once. They must not
+// block, and must not make calls on the connections of the event, close them or wait for them. At any event they may
+// call Conn.Info, Conn.Stats and Conn.RemoteAddr of any connection: the transport holds no lock meanwhile.
 //
-// The transport does not recover a panic in a method: it ends the process, as in any goroutine of
-// the program. In what a Handler does, such as calls of its own, it counts as a panic of the Handler.
+// The transport does not recover a panic in a method: it ends the process, as in any goroutine of the program. If a
+// Handler causes the event, for instance with a call of its own, it is a panic of the Handler.
 //
-// The memory of an event is valid until the method returns, and belongs to the transport; for a call
-// that has begun the pointer to its event stays the same until it has ended, so that it can be a key
-// of a map. Nothing is allocated for an Observer in the steady state.
+// The memory of an event is valid until the method returns, and belongs to the transport. The pointer to a call's event
+// stays the same from its beginning to its end, so it can be a map key. In the steady state nothing is allocated for an
+// Observer.
 type Observer interface {
 	// ConnBegan reports a connection that has been set up.
 	ConnBegan(e ConnEvent)
-	// ConnEnded reports its end, once for each ConnBegan. Calls that are executed on it may
-	// end later.
+	// ConnEnded reports the end of a connection, once for each ConnBegan. Calls that are executed on it may end later.
 	ConnEnded(e ConnEvent)
-	// CallBegan reports a call that is about to be made, or has been received whole and is
-	// about to be executed. Calls that are refused before their procedure is known are a
-	// Notice.
+	// CallBegan reports a call that is about to be made, or that has been received completely and is about to be
+	// executed. Calls that are refused before their procedure is known are reported as a Notice.
 	CallBegan(e *CallEvent)
-	// CallEnded says that Call is about to return, or that the reply has been handed to the
-	// adapter, or will never be. It comes once for each CallBegan.
+	// CallEnded reports that Call is about to return, or that the reply has been handed to the adapter, or never will
+	// be. It is called once for each CallBegan.
 	CallEnded(e *CallEvent)
-	// Noticed reports what an operator may want to know beside that.
+	// Noticed reports other events that an operator may want to know.
 	Noticed(n Notice)
 }
 
@@ -66,17 +62,16 @@ func (NoObserver) Noticed(Notice) {}
 // A ConnEvent is the beginning or the end of a connection.
 type ConnEvent struct {
 	Conn   Conn
-	Server bool      // the other end has opened it
-	Began  time.Time // when it had been set up
+	Server bool      // opened by the other end
+	Began  time.Time // the end of its setup
 
-	// Err is why it has ended: nil when this end or its peer has closed it in order.
+	// Err is why the connection ended: nil if this end or its peer closed it in order.
 	Err error
 }
 
-// Outcome is a word for how a connection has ended: "closed" in order, "stalled" with a
-// *StallError, "protocol" because the peer has broken the protocol, "silent" because it did not
-// answer in time, "reset" if the peer or what is between has cut it off, or "failed". There are
-// no others, so that it can be a label of a metric.
+// Outcome returns a word for how a connection ended: "closed" in order, "stalled" with a *StallError, "protocol"
+// because the peer broke the protocol, "silent" because the peer did not answer in time, "reset" if the peer or
+// something on the path cut it off, or "failed". There are no other words, so it can be a metric label.
 func (e ConnEvent) Outcome() string {
 	var ce *fabric.ConnError
 	var o origin.Outcome
@@ -96,46 +91,44 @@ func (e ConnEvent) Outcome() string {
 	return "failed"
 }
 
-// A CallEvent is a call, at the end that makes it or at the end that executes it. Fields that are
-// known only at the end are zero in CallBegan.
+// A CallEvent is a call, at the end that makes it or at the end that executes it. Fields that are only known at the end
+// of the call are zero in CallBegan.
 type CallEvent struct {
-	// Procedure is Call.Observed, or Request.Observed as the Handler has left it: CallBegan has not that yet.
+	// Procedure is Call.Observed, or Request.Observed as the Handler left it, which CallBegan does not have yet.
 	Procedure
 
-	// Conn is the connection. A call that is made has none before it has been sent, and then
-	// the one that it was sent on last. It may be over TCP.
+	// Conn is the connection. A call that this end makes has none before it is sent; afterwards it is the one that the
+	// call was last sent on. It may be over TCP.
 	Conn     Conn
-	Executed bool // at the end that executes it; false: at the end that makes it
+	Executed bool // at the end that executes it; false at the end that makes it
 	Backward bool // from a server to its client
 	XID      uint32
 	Began    time.Time // when Call was called, or the message was received
 
-	// Total is the time from Began to CallEnded. Waited is the part of it before the call was
-	// sent, the last time: for a connection and a credit; or before it was executed: for
-	// memory, and for the Reads of its arguments. Wire is, at the end that makes the call,
-	// the time from sending it to meeting its reply. Handler is, at the end that executes it,
-	// the time in the Handler.
+	// Total is the time from Began to CallEnded. Waited is the part of it before the call was last sent, for a
+	// connection and a credit, or before it was executed, for memory and for the Reads of its arguments. Wire, at the
+	// end that makes the call, is the time from sending it to processing its reply. Handler, at the end that executes
+	// it, is the time in the Handler.
 	Total, Waited, Wire, Handler time.Duration
 
 	Request, Reply Transfer // how the two messages traveled
 
-	// Status is the header of the RPC reply. It means nothing if Err is not nil, but that an
-	// *oncrpc.RPCError says the same at the end that makes the call.
+	// Status is the header of the RPC reply. It is only meaningful if Err is nil or, at the end that makes the call, an
+	// *oncrpc.RPCError, which then says the same.
 	Status oncrpc.ReplyHeader
 
-	// Err is the error of Call; and at the end that executes the call, why it has no RPC reply: an
-	// *RDMAError that was sent in its place, a *ReplySizeError, or net.ErrClosed if the connection
-	// ended first.
+	// Err is the error of Call. At the end that executes the call it is why there is no RPC reply: an *RDMAError that
+	// was sent instead, a *ReplySizeError, or net.ErrClosed if the connection ended first.
 	Err error
 
-	Resent   int  // how often it was sent again, on other connections
-	Replayed bool // it was answered from the reply cache
+	Resent   int  // the number of times it was sent again, on other connections
+	Replayed bool // answered from the reply cache
 }
 
-// Outcome is a word for what came of a call that has ended: "success", or the name of the RPC
-// status in lower case ("prog_unavail", "garbage_args", "auth_error"), or for a call without
-// an RPC reply "rdma_error", "bad_reply", "too_long", "lost", "closed", "timeout", "canceled" or
-// "failed". There are no others than the RPC's and these, so that it can be a label of a metric.
+// Outcome returns a word for the result of a call that has ended: "success", the name of the RPC status in lower case
+// ("prog_unavail", "garbage_args", "auth_error"), or, for a call without an RPC reply, "rdma_error", "bad_reply",
+// "too_long", "lost", "closed", "timeout", "canceled" or "failed". There are no other words, so it can be a metric
+// label.
 func (e *CallEvent) Outcome() string {
 	if e.Err == nil {
 		return statusOutcome(&e.Status)
@@ -144,7 +137,7 @@ func (e *CallEvent) Outcome() string {
 }
 
 func statusOutcome(h *oncrpc.ReplyHeader) string {
-	// In tables, so that nothing is allocated.
+	// Tables, so that nothing is allocated.
 	accepted := [...]string{"success", "prog_unavail", "prog_mismatch", "proc_unavail", "garbage_args", "system_err"}
 	denied := [...]string{"rpc_mismatch", "auth_error"}
 	switch {
@@ -156,7 +149,7 @@ func statusOutcome(h *oncrpc.ReplyHeader) string {
 	return "failed"
 }
 
-// errOutcome is the word of CallEvent.Outcome for an error.
+// errOutcome returns the word of CallEvent.Outcome for an error.
 func errOutcome(err error) string {
 	var refused *oncrpc.RPCError
 	var o origin.Outcome
@@ -179,7 +172,7 @@ func errOutcome(err error) string {
 		return "canceled"
 	case errors.As(err, new(*LostError)):
 		return "lost"
-	case errors.Is(err, net.ErrClosed): // whatever the connection has ended for
+	case errors.Is(err, net.ErrClosed): // for whatever reason the connection ended
 		return "closed"
 	case errors.As(err, &o):
 		return o.Outcome()
@@ -189,31 +182,30 @@ func errOutcome(err error) string {
 
 // A Transfer describes how an RPC message traveled.
 type Transfer struct {
-	Bytes  int // of the RPC message, with all data that was in chunks
+	Bytes  int // of the RPC message, including all data in chunks
 	Chunks int // bytes moved by RDMA Read or Write
 	By     Ways
 }
 
-// Ways are the ways of the parts of a message.
+// Ways is the set of ways in which the parts of a message travel.
 type Ways uint8
 
 const (
-	// ByMessage: the message, or a part of it, was in the Send itself: inline. Over TCP
-	// everything is.
+	// ByMessage: the message, or a part of it, was inline in the Send itself. Over TCP everything is.
 	ByMessage Ways = 1 << iota
 	// ByReadChunk: data was in read chunks.
 	ByReadChunk
-	// ByLongCall: the message as a whole was in a position-zero read chunk.
+	// ByLongCall: the whole message was in a position-zero read chunk.
 	ByLongCall
 	// ByWriteChunk: results were placed in write chunks.
 	ByWriteChunk
-	// ByReplyChunk: the message as a whole was placed in the reply chunk.
+	// ByReplyChunk: the whole message was placed in the reply chunk.
 	ByReplyChunk
 )
 
-// String names the ways, as "inline" or "read chunk+inline".
+// String returns the names of the ways, such as "inline" or "read chunk+inline".
 func (w Ways) String() string {
-	switch w { // the usual ones, without an allocation
+	switch w { // common values, without an allocation
 	case 0:
 		return "none"
 	case ByMessage:
@@ -232,37 +224,36 @@ func (w Ways) String() string {
 	return strings.Join(s, "+")
 }
 
-// A Notice is something that has happened beside calls.
+// A Notice is an event that does not belong to a call.
 type Notice struct {
-	Kind NoticeKind // what has happened
-	Conn Conn       // nil before there is one
+	Kind NoticeKind // what happened
+	Conn Conn       // nil before there is a connection
 	Peer string     // address of the other end
-	XID  uint32     // of a message, if it had one
+	XID  uint32     // of a message, if it has one
 	Err  error      // of a refusal
 
-	// Bytes is the length of registered memory, or of what a call waits for.
+	// Bytes is the length of registered memory, or the amount that a call waits for.
 	Bytes int
 }
 
-// A NoticeKind is the subject of a Notice.
+// A NoticeKind is the kind of a Notice.
 type NoticeKind uint8
 
 const (
-	// NoticeRefused: a message of the peer was malformed. It was refused or dropped, and Err
-	// says why.
+	// NoticeRefused: a message of the peer was malformed. It was refused or dropped; Err is the reason.
 	NoticeRefused NoticeKind = iota
-	// NoticeRejected: a connection was refused, or its set-up failed, at a server.
+	// NoticeRejected: a server refused a connection, or its setup failed.
 	NoticeRejected
 	// NoticeCreditStall: a call waits for a credit.
 	NoticeCreditStall
-	// NoticeMemoryStall: a call that has been received waits for memory, for Bytes of it. Over
-	// TCP a long call that is still being received may wait as well, and more than once.
+	// NoticeMemoryStall: a received call waits for Bytes of memory. Over TCP a long call that is still being received
+	// may wait as well, and more than once.
 	NoticeMemoryStall
 	// NoticeRegistered: Bytes of memory have been registered with the adapter.
 	NoticeRegistered
 )
 
-// String names the kind, as "refused".
+// String returns the name of the kind, such as "refused".
 func (k NoticeKind) String() string {
 	names := [...]string{"refused", "rejected", "credit stall", "memory stall", "registered"}
 	if int(k) < len(names) {
@@ -271,8 +262,8 @@ func (k NoticeKind) String() string {
 	return fmt.Sprintf("NoticeKind(%d)", uint8(k))
 }
 
-// Observers returns an Observer that passes everything on to all of list, in order. Those that
-// are nil are left out; of none at all it returns nil.
+// Observers returns an Observer that passes every event to each element of list, in order. Nil elements are left out;
+// if none are left, it returns nil.
 func Observers(list ...Observer) Observer {
 	var all observers
 	for _, o := range list {

@@ -11,34 +11,33 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// A Peer is what is known of the other end of a connection and, if it is a request's, of the caller.
-// The fields differ in what an attacker can do about them: TLS, Certificate, Process and Principal are
-// proved, Addr is as good as the network, and Sys is whatever the caller has chosen to send. It is
-// shared with other calls: what it points to must not be modified.
+// A Peer describes the other end of a connection and, if it belongs to a request, the caller. How far an attacker can
+// forge it differs by field: TLS, Certificate, Process and Principal are proved, Addr is as trustworthy as the network,
+// and Sys is whatever the caller chose to send. A Peer is shared among calls: the memory that it refers to must not be
+// modified.
 type Peer struct {
-	// Addr is the other end's address, nil if the transport has none. With TLS a host on the way can
-	// neither read nor change what is sent, whatever Addr is.
+	// Addr is the other end's address, nil if the transport has none. With TLS no host on the path can read or change
+	// the data, whatever Addr is.
 	Addr net.Addr
 
-	// TLS is the state of an encrypted connection (RFC 9289, or TLS below iWARP), nil without. Its
-	// PeerCertificates prove nothing by themselves: tls.Config may ask for certificates that are not
-	// verified. See Certificate.
+	// TLS is the state of an encrypted connection (RFC 9289, or TLS below iWARP), otherwise nil. Its PeerCertificates
+	// prove nothing by themselves: tls.Config may ask for certificates without verifying them. See Certificate.
 	TLS *tls.ConnectionState
 
-	// Certificate has the names of the certificate that the peer has proved to own, which has been
-	// verified (tls.ConnectionState.VerifiedChains): see [CertificateNames]. Nil without one.
+	// Certificate has the names of the peer's certificate. The certificate was verified
+	// (tls.ConnectionState.VerifiedChains), and the peer proved that it owns it: see [CertificateNames]. Nil without
+	// one.
 	Certificate []string
 
-	// Process is the process at the other end, for which the kernel vouches, as over shared memory.
-	// Nil if the kernel does not know it.
+	// Process is the process at the other end, vouched for by the kernel, as over shared memory. Nil if the kernel does
+	// not know it.
 	Process *fabric.Process
 
-	// Principal is the caller that a security flavor has authenticated, nil without: see
-	// [Request.SetPrincipal].
+	// Principal is the caller that a security flavor has authenticated, otherwise nil: see [Request.SetPrincipal].
 	Principal *Principal
 
-	// Sys is the AUTH_SYS credential of the call, nil without. It is a claim, whatever else is proved:
-	// see [Request.AuthSys] for how long it is valid.
+	// Sys is the AUTH_SYS credential of the call, nil without. It is a claim, whatever else is proved.
+	// [Request.AuthSys] describes how long it is valid.
 	Sys *oncrpc.AuthSys
 }
 
@@ -53,21 +52,21 @@ func (p *Peer) Private() bool {
 	return p.TLS != nil || p.Process != nil || p.Principal != nil && p.Principal.Service == ServicePrivacy
 }
 
-// A Principal is a caller that a security flavor has authenticated. It is constant, and shared by the
-// calls of a security context.
+// A Principal is a caller that a security flavor has authenticated. It is immutable, and shared by the calls of a
+// security context.
 type Principal struct {
-	Mechanism string  // that has proved it, such as "krb5"
-	Name      string  // as the mechanism writes names, such as "alice@EXAMPLE.COM"
+	Mechanism string  // that authenticated it, such as "krb5"
+	Name      string  // in the mechanism's notation, such as "alice@EXAMPLE.COM"
 	Service   Service // of the call
 }
 
-// A Service is what RPCSEC_GSS protects of a call (RFC 2203 section 5.3.1).
+// A Service is the protection that RPCSEC_GSS gives a call (RFC 2203 section 5.3.1).
 type Service uint32
 
 const (
-	ServiceNone      Service = 1 // the header
-	ServiceIntegrity Service = 2 // arguments and results, too, from changes
-	ServicePrivacy   Service = 3 // and from being read
+	ServiceNone      Service = 1 // of the header
+	ServiceIntegrity Service = 2 // also of arguments and results, against changes
+	ServicePrivacy   Service = 3 // and against being read
 )
 
 // String returns "none", "integrity" or "privacy".
@@ -83,9 +82,9 @@ func (s Service) String() string {
 	return fmt.Sprintf("service(%d)", uint32(s))
 }
 
-// CertificateNames returns the names of a certificate, each with its kind: the alternative names (RFC
-// 5280 section 4.2.1.6) as "DNS:", in lower case, "URI:", "email:" and "IP:", and then the subject as
-// "subject:CN=alice,O=Example", in the form of RFC 2253. Kinds keep one name from passing for another.
+// CertificateNames returns the names of a certificate, each prefixed with its kind: the alternative names (RFC 5280
+// section 4.2.1.6) as "DNS:", in lower case, "URI:", "email:" and "IP:", and then the subject as
+// "subject:CN=alice,O=Example", in the form of RFC 2253. The prefixes keep a name from passing for one of another kind.
 func CertificateNames(c *x509.Certificate) (names []string) {
 	for _, s := range c.DNSNames {
 		names = append(names, "DNS:"+strings.ToLower(s))
@@ -105,8 +104,8 @@ func CertificateNames(c *x509.Certificate) (names []string) {
 	return names
 }
 
-// Peer returns what is known of the caller, and of the connection that the call came by. It allocates
-// nothing beyond what AuthSys does, and once for the connection.
+// Peer returns what is known about the caller, and about the connection on which the call arrived. It allocates nothing
+// beyond what AuthSys does, and once for the connection.
 func (r *Request) Peer() Peer {
 	p := r.c.Peer()
 	p.Principal = r.principal
@@ -114,7 +113,7 @@ func (r *Request) Peer() Peer {
 	return p
 }
 
-// SetPrincipal sets the Principal of the request's Peer, for wrappers and functions in Program.Auth that
-// have verified the credential and the verifier of a security flavor. Nothing else is proof: code that
-// calls it vouches for p. p must not be modified afterwards.
+// SetPrincipal sets the Principal of the request's Peer. It is for wrappers and Program.Auth functions that have
+// verified the credential and the verifier of a security flavor. There is no other proof: the caller vouches for p. p
+// must not be modified afterwards.
 func (r *Request) SetPrincipal(p *Principal) { r.principal = p }

@@ -6,8 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// Procedures is a Handler with a function for each procedure, by its number. Calls of
-// others are answered with PROC_UNAVAIL.
+// Procedures is a Handler with a function for each procedure number. Other procedures are answered with PROC_UNAVAIL.
 type Procedures map[uint32]HandlerFunc
 
 // ServeRPC calls the function of the procedure.

@@ -7,15 +7,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A ResultDecoder decodes the results of a call. It is an [xdr.Decoder], with one more method, for
-// results that may be in write chunks.
+// A ResultDecoder decodes the results of a call. It is an [xdr.Decoder] with an additional method for results that may
+// be in write chunks.
 type ResultDecoder struct {
 	xdr.Decoder
 	call *Call
-	next int // of WriteItems
+	next int // in WriteItems
 }
 
-// Decoder returns a decoder of the results of a call that has succeeded.
+// Decoder returns a decoder for the results of a successful call.
 func (call *Call) Decoder() ResultDecoder {
 	d := ResultDecoder{Decoder: xdr.NewDecoder(call.Results), call: call}
 	if call.MaxDecoded != 0 {
@@ -24,12 +24,11 @@ func (call *Call) Decoder() ResultDecoder {
 	return d
 }
 
-// Item decodes the next result that has a WriteItem, and returns its data, which is at the
-// start of the item's Buf: placed there by the server's adapter, or copied from the message
-// if it came inline. It is the caller's to call Item for the results in the order of
-// WriteItems. Data that is longer than Buf is an error of the decoder.
+// Item decodes the next result that has a WriteItem, and returns its data, which is at the start of the item's Buf:
+// placed there by the server's adapter, or copied from the message if it came inline. Call Item for the results in the
+// order of WriteItems. Data longer than Buf is an error of the decoder.
 //
-// Of foreign memory it returns nil: there are N bytes of data. Data that came inline is an error of the
+// For foreign memory it returns nil; the item's N is the length of the data. Data that came inline is an error of the
 // decoder, which unwraps to a [*ForeignError].
 func (d *ResultDecoder) Item() []byte {
 	if d.next == len(d.call.WriteItems) {
@@ -49,7 +48,7 @@ func (d *ResultDecoder) Item() []byte {
 	switch {
 	case w.Chunked:
 	case w.Foreign == nil:
-		return w.Buf[:copy(w.Buf[:room], d.FixedOpaque(n))] // which is nil after an error
+		return w.Buf[:copy(w.Buf[:room], d.FixedOpaque(n))] // nil after an error
 	case d.Err() == nil && n > 0:
 		d.FailWith(&ForeignError{Result: true, Index: d.next - 1, Len: n, Reason: "the server has sent them inline, not through the write chunk"})
 		fallthrough

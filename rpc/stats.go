@@ -10,41 +10,37 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// ConnInfo is the agreement of a connection's set-up.
+// ConnInfo is what a connection's setup agreed on.
 type ConnInfo struct {
-	Provider   string // "tcp" over TCP, where what is not an address or a number of credits is zero
+	Provider   string // "tcp" over TCP, where only addresses and credits are set
 	LocalAddr  net.Addr
 	RemoteAddr net.Addr
 	Version    uint32 // of RPC-over-RDMA
-	Properties bool   // the ends have exchanged their properties, in version 2
+	Properties bool   // both ends exchanged their properties, in version 2
 
-	// PrivateData: the peer sent an RFC 8797 message; PeerSend and PeerRecv
-	// are the sizes in it, in bytes.
+	// PrivateData: the peer sent an RFC 8797 message; PeerSend and PeerRecv are the sizes in it, in bytes.
 	PrivateData        bool
 	PeerSend, PeerRecv int
 
-	// InlineSend and InlineRecv are the thresholds in force for messages
-	// sent and received by this end, in bytes, transport header included.
+	// InlineSend and InlineRecv are the effective thresholds for messages that this end sends and receives, in bytes,
+	// including the transport header.
 	InlineSend, InlineRecv int
 
 	// RemoteInvalidation: both ends allow Send with Invalidate.
 	RemoteInvalidation bool
 
-	// Credits is, at a client, the latest grant (1 before the first reply),
-	// and at a server what it grants at the moment. Over TCP it is how many calls
-	// the end has, or takes, in flight.
+	// Credits is, at a client, the latest grant (1 before the first reply), and at a server its current grant. Over TCP
+	// it is the number of calls that this end has, or accepts, in flight.
 	Credits int
 
-	// BackwardCredits is the same for calls from the server to the client: at a server
-	// the latest grant, 0 before AllowBackward, and at a client what it grants, 0 if it
-	// has no Callbacks.
+	// BackwardCredits are the credits for calls from the server to the client: at a server the latest grant, 0 before
+	// AllowBackward, and at a client its current grant, 0 without Callbacks.
 	BackwardCredits int
 
-	// Configured: the Connection Configuration Protocol has been used (RFC 5666
-	// section 6, see ConfigProtocol). PeerReads is how many RDMA Reads the peer then said
-	// it serves at once, 0 being that there are no read chunks, and PeerAlign the
-	// alignment that a server recommended to its client, in bytes. ConfigError is why
-	// a server did not take part, an *oncrpc.RPCError or *RDMAError.
+	// Configured: the Connection Configuration Protocol was used (RFC 5666 section 6, see ConfigProtocol). PeerReads is
+	// the number of concurrent RDMA Reads that the peer said it serves, where 0 means no read chunks. PeerAlign is the
+	// alignment that a server recommended to its client, in bytes. ConfigError is why a server did not take part, an
+	// *oncrpc.RPCError or *RDMAError.
 	Configured           bool
 	PeerReads, PeerAlign int
 	ConfigError          error
@@ -52,11 +48,10 @@ type ConnInfo struct {
 	Capabilities fabric.Capabilities
 }
 
-// Stats are counters of a connection, or of all connections of a client or server. Calls
-// and replies are counted where they are made, as well as where they arrive.
+// Stats are the counters of a connection, or of all connections of a client or server. Both the end that sends a call
+// or reply and the end that receives it count it.
 //
-// A field is all that there is to say of a counter: [Stats.Counters] has its name, help and kind for logs,
-// status pages and metrics.
+// [Stats.Counters] yields the name, help text and kind of each field for logs, status pages and metrics.
 type Stats struct {
 	Calls   uint64 `json:"calls" kind:"event" help:"Calls sent, or received and valid."`
 	Replies uint64 `json:"replies" kind:"event" help:"Replies received, or sent."`
@@ -87,26 +82,26 @@ type Stats struct {
 
 // A Counter describes a field of Stats.
 type Counter struct {
-	Name string // as "read_chunk"
+	Name string // such as "read_chunk"
 	Help string // a sentence
 	Kind CounterKind
 }
 
-// A CounterKind relates a counter to what an Observer sees.
+// A CounterKind relates a counter to the events of an Observer.
 type CounterKind uint8
 
 const (
-	// CountsTraffic: no event of an Observer says it.
+	// CountsTraffic: no Observer event reports it.
 	CountsTraffic CounterKind = iota
 	// CountsEvents: an Observer could count it.
 	CountsEvents
-	// CountsWays: calls by the chunks that they have; a call may count for several ways.
+	// CountsWays: calls by the chunks they have; a call may count in several ways.
 	CountsWays
 	// CountsConns: of a client or server, not of a connection.
 	CountsConns
 )
 
-// Counters returns what there is to say of each field, with its value, in order.
+// Counters yields the description and value of each field, in order.
 func (s *Stats) Counters() iter.Seq2[Counter, uint64] {
 	return func(yield func(Counter, uint64) bool) {
 		v := reflect.ValueOf(s).Elem()
@@ -129,20 +124,20 @@ func (s *Stats) Add(o *Stats) {
 	}
 }
 
-// ConnStats is the state of a connection at the moment.
+// ConnStats is the current state of a connection.
 type ConnStats struct {
 	Stats // Conns and OpenConns are zero
 
-	// Calls that this end makes: those without a reply, and callers that wait for a credit.
+	// Calls made by this end: those without a reply, and those waiting for a credit.
 	InFlight, Waiting int
 
-	// ExposedBytes is how much memory the peer can reach: what calls of this end without a
-	// reply have named in their chunks. Replies in read chunks (RFC 5666) are not counted.
+	// ExposedBytes is the amount of memory that the peer can reach: the memory in the chunks of this end's calls
+	// without a reply. Replies in read chunks (RFC 5666) are not counted.
 	ExposedBytes int64
 
-	// HeldBytes is the part of Config.MaxMemory that calls hold which this end executes.
+	// HeldBytes is the part of Config.MaxMemory held by the calls that this end executes.
 	HeldBytes int64
 
-	// Adapter has the figures of the adapter, if it counts: see fabric.Counting.
+	// Adapter has the counters of the adapter, if it counts: see fabric.Counting.
 	Adapter []fabric.Counter
 }

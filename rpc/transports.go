@@ -12,11 +12,11 @@ import (
 
 // Functions for transports, not for programs. The types in the signatures are internal.
 
-// StateOf returns what the transport that makes a call keeps in it, for transports.
+// StateOf returns the state that the transport making a call keeps in it. It is for transports.
 func StateOf(call *Call) *origin.State { return &call.state }
 
-// Arrived makes r the Request of a call that o has received on c, for transports. Its arguments are at
-// the offset at of msg, with the padding of an RDMA_MSGP. Memory of the Request before is used again.
+// Arrived makes r the Request of a call that o received on c. It is for transports. The arguments are at offset at of
+// msg, with the padding of an RDMA_MSGP. Arrived reuses the memory of the previous Request in r.
 func Arrived(r *Request, c Conn, o origin.Origin, call *oncrpc.CallHeader, msg []byte, at int, pad xdr.Padding, kept bool) {
 	p := Procedure{call.Prog, call.Vers, call.Proc}
 	*r = Request{
@@ -26,8 +26,8 @@ func Arrived(r *Request, c Conn, o origin.Origin, call *oncrpc.CallHeader, msg [
 	}
 }
 
-// PeerOf returns the Peer at the other end of a connection, for transports: its address, and the state of
-// TLS or nil.
+// PeerOf returns the Peer at the other end of a connection: its address, and the state of TLS or nil. It is for
+// transports.
 func PeerOf(addr net.Addr, state *tls.ConnectionState) *Peer {
 	p := &Peer{Addr: addr, TLS: state}
 	if state != nil && len(state.VerifiedChains) > 0 {
@@ -41,11 +41,11 @@ func PeerOf(addr net.Addr, state *tls.ConnectionState) *Peer {
 	return p
 }
 
-// OriginOf returns what Arrived was given, for transports.
+// OriginOf returns the Origin that Arrived was given. It is for transports.
 func OriginOf(r *Request) origin.Origin { return r.o }
 
-// Answering returns the Response to a call that o has received, for transports. Results are built in
-// results, which is empty.
+// Answering returns the Response to a call that o received. It is for transports. Results are built in results, which
+// is empty.
 func Answering(o origin.Origin, results []byte) Response { return Response{Results: results, o: o} }
 
 // Lingers reports whether a handler has called Linger.

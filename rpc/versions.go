@@ -13,15 +13,15 @@ import (
 
 // The common parts of generated clients and servers: see command xdrgen.
 
-// A Registrar takes the programs that it is to execute, as a server does before it serves.
+// A Registrar registers the programs that it will execute, as a server does before it serves.
 type Registrar interface {
-	// Register adds p. It fails if a program has its number already.
+	// Register adds p. It fails if another program has the same number.
 	Register(p Program) error
 }
 
-// FailArgs makes the reply the RPC error of arguments that cannot be decoded, which is err:
-// GARBAGE_ARGS, or SYSTEM_ERR with a record in Config.Logger if there is no memory for them
-// ([xdr.ErrMemory]), as RFC 5531 section 9 says.
+// FailArgs makes the reply the RPC error for arguments that cannot be decoded because of err: GARBAGE_ARGS, or
+// SYSTEM_ERR with a record in Config.Logger if there is no memory for them ([xdr.ErrMemory]), as RFC 5531 section 9
+// says.
 func (w *Response) FailArgs(req *Request, err error) {
 	if errors.Is(err, xdr.ErrMemory) {
 		w.FailWith(req, err)
@@ -30,11 +30,10 @@ func (w *Response) FailArgs(req *Request, err error) {
 	w.Fail(oncrpc.GarbageArgs)
 }
 
-// FailWith makes the reply the RPC error that err, which is not nil, stands for. An
-// oncrpc.AcceptStat that err is or wraps is that error, without a record in the log: GarbageArgs,
-// ProcUnavail or SystemErr. An oncrpc.AuthStat is that denial, without a record in the log. All other errors are
-// SYSTEM_ERR to the caller, and Config.Logger gets them: an *oncrpc.RPCError is another server's,
-// and says nothing of this one.
+// FailWith makes the reply the RPC error for err, which is not nil. If err is or wraps an oncrpc.AcceptStat
+// (GarbageArgs, ProcUnavail or SystemErr) or an oncrpc.AuthStat, that is the status of the reply, and nothing is
+// logged. All other errors are SYSTEM_ERR to the caller, and are logged to Config.Logger. That includes an
+// *oncrpc.RPCError, which comes from another server and is not the status of this one.
 func (w *Response) FailWith(req *Request, err error) {
 	stat, denied := ofRPC(err)
 	switch {
@@ -48,8 +47,8 @@ func (w *Response) FailWith(req *Request, err error) {
 	}
 }
 
-// ErrorText logs an error for which FailWith has no status of RPC, and returns its text, cut to limit bytes of UTF-8.
-// ok is false for nil and for other errors.
+// ErrorText logs an error for which FailWith has no RPC status, and returns its text, cut to limit bytes of UTF-8. ok
+// is false for nil and for other errors.
 func (w *Response) ErrorText(req *Request, err error, limit uint32) (text string, ok bool) {
 	if stat, denied := ofRPC(err); err == nil || stat != oncrpc.Success || denied != oncrpc.AuthOK {
 		return "", false
@@ -62,7 +61,7 @@ func (w *Response) ErrorText(req *Request, err error, limit uint32) (text string
 	return text, true
 }
 
-// ofRPC returns the status that an error is, or wraps: Success and AuthOK if it has none.
+// ofRPC returns the status that an error is or wraps: Success and AuthOK if it has none.
 func ofRPC(err error) (stat oncrpc.AcceptStat, denied oncrpc.AuthStat) {
 	if errors.As(err, &stat) && (stat == oncrpc.GarbageArgs || stat == oncrpc.ProcUnavail || stat == oncrpc.SystemErr) {
 		return stat, oncrpc.AuthOK
@@ -71,10 +70,9 @@ func ofRPC(err error) (stat oncrpc.AcceptStat, denied oncrpc.AuthStat) {
 	return oncrpc.Success, denied
 }
 
-// Versions makes one Program of several versions of it. All have to be of the same program and of
-// different versions, and all or none have a Binding. A version between the lowest and the
-// highest that is not among them is answered with PROC_UNAVAIL. The Program is Padded, ReadReplies
-// or Independent if all versions are.
+// Versions combines several versions of a program into one Program. All must have the same program number and different
+// versions, and either all or none have a Binding. A version between the lowest and the highest that is missing is
+// answered with PROC_UNAVAIL. The Program is Padded, ReadReplies or Independent if all versions are.
 func Versions(programs ...Program) (Program, error) {
 	v := new(versions)
 	var all Program
@@ -118,7 +116,7 @@ func Versions(programs ...Program) (Program, error) {
 	return all, nil
 }
 
-// versions are the programs of which Versions makes one.
+// versions are the programs that Versions combines.
 type versions struct{ list []Program }
 
 func (v *versions) find(vers uint32) *Program {
@@ -130,18 +128,18 @@ func (v *versions) find(vers uint32) *Program {
 	return nil
 }
 
-// ServeRPC has the version of the call executed.
+// ServeRPC executes the call with the program of its version.
 func (v *versions) ServeRPC(ctx context.Context, req *Request, res *Response) {
 	switch p := v.find(req.Vers); {
 	case p == nil:
 		res.Fail(oncrpc.ProcUnavail)
-	case req.Proc == 0 && !p.Null: // another version's handler executes it
+	case req.Proc == 0 && !p.Null: // the handler of another version executes it
 	default:
 		p.Handler.ServeRPC(ctx, req, res)
 	}
 }
 
-// authorize asks the version of the call.
+// authorize calls Auth of the call's version.
 func (v *versions) authorize(req *Request) oncrpc.AuthStat {
 	if p := v.find(req.Vers); p != nil && p.Auth != nil {
 		return p.Auth(req)
@@ -149,7 +147,7 @@ func (v *versions) authorize(req *Request) oncrpc.AuthStat {
 	return oncrpc.AuthOK
 }
 
-// Call asks the binding of the version.
+// Call calls the binding of the version.
 func (v *versions) Call(p Procedure, args []byte, items []Range) ([]Range, ReplyBounds) {
 	if b := v.find(p.Vers); b != nil {
 		return b.Binding.Call(p, args, items)
@@ -157,7 +155,7 @@ func (v *versions) Call(p Procedure, args []byte, items []Range) ([]Range, Reply
 	return items[:0], ReplyBounds{}
 }
 
-// Reply asks the binding of the version.
+// Reply calls the binding of the version.
 func (v *versions) Reply(p Procedure, results []byte, reduced bool, items []Range) []Range {
 	if b := v.find(p.Vers); b != nil {
 		return b.Binding.Reply(p, results, reduced, items)

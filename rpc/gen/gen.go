@@ -1,5 +1,5 @@
-// Package gen is what the clients, servers and bindings that command xdrgen generates are made of. Programs
-// have no need of it, except for [Starter].
+// Package gen contains the building blocks of the clients, servers and bindings that command xdrgen generates. Programs
+// do not need it, except for [Starter].
 package gen
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A Starter starts calls without waiting for their replies: a transport.Pipeline. When a call has ended,
-// the Starter calls ended on the goroutine that waits for replies.
+// A Starter starts calls without waiting for their replies. transport.Pipeline is one. When a call has ended, the
+// Starter calls ended on the goroutine that waits for replies.
 type Starter interface {
 	// StartFunc starts call, which belongs to the Starter until it calls ended.
 	StartFunc(call *rpc.Call, ended func(err error))
@@ -26,7 +26,7 @@ type Starter interface {
 // at once.
 type Pool[T any] struct{ pool sync.Pool }
 
-// Get returns a value that was put back, as it is, or a zero one.
+// Get returns a value that was put back, unchanged, or a zero value.
 func (p *Pool[T]) Get() *T {
 	if v, ok := p.pool.Get().(*T); ok {
 		return v
@@ -34,22 +34,21 @@ func (p *Pool[T]) Get() *T {
 	return new(T)
 }
 
-// Put returns a value to the pool: it is no longer the caller's.
+// Put returns a value to the pool. The caller no longer owns it.
 func (p *Pool[T]) Put(v *T) { p.pool.Put(v) }
 
 // Calls keeps Calls for reuse. The zero value is ready for use, by many goroutines at once.
 type Calls struct{ pool Pool[rpc.Call] }
 
-// Get returns a Call of a procedure of a program, without arguments and items. It is the caller's until
-// it is given to Put.
+// Get returns a Call of a procedure of a program, without arguments and items. The caller owns it until it passes it to
+// Put.
 func (p *Calls) Get(program *oncrpc.Program, proc uint32) *rpc.Call {
 	call := p.pool.Get()
 	call.Prog, call.Vers, call.Proc, call.Names = program.Number, program.Vers, proc, program
 	return call
 }
 
-// Put returns a Call to the pool, with all that is in its Results. It forgets the memory that items
-// lend.
+// Put returns a Call to the pool, together with its Results. It drops the references to the memory of items.
 func (p *Calls) Put(call *rpc.Call) {
 	clear(call.ReadItems)
 	clear(call.WriteItems)
@@ -60,7 +59,7 @@ func (p *Calls) Put(call *rpc.Call) {
 	p.pool.Put(call)
 }
 
-// Wrap returns err, the error of a call, with the name of what was called. An *oncrpc.RPCError has it already.
+// Wrap adds the name of the procedure to err, the error of a call. An *oncrpc.RPCError has it already.
 func Wrap(call *rpc.Call, err error) error {
 	if err == nil || call.Names == nil || errors.As(err, new(*oncrpc.RPCError)) {
 		return err
@@ -77,8 +76,8 @@ func TimeLeft(ctx context.Context) uint32 {
 	return uint32(min(max(time.Until(deadline).Milliseconds(), 1), math.MaxUint32))
 }
 
-// Deadline returns ctx with the deadline that the caller's TimeLeft, in milliseconds, sets to a call. The
-// caller of Deadline calls cancel when the handler has returned.
+// Deadline returns ctx with the deadline that the caller's TimeLeft, in milliseconds, sets for a call. The caller of
+// Deadline calls cancel when the handler has returned.
 func Deadline(ctx context.Context, left uint32) (_ context.Context, cancel func()) {
 	if left == 0 {
 		return ctx, func() {}
@@ -86,21 +85,21 @@ func Deadline(ctx context.Context, left uint32) (_ context.Context, cancel func(
 	return context.WithTimeout(ctx, time.Duration(left)*time.Millisecond)
 }
 
-// A Walk goes through a stream for a Binding, generated ones above all, and notes its items. It
-// is an [xdr.Decoder] of all that is not an item.
+// A Walk goes through a stream for a Binding, usually a generated one, and records its items. It is an [xdr.Decoder]
+// for everything that is not an item.
 type Walk struct {
 	xdr.Decoder
 	reduced bool
 	items   []rpc.Range
 }
 
-// NewWalk returns a Walk at the start of a stream. reduced is that of [rpc.Binding.Reply]. Items are
-// appended to items[:0].
+// NewWalk returns a Walk at the start of a stream. reduced is the parameter of [rpc.Binding.Reply]. Items are appended
+// to items[:0].
 func NewWalk(stream []byte, reduced bool, items []rpc.Range) Walk {
 	return Walk{xdr.NewDecoder(stream), reduced, items[:0]}
 }
 
-// Item goes beyond the next opaque or string, of at most most bytes, and notes it.
+// Item skips the next opaque or string, of at most most bytes, and records it.
 func (w *Walk) Item(most uint32) {
 	r := rpc.Range{Offset: w.Offset() + xdr.Unit}
 	if w.reduced {
@@ -117,8 +116,7 @@ func (w *Walk) Item(most uint32) {
 	}
 }
 
-// Items returns the items. ok is false and the list is empty if the stream was not understood up
-// to its end.
+// Items returns the items. If the stream was not understood up to its end, ok is false and the list is empty.
 func (w *Walk) Items() (items []rpc.Range, ok bool) {
 	if w.End() != nil {
 		return w.items[:0], false
@@ -126,12 +124,12 @@ func (w *Walk) Items() (items []rpc.Range, ok bool) {
 	return w.items, true
 }
 
-// maxCounted bounds what counts in arguments stand for: the caller may set any 32-bit count, but
-// servers stop at a limit of their own.
+// maxCounted bounds the results that a byte count in the arguments asks for. The caller may send any 32-bit count, but
+// servers have a limit of their own.
 const maxCounted = 16 << 20
 
-// Counted is the bound that a count of bytes in the arguments of a call sets to a part of its
-// results: padded, and at most 16 MiB.
+// Counted returns the bound that a byte count in the arguments of a call sets for a part of its results: padded, and at
+// most 16 MiB.
 func Counted[T ~int32 | ~uint32 | ~int64 | ~uint64](count T) int {
 	if count < 0 {
 		return 0

@@ -12,56 +12,53 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// An Access restricts who may call, by where a call comes from and by its credential. A call must satisfy
-// every field that is set: the zero value permits all calls, and From alone restricts addresses alone. A
-// nil list does not restrict; a list that is empty, but not nil, permits no call.
+// An Access restricts who may call, by the origin of a call and by its credential. A call must satisfy every field that
+// is set: the zero value permits all calls, and From alone restricts only addresses. A nil list does not restrict; an
+// empty list that is not nil permits no call.
 type Access struct {
-	// From are the networks that calls may come from. Addresses of IPv4 are compared as such,
-	// however they are written. A Prefix that is not valid has no address in it.
+	// From are the networks that calls may come from. IPv4 addresses match in either form, plain or mapped. An invalid
+	// Prefix contains no address.
 	From []netip.Prefix
 
 	// ReservedPorts requires a source port below 1024, which needs privileges on a Unix client. It is
 	// for TCP: RDMA adapters choose ports themselves.
 	ReservedPorts bool
 
-	// Flavors are those that the credential of a call may have. To require AUTH_SYS, list
-	// oncrpc.FlavorSys alone. Clients send AUTH_NONE unless they are given a credential.
+	// Flavors are the flavors that the credential of a call may have. To require AUTH_SYS, list only oncrpc.FlavorSys.
+	// Clients send AUTH_NONE unless they are given a credential.
 	Flavors []oncrpc.Flavor
 
-	// UIDs and GIDs are the users of AUTH_SYS who may call: those in UIDs, and those with a group in
-	// GIDs as their group or among their other groups. If either is set, calls need AUTH_SYS, or
-	// another flavor in Flavors but AUTH_NONE: other code checks its credentials, such as a wrapper for
-	// RPCSEC_GSS.
+	// UIDs and GIDs are the AUTH_SYS users who may call: those in UIDs, and those whose primary or supplementary groups
+	// include one in GIDs. If either is set, calls need AUTH_SYS, or another flavor in Flavors except AUTH_NONE. Other
+	// code checks the credentials of such a flavor, such as a wrapper for RPCSEC_GSS.
 	UIDs, GIDs []uint32
 
-	// Principals, Certificates and Processes are callers that have been proved: by the Name of a
-	// Principal, such as "alice@EXAMPLE.COM"; by one of the names of a certificate, as
-	// rpc.CertificateNames has them, such as "DNS:client.example.org"; and by the user of a process of
-	// this machine. See rpc.Peer.
+	// Principals, Certificates and Processes are callers that have been proved: by the Name of a Principal, such as
+	// "alice@EXAMPLE.COM"; by one of the names of a certificate, as returned by rpc.CertificateNames, such as
+	// "DNS:client.example.org"; and by the user of a process on this machine. See rpc.Peer.
 	Principals, Certificates []string
 	Processes                []uint32
 
-	// Null checks calls of procedure 0, too. Otherwise everyone may make them: they do nothing, and
-	// clients use them, with AUTH_NONE, to see whether a server is alive.
+	// Null also checks calls of procedure 0. Otherwise everyone may make them: they do nothing, and clients use them,
+	// with AUTH_NONE, to see whether a server is alive.
 	Null bool
 
-	// Logger gets a record, "call refused", for the first call of a client host that each rule has
-	// refused: the attribute "rule" is the field's name. There are 10 per second; "omitted" counts the
-	// refused calls without a record before. Nil is slog.Default().
+	// Logger gets a record, "call refused", for the first call from a host that each rule refuses. The attribute "rule"
+	// is the field's name. At most 10 are written per second; "omitted" counts the refused calls without a record
+	// before this one. Nil is slog.Default().
 	Logger *slog.Logger
 }
 
 // highestReserved is the last port that needs privileges to use.
 const highestReserved = 1023
 
-// Allow returns a function for rpc.Program.Auth, or [Require], that reports whether a call may
-// be executed:
+// Allow returns a function for rpc.Program.Auth, or [Require], that reports whether a call may be executed:
 //
-//   - AUTH_BADCRED if a asks for AUTH_SYS, and such a credential cannot be decoded, or has bytes after it;
+//   - AUTH_BADCRED if a requires AUTH_SYS and the credential cannot be decoded or has trailing bytes;
 //   - AUTH_TOOWEAK if a does not permit it, so that clients do not try again.
 //
-// The function does not use the lists of a afterwards. It allocates nothing for a call that it permits,
-// and its time depends only on the number of different prefix lengths in From.
+// The function does not refer to the lists of a. It allocates nothing for a call that it permits, and its time depends
+// only on the number of different prefix lengths in From.
 func Allow(a Access) func(*rpc.Request) oncrpc.AuthStat {
 	c := &checker{
 		from: newPrefixSet(a.From), reserved: a.ReservedPorts,
@@ -81,7 +78,7 @@ func Allow(a Access) func(*rpc.Request) oncrpc.AuthStat {
 	}
 }
 
-// A checker is an Access at work.
+// A checker applies an Access.
 type checker struct {
 	from       *prefixSet
 	reserved   bool
@@ -92,7 +89,7 @@ type checker struct {
 	processes                set[uint32]
 }
 
-// A rule is what has refused a call.
+// A rule is the field that refused a call.
 type rule uint8
 
 const (
@@ -106,12 +103,12 @@ const (
 	ruleProcesses
 )
 
-// String is the name of the field.
+// String returns the name of the field.
 func (r rule) String() string {
 	return [...]string{"From", "ReservedPorts", "Flavors", "malformed AUTH_SYS", "UIDs, GIDs", "Principals", "Certificates", "Processes"}[r]
 }
 
-// check reports whether a call is permitted, and which rule has refused it otherwise.
+// check returns AuthOK if a call is permitted, and otherwise the denial and the rule that refused it.
 func (c *checker) check(req *rpc.Request) (oncrpc.AuthStat, rule) {
 	if c.from != nil || c.reserved {
 		peer := req.Conn().RemoteAddrPort()
@@ -157,11 +154,11 @@ func (c *checker) check(req *rpc.Request) (oncrpc.AuthStat, rule) {
 }
 
 const (
-	refusedHosts   = 1024 // that are remembered; then all are forgotten
+	refusedHosts   = 1024 // hosts remembered; beyond that all are forgotten
 	refusedRecords = 10   // per second
 )
 
-// refusals are the hosts with a record of a refused call.
+// refusals are the hosts that have a record of a refused call.
 type refusals struct {
 	log  *slog.Logger // nil: slog.Default()
 	gate *rate.Gate
@@ -175,7 +172,7 @@ func newRefusals(log *slog.Logger) *refusals {
 	return &refusals{log: log, gate: rate.NewGate(r), hosts: make(map[netip.Prefix]uint16)}
 }
 
-// note writes the record of a refused call, unless its host has had one.
+// note writes the record of a refused call, unless its host already has one for the rule.
 func (f *refusals) note(req *rpc.Request, stat oncrpc.AuthStat, r rule) {
 	log := f.log
 	if log == nil {
@@ -200,7 +197,7 @@ func (f *refusals) note(req *rpc.Request, stat oncrpc.AuthStat, r rule) {
 	log.LogAttrs(ctx, slog.LevelWarn, "call refused", attrs...)
 }
 
-// first reports whether a rule's refusal of a host gets a record, and how many before it got none.
+// first reports whether a rule's refusal of a host gets a record, and returns how many refusals before it got none.
 func (f *refusals) first(host netip.Prefix, r rule) (omitted int, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -218,10 +215,10 @@ func (f *refusals) first(host netip.Prefix, r rule) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// Require returns a wrapper that denies the calls that check refuses, without calling the inner
-// handler. It replaces rpc.Program.Auth where an outer wrapper is to see refused calls, and for
-// bridged servers (transport.Server.Bridge). It does not see calls that the reply cache answers, nor
-// procedure 0, unless rpc.Program.Null is set or the server is bridged.
+// Require returns a wrapper that denies the calls that check refuses, without calling the inner handler. It replaces
+// rpc.Program.Auth where an outer wrapper is to see refused calls, and for bridged servers (transport.Server.Bridge).
+// It sees neither calls that the reply cache answers nor procedure 0, unless rpc.Program.Null is set or the server is
+// bridged.
 func Require(check func(*rpc.Request) oncrpc.AuthStat) rpc.Middleware {
 	return func(next rpc.Handler) rpc.Handler {
 		return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
@@ -256,7 +253,7 @@ func (s set[T]) has(id T) bool {
 
 // A prefixSet is a set of networks.
 type prefixSet struct {
-	bits []int // the lengths that there are
+	bits []int // the prefix lengths in use
 	nets map[netip.Prefix]struct{}
 }
 
@@ -266,7 +263,7 @@ func newPrefixSet(list []netip.Prefix) *prefixSet {
 		return nil
 	}
 	s := &prefixSet{nets: make(map[netip.Prefix]struct{})}
-	const mapped = 96 // bits in front of an IPv4 address in IPv6
+	const mapped = 96 // bits before an IPv4 address mapped to IPv6
 	for _, p := range list {
 		if p.Addr().Is4In6() && p.Bits() >= mapped {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)

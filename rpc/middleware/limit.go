@@ -17,22 +17,20 @@ import (
 type By uint8
 
 const (
-	// ByHost: a host, as Conn.Host has it: an IPv4 address, or a network of IPv6, by default one of
-	// 64 bits.
+	// ByHost: a host, as returned by Conn.Host: an IPv4 address, or an IPv6 network, by default a /64.
 	ByHost By = iota
-	// ByConn: a connection. A caller that makes a new one has a new limit; how many there
-	// may be is ServerConfig.MaxConns.
+	// ByConn: a connection. A caller that makes a new connection gets a new limit; ServerConfig.MaxConns bounds the
+	// connections.
 	ByConn
-	// ByUser: a user of AUTH_SYS at a host. Calls with other credentials are
-	// together one user of their host.
+	// ByUser: an AUTH_SYS user at a host. Calls with other credentials count together as one user of their host.
 	ByUser
-	// ByProof: the identity that the caller has proved, wherever it calls from: the principal, else the first
-	// name of the certificate, else the user of the process. Callers that prove nothing are together
-	// one caller of their host.
+	// ByProof: the identity that the caller has proved, wherever it calls from: the principal, else the first name of
+	// the certificate, else the user of the process. The callers of a host that prove nothing count together as one
+	// caller.
 	ByProof
 )
 
-// String names it, as "host".
+// String returns the name, such as "host".
 func (b By) String() string {
 	switch b {
 	case ByHost:
@@ -47,16 +45,16 @@ func (b By) String() string {
 	return fmt.Sprintf("By(%d)", uint8(b))
 }
 
-// Limits are those of each caller of a Limiter.
+// Limits are the limits that a Limiter sets for each caller.
 type Limits struct {
 	By By
 
-	// InFlight is how many calls of a caller are executed at a time. Zero: any number.
+	// InFlight is the maximum number of a caller's calls that are executed at a time. Zero: no limit.
 	InFlight int
 
-	// Rate is how many calls of a caller are begun per second, and Burst how many at once after a
-	// pause. A Burst of zero is as many as Rate allows in a second, at least one. A Rate of zero
-	// is any number.
+	// Rate is the maximum number of a caller's calls that are started per second, and Burst the maximum number started
+	// at once after a pause. A Burst of zero is as many as Rate allows in a second, at least one. A Rate of zero means
+	// no limit.
 	Rate  float64
 	Burst int
 
@@ -64,26 +62,25 @@ type Limits struct {
 	// are served in order. A call to an Inline procedure cannot wait. Zero: no call waits.
 	Wait time.Duration
 
-	// Refuse answers a call that has waited in vain, for example with NFS3ERR_JUKEBOX. Nil:
-	// SYSTEM_ERR. The reply cache remembers the answer like any other.
+	// Refuse answers a call whose wait ended without a turn, for example with NFS3ERR_JUKEBOX. Nil: SYSTEM_ERR. The
+	// reply cache remembers the answer like any other.
 	Refuse rpc.HandlerFunc
 
-	// Callers is how many callers are tracked separately. One host has at most an eighth of them. A
-	// caller without calls that has recovered its rate is forgotten when others need the place.
-	// Callers beyond the limit share one limit, of their host or of all; one that gets a place later
-	// has its own limit from then on, and what it has under the shared one beside that. Zero is 4096;
-	// about 250 bytes each.
+	// Callers is the maximum number of callers that are tracked separately. One host may have an eighth of them. A
+	// caller without calls whose rate has recovered is forgotten when another needs its place. Callers without a place
+	// share one limit, that of their host or of all. One that gets a place later has its own limit from then on, and
+	// the calls that it has under the shared limit do not count in it. Zero is 4096; each takes about 250 bytes.
 	Callers int
 }
 
 const (
 	defaultCallers = 4096
-	hostPart       = 8 // the part of the callers, one in so many, that one host has
-	looks          = 8 // callers looked at for one that can be forgotten
+	hostPart       = 8 // one host may have 1/hostPart of the callers
+	looks          = 8 // callers examined to find one that can be forgotten
 )
 
-// A Limiter keeps callers within Limits. Its Wrap is an rpc.Middleware; several programs may
-// share one Limiter, and then their callers' limits.
+// A Limiter keeps callers within Limits. Its Wrap method is an rpc.Middleware. Several programs may share one Limiter,
+// and with it the limits of their callers.
 type Limiter struct {
 	limits Limits
 	rate   rate.Rate
@@ -92,15 +89,15 @@ type Limiter struct {
 	mu      sync.Mutex
 	callers map[callerID]*caller
 	hosts   map[netip.Prefix]*host
-	rest    *caller // all callers without a place of their own
+	rest    *caller // all callers without a place
 	stats   LimiterStats
 }
 
 // LimiterStats are a Limiter's counters.
 type LimiterStats struct {
-	Callers int    // that are known at the moment
+	Callers int    // callers currently tracked
 	Waited  uint64 // calls that had to wait
-	Refused uint64 // calls that have waited in vain, or could not wait
+	Refused uint64 // calls that waited in vain, or could not wait
 }
 
 // A callerID identifies a caller.
@@ -108,7 +105,7 @@ type callerID struct {
 	host netip.Prefix
 	conn netip.AddrPort // ByConn
 	kind callerKind
-	uid  uint32 // of a user or process
+	uid  uint32 // of a user or a process
 	name string // of a principal or certificate
 	by   string // the mechanism of the principal
 }
@@ -118,25 +115,25 @@ type callerKind uint8
 const (
 	kindKnown     callerKind = iota
 	kindUser                 // of AUTH_SYS
-	kindRest                 // callers of a host without a place of their own
-	kindPrincipal            // this and those after it have been proved, and have no host
+	kindRest                 // the callers of a host without a place
+	kindPrincipal            // this kind and those after it are proved, and have no host
 	kindCertificate
 	kindProcess
 )
 
-// A caller has calls, or has had some. Guarded by Limiter.mu.
+// A caller has or had calls. Guarded by Limiter.mu.
 type caller struct {
 	id          callerID
-	refs        int           // calls that are executed, or wait
+	refs        int           // calls that are executed or wait
 	running     int           // calls that have a place
 	due         time.Duration // see rate.Rate
-	first, last *turn         // calls that wait for a place
+	first, last *turn         // calls that wait for a turn
 
-	host         *host // nil: it is Limiter.rest
+	host         *host // nil for Limiter.rest
 	older, newer *caller
 }
 
-// A host has callers, in the order in which they have had a call that ended. Guarded by Limiter.mu.
+// A host has callers, ordered by the time that their latest call ended. Guarded by Limiter.mu.
 type host struct {
 	n              int
 	oldest, newest *caller
@@ -167,13 +164,13 @@ func (h *host) remove(c *caller) {
 	}
 }
 
-// A turn is a call that waits for a place.
+// A turn is a call waiting to be executed.
 type turn struct {
-	ready chan struct{} // closed when it has one
+	ready chan struct{} // closed when its turn has come
 	next  *turn
 }
 
-// NewLimiter returns a Limiter. The error says which limit is invalid.
+// NewLimiter returns a Limiter. The error names the invalid limit.
 func NewLimiter(limits Limits) (*Limiter, error) {
 	if limits.By > ByProof || limits.InFlight < 0 || limits.Wait < 0 || limits.Callers < 0 {
 		return nil, errors.New("middleware: a field of Limits is negative or unknown")
@@ -191,7 +188,7 @@ func NewLimiter(limits Limits) (*Limiter, error) {
 	}, nil
 }
 
-// Wrap is the rpc.Middleware: next is called for calls within the limits.
+// Wrap is an rpc.Middleware: it calls next for calls within the limits.
 func (l *Limiter) Wrap(next rpc.Handler) rpc.Handler {
 	return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		c := l.enter(ctx, l.identify(req))
@@ -217,10 +214,10 @@ func (l *Limiter) Stats() LimiterStats {
 	return st
 }
 
-// now is the time that rates count.
+// now returns the time on the clock of rates.
 func (l *Limiter) now() time.Duration { return time.Since(l.start) }
 
-// enter waits for the turn of a call. It returns nil if the call is to be refused.
+// enter waits for the turn of a call. It returns nil if the call is refused.
 func (l *Limiter) enter(ctx context.Context, id callerID) *caller {
 	patience := l.limits.Wait
 	if patience > 0 && rpc.IsInline(ctx) {
@@ -260,7 +257,7 @@ func (l *Limiter) enter(ctx context.Context, id callerID) *caller {
 	return c
 }
 
-// refuse counts a call that is to be refused. mu is held, and given back.
+// refuse counts a refused call. It is called with mu held and unlocks it.
 func (l *Limiter) refuse(c *caller, placed bool) *caller {
 	l.stats.Refused++
 	l.mu.Unlock()
@@ -268,7 +265,7 @@ func (l *Limiter) refuse(c *caller, placed bool) *caller {
 	return nil
 }
 
-// sleep returns false if ctx has ended first.
+// sleep returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -280,7 +277,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// await waits for a place, after the calls that wait already. mu is held, but for the wait.
+// await waits for a turn, after the calls already waiting. It is called with mu held and releases it during the wait.
 func (l *Limiter) await(ctx context.Context, c *caller, patience time.Duration) bool {
 	w := &turn{ready: make(chan struct{})}
 	if c.last == nil {
@@ -301,8 +298,7 @@ func (l *Limiter) await(ctx context.Context, c *caller, patience time.Duration) 
 	return !c.remove(w)
 }
 
-// remove removes a call from the line. It returns false if the call is not there because it has been
-// given a place.
+// remove removes a call from the queue. It returns false if the call is no longer there because its turn has come.
 func (c *caller) remove(w *turn) bool {
 	var before *turn
 	for at := c.first; at != nil; before, at = at, at.next {
@@ -322,7 +318,7 @@ func (c *caller) remove(w *turn) bool {
 	return false
 }
 
-// leave ends a call. placed says that it has a place, which the next in line gets.
+// leave ends a call. placed reports whether it counts as running; if so, the next in the queue takes its turn.
 func (l *Limiter) leave(c *caller, placed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,10 +339,10 @@ func (l *Limiter) leave(c *caller, placed bool) {
 	}
 }
 
-// rests reports whether nothing of the caller has to be remembered.
+// rests reports whether the caller can be forgotten.
 func (c *caller) rests(now time.Duration) bool { return c.refs == 0 && c.due <= now }
 
-// identify returns which caller makes a call.
+// identify returns the caller that makes a call.
 func (l *Limiter) identify(req *rpc.Request) callerID {
 	id := callerID{host: req.Conn().Host()}
 	switch l.limits.By {
@@ -369,7 +365,7 @@ func (l *Limiter) identify(req *rpc.Request) callerID {
 	return id
 }
 
-// find returns a caller, or the one that it shares the limits with. mu is held.
+// find returns a caller, or the caller whose limits it shares. mu is held.
 func (l *Limiter) find(id callerID, now time.Duration) *caller {
 	if c := l.callers[id]; c != nil {
 		return c
@@ -407,10 +403,10 @@ func (l *Limiter) shrink(h *host, now time.Duration) bool {
 	return false
 }
 
-// makeRoom forgets a caller, if one of some that are looked at can be forgotten. mu is held.
+// makeRoom examines some callers and forgets one that can be forgotten. mu is held.
 func (l *Limiter) makeRoom(now time.Duration) bool {
 	n := 0
-	for _, c := range l.callers { // in an order that is another each time
+	for _, c := range l.callers { // in random order
 		if c.rests(now) {
 			l.forget(c)
 			return true

@@ -15,37 +15,35 @@ type LogConfig struct {
 	// Logger gets the records. Nil: slog.Default().
 	Logger *slog.Logger
 
-	// Level is that of a call that was executed, FailureLevel that of one with any other
-	// status, and of a panic. A slog.LevelVar can be changed while the server runs. Nil:
-	// slog.LevelInfo, and slog.LevelWarn.
+	// Level is the level of a call that was executed, and FailureLevel that of a call with any other status or a panic.
+	// A slog.LevelVar can be changed while the server runs. Nil: slog.LevelInfo and slog.LevelWarn.
 	Level, FailureLevel slog.Leveler
 
-	// MaxFailures is how many records of failures there may be in a second, as a client chooses
-	// how many there would be; what is left out is counted in the next one. Zero is 10, negative
-	// is any number.
+	// MaxFailures bounds the records of failures per second, because clients determine how many failures there are. The
+	// next record counts those omitted. Zero is 10, negative means no limit.
 	MaxFailures int
 }
 
 const defaultFailures = 10 // per second
 
-// Log returns a wrapper that writes one record, "rpc", when a call has been executed or refused,
-// before its reply is sent. Its attributes are
+// Log returns a wrapper that writes one record, "rpc", when a call has been executed or refused, before its reply is
+// sent. Its attributes are
 //
 //	prog, vers, proc  the procedure
 //	peer              the client's address
 //	xid               of the call
 //	flavor            of the credential; uid and gid are what one of AUTH_SYS claims
-//	principal         that the flavor has proved, and service, which protects the call
-//	certificate       the first name of the peer's, if it has proved to own one
+//	principal         proved by the flavor, and service, the protection of the call
+//	certificate       the first name of the peer's certificate, if proved
 //	process, user     the peer's, if the kernel vouches for it
-//	status            in the RFC's spelling, as SUCCESS or AUTH_TOOWEAK
-//	took              the time since the call got to Log
+//	status            in the RFC's spelling, such as SUCCESS or AUTH_TOOWEAK
+//	took              the time since the call reached Log
 //	in, out           bytes of the arguments and the results, items included
-//	panic             true, if there was one: the transport logs it
-//	omitted           how many failures before this one have no record
+//	panic             true after a panic, which the transport logs
+//	omitted           the number of failures before this one without a record
 //
-// Of what a client sends without proof only numbers get into a record. A call that is not logged costs two readings
-// of the clock, and no allocation.
+// Of the unproved data that a client sends, only numbers are logged. A call that is not logged costs two clock
+// readings, and no allocation.
 func Log(cfg LogConfig) rpc.Middleware {
 	l := &logger{log: cfg.Logger, level: cfg.Level, failure: cfg.FailureLevel}
 	if l.log == nil {
@@ -66,21 +64,21 @@ func Log(cfg LogConfig) rpc.Middleware {
 	return func(next rpc.Handler) rpc.Handler {
 		return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 			begun, in, panics := time.Now(), len(req.Args), true
-			defer func() { l.tell(ctx, req, res, begun, in, panics) }() // a panic goes on
+			defer func() { l.tell(ctx, req, res, begun, in, panics) }() // the panic continues
 			next.ServeRPC(ctx, req, res)
 			panics = false
 		})
 	}
 }
 
-// A logger is a Log at work.
+// A logger implements Log.
 type logger struct {
 	log            *slog.Logger
 	level, failure slog.Leveler
 	gate           *rate.Gate // of failures
 }
 
-// tell writes the record of a call, if there is to be one.
+// tell writes the record of a call, if it gets one.
 func (l *logger) tell(ctx context.Context, req *rpc.Request, res *rpc.Response, begun time.Time, in int, panics bool) {
 	h := res.Status()
 	if panics {
@@ -140,7 +138,7 @@ func callerAttrs(attrs []slog.Attr, req *rpc.Request) []slog.Attr {
 	return attrs
 }
 
-// statusName is the status that decides.
+// statusName returns the name of the status that determines the outcome.
 func statusName(h *oncrpc.ReplyHeader) string {
 	switch {
 	case h.Stat == oncrpc.MsgAccepted:

@@ -1,11 +1,10 @@
-// Package names numbers the procedures that a process knows by name, for those that count
-// calls by procedure.
+// Package names assigns an index to each procedure that a process knows by name, for code that counts calls by
+// procedure.
 //
-// Program and procedure numbers come from peers, which may send any. A [Table] has a fixed
-// set of procedures, and everything else is the entry [Other] of its version of the program,
-// or of the table: so the number of counters, and of the label values of a metric, is bounded
-// by what the process has named, whatever its peers send. Each entry has an index, so that
-// counters can be kept in a slice and be found without an allocation.
+// Program and procedure numbers come from peers, which may send any. A [Table] has a fixed set of procedures.
+// Everything else maps to the entry [Other] of its version of the program, or of the table. So the names that the
+// process knows bound the number of counters, and of label values of a metric, whatever its peers send. Each entry has
+// an index, so that counters can be kept in a slice and found without an allocation.
 package names
 
 import (
@@ -20,11 +19,11 @@ import (
 // Other is the name of procedures, and of programs, that are not in a Table.
 const Other = "other"
 
-// MaxEntries is how many entries a Table has at most.
+// MaxEntries is the maximum number of entries in a Table.
 const MaxEntries = 4096
 
-// Known returns the versions of programs with the given numbers that package dump names, such as
-// 100003 for NFS, in the order of their numbers. It leaves out programs that it does not know.
+// Known returns the versions, in the order of their numbers, of the programs with the given numbers that package dump
+// names, such as 100003 for NFS. It leaves out unknown programs.
 func Known(numbers ...uint32) []*oncrpc.Program {
 	var list []*oncrpc.Program
 	for _, n := range numbers {
@@ -38,16 +37,16 @@ func Known(numbers ...uint32) []*oncrpc.Program {
 
 // An Entry is a procedure of a Table.
 type Entry struct {
-	// Program and Procedure are names. Either may be Other, and both are for what belongs to
-	// no version of a program in the Table.
+	// Program and Procedure are names. Procedure may be Other, and both are for calls of a program version that is not
+	// in the Table.
 	Program, Procedure string
 
-	// Prog, Vers and Proc are the numbers. Proc means nothing if Procedure is Other, and none
-	// of them does if Program is.
+	// Prog, Vers and Proc are the numbers. Proc means nothing if Procedure is Other, and none of them means anything if
+	// Program is.
 	Prog, Vers, Proc uint32
 }
 
-// Version is Vers in decimal, or Other.
+// Version returns Vers in decimal, or Other.
 func (e Entry) Version() string {
 	if e.Program == Other {
 		return Other
@@ -55,8 +54,7 @@ func (e Entry) Version() string {
 	return strconv.FormatUint(uint64(e.Vers), 10)
 }
 
-// A Table is a set of procedures with names. It does not change, and may be used by many
-// goroutines at once.
+// A Table is an immutable set of named procedures. It is safe for concurrent use.
 type Table struct {
 	entries []Entry
 	spans   map[version]span
@@ -64,11 +62,11 @@ type Table struct {
 
 type version struct{ prog, vers uint32 }
 
-// A span is where the procedures of a version are: after the last is its Other.
+// A span is the place of a version's procedures. The entry after the last is its Other.
 type span struct{ first, n int }
 
-// New returns a Table of programs. It fails if one of them has no name or is in the list twice, and
-// if there were more than MaxEntries entries.
+// New returns a Table of programs. It fails if a program has no name or occurs twice, or if there would be more than
+// MaxEntries entries.
 func New(programs ...*oncrpc.Program) (*Table, error) {
 	t := &Table{spans: make(map[version]span)}
 	for _, p := range programs {
@@ -96,10 +94,10 @@ func New(programs ...*oncrpc.Program) (*Table, error) {
 
 var errTooMany = errors.New("names: too many procedures")
 
-// Len is the number of entries, at least one.
+// Len returns the number of entries, at least one.
 func (t *Table) Len() int { return len(t.entries) }
 
-// Index returns the entry of a procedure, in [0, Len()). It allocates nothing.
+// Index returns the index of the entry of a procedure, in [0, Len()). It does not allocate.
 func (t *Table) Index(prog, vers, proc uint32) int {
 	s, ok := t.spans[version{prog, vers}]
 	if !ok {

@@ -1,15 +1,14 @@
 // Package otelrpc exports metrics and traces of package transport to OpenTelemetry.
 //
-// [Metrics] is an [rpc.Observer]. Its instruments rpc.client.call.duration and
-// rpc.server.call.duration follow the semantic conventions for RPC, version 1.43.0, with
-// rpc.system.name "onc_rpc" and the attributes onc_rpc.*; the conventions have no others for RPC, and
-// what they lack is under "rpcrdma.". No attribute comes from a peer: names are those of Config.Table,
-// or "_OTHER".
+// [Metrics] is an [rpc.Observer]. Its instruments rpc.client.call.duration and rpc.server.call.duration follow the
+// semantic conventions for RPC, version 1.43.0, with rpc.system.name "onc_rpc" and the attributes onc_rpc.*; the
+// conventions define no other instruments for RPC, so the rest are under "rpcrdma.". No attribute value comes from a
+// peer: names are those of Config.Table, or "_OTHER".
 //
-// [Tracing] makes spans: its Caller wraps what makes calls, its Handler what executes them.
-// ONC RPC has no metadata, so a trace goes on at the server only if the two ends have agreed
-// where its context travels: see [Carrier]. Without that, spans are linked within a process: those
-// of calls that a handler makes with its context are below the handler's.
+// [Tracing] makes spans: its Caller method wraps a Caller, and its Handler method a Handler. ONC RPC has no metadata,
+// so a trace continues at the server only if both ends agree on a place for its context: see [Carrier]. Without that,
+// spans are linked within a process: the spans of calls that a handler makes with its context are children of the
+// handler's span.
 package otelrpc
 
 import (
@@ -32,25 +31,23 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 )
 
-// A Config configures Metrics and Tracing. The zero value is the defaults.
+// A Config configures Metrics and Tracing. The zero value selects the defaults.
 type Config struct {
-	// Table has the procedures with values of their own; all others are "_OTHER". Nil: every procedure
-	// has them.
+	// Table lists the procedures with attribute values of their own; all others are "_OTHER". Nil: all procedures are.
 	Table *names.Table
 
 	MeterProvider  metric.MeterProvider          // nil: the global one
 	TracerProvider trace.TracerProvider          // nil: the global one
 	Propagator     propagation.TextMapPropagator // nil: the global one
 
-	// Carrier carries the context of a trace from caller to handler. Nil: traces end at the
-	// connection.
+	// Carrier carries the context of a trace from caller to handler. Nil: traces end at the connection.
 	Carrier Carrier
 }
 
 // settle fills in the defaults.
 func (cfg *Config) settle() {
 	if cfg.Table == nil {
-		cfg.Table, _ = names.New() // which cannot fail without programs
+		cfg.Table, _ = names.New() // cannot fail without programs
 	}
 	if cfg.MeterProvider == nil {
 		cfg.MeterProvider = otel.GetMeterProvider()
@@ -63,16 +60,16 @@ func (cfg *Config) settle() {
 	}
 }
 
-// scope names the instrumentation.
+// scope is the name of the instrumentation.
 const scope = "github.com/rpcrdma/rpcrdma/rpc/otelrpc"
 
-// system is the value of rpc.system.name, for which the conventions have no constant.
+// system is the value of rpc.system.name. The conventions have no constant for it.
 const system rpcconv.SystemNameAttr = "onc_rpc"
 
-// other is the value that the conventions have for what is not known.
+// other is the value that the conventions define for unknown values.
 const other = "_OTHER"
 
-// attributes are those of an entry of the table.
+// attributes returns the attributes of an entry of the table.
 func attributes(e names.Entry) []attribute.KeyValue {
 	list := []attribute.KeyValue{semconv.RPCSystemNameKey.String(string(system))}
 	if e.Program == names.Other {
@@ -85,7 +82,7 @@ func attributes(e names.Entry) []attribute.KeyValue {
 	return append(list, semconv.OncRPCProcedureName(e.Procedure), semconv.OncRPCProcedureNumber(int(e.Proc)))
 }
 
-// method is the value of rpc.method.
+// method returns the value of rpc.method.
 func method(e names.Entry) string {
 	if e.Procedure == names.Other {
 		return other
@@ -93,7 +90,7 @@ func method(e names.Entry) string {
 	return e.Program + "/" + e.Procedure
 }
 
-// outcome are the attributes of how a call has ended, of which word is CallEvent.Outcome.
+// outcome returns the attributes for the end of a call. word is CallEvent.Outcome.
 func outcome(word string, replied bool) []attribute.KeyValue {
 	var list []attribute.KeyValue
 	if replied {
@@ -108,15 +105,15 @@ func outcome(word string, replied bool) []attribute.KeyValue {
 // replied reports whether a call has an RPC reply.
 func replied(err error) bool { return err == nil || errors.As(err, new(*oncrpc.RPCError)) }
 
-// buckets are the bounds of histograms in seconds. The conventions' begin at 5 ms, which is more
-// than most calls take here. Immutable.
+// buckets are the bounds of histograms in seconds. The conventions' buckets begin at 5 ms, longer than most calls take
+// here. Immutable.
 var buckets = []float64{
 	1e-05, 2.5e-05, 5e-05, 1e-04, 2.5e-04, 5e-04, 0.001, 0.0025, 0.005,
 	0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 }
 
-// Metrics measures what it sees as an rpc.Observer, of any number of clients and servers. A call
-// that succeeds allocates nothing here; the SDK may allocate.
+// Metrics is an rpc.Observer that measures the calls and connections of any number of clients and servers. A call that
+// succeeds allocates nothing here; the SDK may allocate.
 type Metrics struct {
 	rpc.NoObserver
 	table *names.Table
@@ -128,18 +125,18 @@ type Metrics struct {
 	open             metric.Int64UpDownCounter
 	ended, notices   metric.Int64Counter
 
-	// Read on demand: adding to a number costs less than calling the SDK.
+	// Read on demand: adding to a number is cheaper than calling the SDK.
 	active [2]atomic.Int64                  // client, server
 	bytes  [2][2][1 << wayBits]atomic.Int64 // by end, message and way
 
-	// Options that are made once.
+	// Options that are built once.
 	procedures []atomic.Pointer[options] // two for each entry of the table: client, server
 	ends       [2]endOptions
 
 	registration metric.Registration
 }
 
-// endOptions have the attribute of an end.
+// endOptions have the attribute of one end.
 type endOptions struct {
 	add     []metric.AddOption
 	record  []metric.RecordOption
@@ -169,7 +166,7 @@ const (
 
 var _ rpc.Observer = (*Metrics)(nil)
 
-// NewMetrics returns Metrics. It fails if the MeterProvider refuses an instrument.
+// NewMetrics returns a new Metrics. It fails if the MeterProvider refuses an instrument.
 func NewMetrics(cfg Config) (*Metrics, error) {
 	cfg.settle()
 	m := &Metrics{table: cfg.Table, procedures: make([]atomic.Pointer[options], 2*cfg.Table.Len())}
@@ -253,8 +250,8 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 	return m, err
 }
 
-// Close unregisters the callback of metrics: calls under way, bytes, memory and credits are no longer
-// exported. The other metrics still are.
+// Close unregisters the callback of metrics: calls in flight, bytes, memory and credits are no longer exported. The
+// other metrics still are.
 func (m *Metrics) Close() error { return m.registration.Unregister() }
 
 func side(atServer bool) int {
@@ -264,13 +261,13 @@ func side(atServer bool) int {
 	return client
 }
 
-// ConnBegan is a method of rpc.Observer.
+// ConnBegan implements rpc.Observer.
 func (m *Metrics) ConnBegan(e rpc.ConnEvent) {
 	m.conns.Began(e)
 	m.open.Add(context.Background(), 1, m.ends[side(e.Server)].add...)
 }
 
-// ConnEnded is a method of rpc.Observer.
+// ConnEnded implements rpc.Observer.
 func (m *Metrics) ConnEnded(e rpc.ConnEvent) {
 	m.conns.Ended(e)
 	at := side(e.Server)
@@ -280,12 +277,12 @@ func (m *Metrics) ConnEnded(e rpc.ConnEvent) {
 
 func endName(at int) attribute.KeyValue { return endKey.String([...]string{"client", "server"}[at]) }
 
-// CallBegan is a method of rpc.Observer.
+// CallBegan implements rpc.Observer.
 func (m *Metrics) CallBegan(e *rpc.CallEvent) { m.active[side(e.Executed)].Add(1) }
 
-// CallEnded is a method of rpc.Observer.
+// CallEnded implements rpc.Observer.
 func (m *Metrics) CallEnded(e *rpc.CallEvent) {
-	ctx := context.Background() // the caller's is not known here
+	ctx := context.Background() // the caller's context is not known here
 	at := side(e.Executed)
 	m.active[at].Add(-1)
 	m.wait.Record(ctx, e.Waited.Seconds(), m.ends[at].record...)
@@ -311,7 +308,7 @@ func (m *Metrics) CallEnded(e *rpc.CallEvent) {
 	}
 }
 
-// Noticed is a method of rpc.Observer.
+// Noticed implements rpc.Observer.
 func (m *Metrics) Noticed(n rpc.Notice) {
 	if n.Kind <= rpc.NoticeRegistered {
 		m.notices.Add(context.Background(), 1, metric.WithAttributes(kindKey.String(n.Kind.String())))
@@ -329,7 +326,7 @@ func (m *Metrics) procedure(at, i int) *options {
 		handler: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(list...))},
 		call:    []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(append(list, outcome("success", true)...)...))},
 	}
-	where.Store(o) // another goroutine's is the same
+	where.Store(o) // another goroutine's are equal
 	return o
 }
 

@@ -16,31 +16,29 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 )
 
-// A Carrier takes the fields of a propagator, such as "traceparent" of W3C Trace Context, from
-// caller to handler: in a place that both have agreed on, as ONC RPC has none. A program may have
-// one in its arguments, and then writes its own Carrier; [Verifier] is one that needs none.
+// A Carrier carries the fields of a propagator, such as the "traceparent" of W3C Trace Context, from caller to handler,
+// in a place that both have agreed on, since ONC RPC defines none. A program with a place in its arguments writes its
+// own Carrier; [Verifier] is one that needs no such place.
 type Carrier interface {
-	// Inject puts fields into a call that is about to be made. It may change Cred, Verf and
-	// Args, of which the caller has the old ones back when the call returns: it must not write
-	// to what they point to.
+	// Inject puts fields into a call that is about to be made. It may replace Cred, Verf and Args, but must not write
+	// to the memory they refer to: they are restored when the call returns.
 	Inject(call *rpc.Call, fields map[string]string)
 
-	// Extract returns the fields of a request, nil if it has none. The request is from a peer that may
-	// be hostile. The map must not point into the request.
+	// Extract returns the fields of a request, nil if it has none. The request comes from a peer that may be hostile.
+	// The map must not refer to the request's memory.
 	Extract(req *rpc.Request) map[string]string
 }
 
-// Verifier is a Carrier that puts the fields into the RPC verifier of calls, with this flavor. Both
-// ends have to know the flavor: servers that know only the flavors of RFC 5531, such as Linux's,
-// reject such calls. It leaves calls alone that have a verifier already, such as those of RPCSEC_GSS.
-// Choose a flavor that nothing else in the network uses, such as one above 0x20000000. The fields
-// prove nothing: any caller can continue any trace.
+// Verifier is a Carrier that puts the fields into the RPC verifier of calls, with this flavor. Both ends must know the
+// flavor: servers that only know the flavors of RFC 5531, such as Linux's, reject such calls. It leaves calls alone
+// that already have a verifier, such as those of RPCSEC_GSS. Choose a flavor that nothing else in the network uses,
+// such as one above 0x20000000. The fields prove nothing: any caller can continue any trace.
 type Verifier oncrpc.Flavor
 
-// maxFields is how many fields a verifier may have.
+// maxFields is the maximum number of fields in a verifier.
 const maxFields = 8
 
-// Inject is a method of Carrier. Fields for which a verifier has no room are left out.
+// Inject implements Carrier. It leaves out fields for which the verifier has no room.
 func (v Verifier) Inject(call *rpc.Call, fields map[string]string) {
 	if call.Verf.Flavor != oncrpc.FlavorNone || len(call.Verf.Body) > 0 || len(fields) == 0 {
 		return
@@ -49,7 +47,7 @@ func (v Verifier) Inject(call *rpc.Call, fields map[string]string) {
 	for name := range fields {
 		names = append(names, name)
 	}
-	slices.SortFunc(names, func(a, b string) int { // what is short first: traceparent before baggage
+	slices.SortFunc(names, func(a, b string) int { // short ones first: traceparent before baggage
 		return len(fields[a]) - len(fields[b])
 	})
 	body := xdr.AppendUint32(nil, 0)
@@ -69,7 +67,7 @@ func (v Verifier) Inject(call *rpc.Call, fields map[string]string) {
 	call.Verf = oncrpc.Auth{Flavor: oncrpc.Flavor(v), Body: body}
 }
 
-// Extract is a method of Carrier.
+// Extract implements Carrier.
 func (v Verifier) Extract(req *rpc.Request) map[string]string {
 	if req.Verf.Flavor != oncrpc.Flavor(v) {
 		return nil
@@ -93,7 +91,7 @@ type Tracing struct {
 	tracer trace.Tracer
 }
 
-// NewTracing returns a Tracing.
+// NewTracing returns a new Tracing.
 func NewTracing(cfg Config) *Tracing {
 	cfg.settle()
 	return &Tracing{cfg: cfg, tracer: cfg.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
@@ -117,7 +115,7 @@ func spanName(e names.Entry) string {
 // name gives a span the attributes of p, which is e.
 func (t *Tracing) name(span trace.Span, p rpc.Procedure, e names.Entry) {
 	if span.IsRecording() {
-		// A procedure without a name has its number: a span may have what a metric must not.
+		// A procedure without a name gets its number: a span may have values that a metric must not have.
 		list := attributes(e)
 		if e.Program == names.Other {
 			list = append(list, semconv.OncRPCVersion(int(p.Vers)))
@@ -129,8 +127,7 @@ func (t *Tracing) name(span trace.Span, p rpc.Procedure, e names.Entry) {
 	}
 }
 
-// end ends a span. Of e it takes the words for how the call has ended: Status and Err have to be
-// set.
+// end ends a span. It uses e for the words that describe the outcome: Status and Err must be set.
 func end(span trace.Span, e *rpc.CallEvent) {
 	defer span.End()
 	if !span.IsRecording() {
@@ -147,7 +144,7 @@ func end(span trace.Span, e *rpc.CallEvent) {
 	}
 }
 
-// Caller returns a Caller that makes calls with next, each with a span below that of its context.
+// Caller returns a Caller that makes calls with next, each in a span that is a child of the span of its context.
 // Config.Carrier carries the span's context.
 func (t *Tracing) Caller(next rpc.Caller) rpc.Caller { return caller{t, next} }
 
@@ -156,7 +153,7 @@ type caller struct {
 	next rpc.Caller
 }
 
-// Call is a method of rpc.Caller.
+// Call implements rpc.Caller.
 func (c caller) Call(ctx context.Context, call *rpc.Call) error {
 	p := call.ObservedAs()
 	ctx, span := c.t.begin(ctx, trace.SpanKindClient, p)
@@ -174,8 +171,8 @@ func (c caller) Call(ctx context.Context, call *rpc.Call) error {
 	return err
 }
 
-// Handler returns a Handler that executes calls with next, each in a span: below that of the caller,
-// if Config.Carrier has its context. Calls that next makes with its context are below the new span.
+// Handler returns a Handler that executes calls with next, each in a span. The span is a child of the caller's if
+// Config.Carrier finds its context. The spans of calls that next makes with its context are children of the new span.
 // NULL has no span, because the transport answers it.
 func (t *Tracing) Handler(next rpc.Handler) rpc.Handler {
 	return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {

@@ -1,10 +1,9 @@
-// Package pieces moves an object that is longer than a message as a stream: one call for each piece,
-// several calls at a time. A [Reader] reads ahead, and a [Writer] writes on, as far as its window goes.
+// Package pieces transfers an object that is longer than a message as a stream: one call for each piece, several calls
+// at a time. A [Reader] reads ahead, and a [Writer] writes without waiting, up to its window.
 //
-// The interface needs no stream for it, only a procedure that reads, or writes, so many bytes of an object at
-// an offset; best it is idempotent. The client makes a call that has lost its connection again, so a stream goes
-// on when a server has restarted. Data is placed as in any other call: the pieces' buffers are what the calls
-// are given.
+// The interface needs no streaming for this, only a procedure that reads or writes a range of an object, preferably an
+// idempotent one. The client sends a call whose connection was lost again, so a stream continues after a restart of the
+// server. Data is placed as in any other call, directly from or into the pieces' buffers.
 package pieces
 
 import (
@@ -15,16 +14,16 @@ import (
 	"sync"
 )
 
-// Options are what a Reader or Writer can choose. The zero value is the default.
+// Options configure a Reader or Writer. The zero value selects the defaults.
 type Options struct {
-	// Size is the length of a piece in bytes. Zero is 1 MiB. Calls have to have room for it.
+	// Size is the length of a piece in bytes. Zero is 1 MiB. A piece must fit in a call.
 	Size int
 
-	// Window is how many pieces there may be in memory, each with a call under way or with data that
-	// has not been consumed. Zero is 8.
+	// Window is the maximum number of pieces in memory, each with a call in flight or with data not consumed yet. Zero
+	// is 8.
 	Window int
 
-	// Offset is where the object begins or goes on, in bytes.
+	// Offset is where in the object to begin, in bytes.
 	Offset int64
 }
 
@@ -34,7 +33,7 @@ const (
 	DefaultWindow = 8
 )
 
-// A window is what a Reader and a Writer have in common.
+// A window is the common part of a Reader and a Writer.
 type window struct {
 	ctx    context.Context // of the calls
 	cancel context.CancelCauseFunc
@@ -44,11 +43,11 @@ type window struct {
 	calls  sync.WaitGroup
 }
 
-// A slot has one piece after another.
+// A slot holds one piece at a time.
 type slot struct {
 	buf  []byte
-	busy bool        // a call is under way, or its result has not been received
-	done chan result // has room for one
+	busy bool        // a call is in flight, or its result has not been received
+	done chan result // has capacity one
 }
 
 type result struct {
@@ -71,7 +70,7 @@ func (w *window) init(ctx context.Context, o Options) {
 	w.slots = make([]slot, o.Window)
 }
 
-// memory returns the buffer of a slot, which is made when the slot is first used.
+// memory returns the buffer of a slot. It is allocated when the slot is first used.
 func (w *window) memory(s *slot) []byte {
 	if s.buf == nil {
 		s.buf, s.done = make([]byte, w.size), make(chan result, 1)
@@ -79,7 +78,7 @@ func (w *window) memory(s *slot) []byte {
 	return s.buf
 }
 
-// start calls f, on a goroutine of its own, for the next piece, of n bytes.
+// start calls f for the next piece, of n bytes, on a new goroutine.
 func (w *window) start(s *slot, n int, f func(ctx context.Context, p []byte, off int64) (int, error)) {
 	p, off := w.memory(s)[:n], w.off
 	w.off += int64(n)
@@ -90,13 +89,13 @@ func (w *window) start(s *slot, n int, f func(ctx context.Context, p []byte, off
 	})
 }
 
-// wait returns the result of the call that is under way.
+// wait returns the result of the call in flight.
 func (s *slot) wait() result {
 	s.busy = false
 	return <-s.done
 }
 
-// end has the calls that are under way given up, and waits until they use no memory.
+// end cancels the calls in flight, and waits until they use no memory.
 func (w *window) end(cause error) {
 	w.cancel(cause)
 	w.calls.Wait()
@@ -104,31 +103,31 @@ func (w *window) end(cause error) {
 
 // ---- reading
 
-// A Reader is an object as a stream. It is used by one goroutine at a time, and closed at the end.
+// A Reader reads an object as a stream. One goroutine at a time may use it. It must be closed.
 type Reader struct {
 	window
 	read  ReadFunc
 	next  int    // slot of the oldest piece that has not been consumed
-	ahead int    // slots in use from there on; the first has its data in left
+	ahead int    // slots in use from there on; the data of the first is in left
 	left  []byte // of the oldest piece
-	err   error  // after left: io.EOF, or why there is no more
+	err   error  // after left: io.EOF, or why reading stopped
 }
 
-// A ReadFunc reads the piece of an object at off into p, with a call, and returns how many bytes there are.
-// For fewer than len(p) it is called again; none, or io.EOF, are the end of the object. p is the
-// Reader's: it may be used until the ReadFunc returns. Several goroutines call it at once.
+// A ReadFunc reads a piece of an object at off into p, with a call, and returns the number of bytes read. If that is
+// fewer than len(p), it is called again; 0 or io.EOF is the end of the object. p belongs to the Reader: the ReadFunc
+// may use it until it returns. Several goroutines call it at once.
 type ReadFunc func(ctx context.Context, p []byte, off int64) (int, error)
 
-// NewReader returns a Reader of the object that read reads. The first piece is read with the first Read, and
-// further ones ahead when that shows that there are some. The calls end with ctx.
+// NewReader returns a Reader of the object that read reads. The first Read reads the first piece. If there are more,
+// they are read ahead from then on. The calls end with ctx.
 func NewReader(ctx context.Context, read ReadFunc, o Options) *Reader {
 	r := &Reader{read: read}
 	r.init(ctx, o)
 	return r
 }
 
-// Read reads what there is of the next piece. It returns io.EOF at the end of the object, the first error
-// of a call in the order of the object, and io.ErrClosedPipe after Close.
+// Read reads from the next piece. It returns io.EOF at the end of the object, the first error of a call in the order of
+// the object, and io.ErrClosedPipe after Close.
 func (r *Reader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -141,7 +140,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo writes the rest of the object to w, from the pieces' own memory.
+// WriteTo writes the rest of the object to w, directly from the pieces' memory.
 func (r *Reader) WriteTo(w io.Writer) (n int64, err error) {
 	for r.fill() {
 		k, err := w.Write(r.left)
@@ -157,7 +156,7 @@ func (r *Reader) WriteTo(w io.Writer) (n int64, err error) {
 	return n, r.err
 }
 
-// Close gives up the calls that are under way, and returns when no call uses memory of the Reader.
+// Close cancels the calls in flight, and returns when no call uses memory of the Reader.
 func (r *Reader) Close() error {
 	if r.err == nil {
 		r.err = io.ErrClosedPipe
@@ -173,7 +172,7 @@ func (r *Reader) fill() bool {
 		if r.err != nil {
 			return false
 		}
-		if r.ahead > 0 { // the oldest piece is consumed
+		if r.ahead > 0 { // the oldest piece has been consumed
 			r.startRead(r.next)
 			r.next = (r.next + 1) % len(r.slots)
 		} else {
@@ -197,7 +196,7 @@ func (r *Reader) fill() bool {
 // startRead starts to read the next piece, into slot i.
 func (r *Reader) startRead(i int) { r.start(&r.slots[i], r.size, r.readFull) }
 
-// readFull reads a piece. The error is not nil if it is less than whole: io.EOF at the end of the object.
+// readFull reads a piece. If the piece is incomplete, it returns an error: io.EOF at the end of the object.
 func (r *Reader) readFull(ctx context.Context, p []byte, off int64) (n int, err error) {
 	for n < len(p) && err == nil {
 		var k int
@@ -211,15 +210,15 @@ func (r *Reader) readFull(ctx context.Context, p []byte, off int64) (n int, err 
 		n += k
 	}
 	if n == len(p) && err == io.EOF {
-		err = nil // the next piece meets it again
+		err = nil // the next piece sees it again
 	}
 	return n, err
 }
 
 // ---- writing
 
-// A Writer is an object to be written, as a stream. It is used by one goroutine at a time. The object is whole
-// when Close has returned nil.
+// A Writer writes an object as a stream. One goroutine at a time may use it. The object is complete when Close has
+// returned nil.
 type Writer struct {
 	window
 	write  WriteFunc
@@ -228,8 +227,8 @@ type Writer struct {
 	err    error
 }
 
-// A WriteFunc writes the piece p of an object at off, with a call. p is the Writer's: it may be used until the
-// WriteFunc returns. Several goroutines call it at once, for pieces in any order.
+// A WriteFunc writes the piece p of an object at off, with a call. p belongs to the Writer: the WriteFunc may use it
+// until it returns. Several goroutines call it at once, for pieces in any order.
 type WriteFunc func(ctx context.Context, p []byte, off int64) error
 
 // NewWriter returns a Writer of the object that write writes. The calls end with ctx.
@@ -239,8 +238,8 @@ func NewWriter(ctx context.Context, write WriteFunc, o Options) *Writer {
 	return w
 }
 
-// Write copies p to pieces, and starts a call for each that is full. It waits when the window is. The error
-// is that of a call, of an earlier Write most often; after it the object is not whole.
+// Write copies p into pieces, and starts a call for each full one. It blocks while the window is full. The error is
+// that of a call, usually started by an earlier Write; after an error the object is incomplete.
 func (w *Writer) Write(p []byte) (n int, err error) {
 	for len(p) > 0 {
 		room, err := w.room()
@@ -254,8 +253,8 @@ func (w *Writer) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// ReadFrom writes what r has until its end, from the pieces' own memory. An error of r is returned, and the
-// calls go on.
+// ReadFrom reads from r until EOF, directly into the pieces' memory, and writes the data. An error of r is returned,
+// and the calls continue.
 func (w *Writer) ReadFrom(r io.Reader) (n int64, err error) {
 	for {
 		room, err := w.room()
@@ -274,8 +273,8 @@ func (w *Writer) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 }
 
-// Close writes the last piece, and returns when all calls have: with the first error, or nil if the object is
-// whole. To give an object up, end ctx before.
+// Close writes the last piece, and returns when all calls have ended: the first error, or nil if the object is
+// complete. To abandon an object, cancel ctx before Close.
 func (w *Writer) Close() error {
 	if w.err == nil && w.filled > 0 {
 		w.startWrite()
@@ -288,12 +287,12 @@ func (w *Writer) Close() error {
 	if err == nil {
 		w.err = io.ErrClosedPipe
 	} else if errors.Is(err, io.ErrClosedPipe) {
-		return nil // closed before
+		return nil // already closed
 	}
 	return err
 }
 
-// room returns where the next bytes go. It starts a call if the piece is full, and waits for the next slot.
+// room returns the place for the next bytes. If the piece is full, it starts its call and waits for the next slot.
 func (w *Writer) room() ([]byte, error) {
 	if w.err == nil && w.filled == w.size {
 		w.startWrite()
@@ -307,12 +306,12 @@ func (w *Writer) room() ([]byte, error) {
 	return w.memory(&w.slots[w.next])[w.filled:], nil
 }
 
-// startWrite starts the call of the piece that was being filled.
+// startWrite starts the call for the piece being filled.
 func (w *Writer) startWrite() {
 	w.start(&w.slots[w.next], w.filled, func(ctx context.Context, p []byte, off int64) (int, error) {
 		err := w.write(ctx, p, off)
 		if err != nil {
-			w.cancel(err) // the object is not whole any more
+			w.cancel(err) // the object is incomplete from now on
 		}
 		return 0, err
 	})
@@ -322,6 +321,6 @@ func (w *Writer) startWrite() {
 // wait waits until no call uses the slot.
 func (w *Writer) wait(s *slot) {
 	if s.busy && s.wait().err != nil && w.err == nil {
-		w.err = context.Cause(w.ctx) // which is the first of all
+		w.err = context.Cause(w.ctx) // the first error of all
 	}
 }

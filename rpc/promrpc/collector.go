@@ -4,14 +4,13 @@
 //	registry.MustRegister(c)
 //	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: c}})
 //
-// A [Collector] is an [rpc.Observer] for any number of clients and servers, and a
-// Collector of client_golang. Its metrics begin with "rpcrdma_". Label "end" is "client" for
-// what the end that makes calls has measured, and "server" for the end that executes them, of which
-// a process may be both.
+// A [Collector] is an [rpc.Observer] for any number of clients and servers, and a Collector of client_golang. The names
+// of its metrics begin with "rpcrdma_". The label "end" is "client" for measurements of the end that makes calls, and
+// "server" for the end that executes them; a process may be both.
 //
-// No label comes from a peer: program and procedure are names in Config.Table or "other", and the
-// others have a fixed set of values. So the number of series is bounded by the table, and
-// addresses of peers are in none. A call that succeeds costs no memory.
+// No label value comes from a peer: program and procedure are names in Config.Table or "other", and the other labels
+// have a fixed set of values. So the table bounds the number of series, and no series has the address of a peer. A call
+// that succeeds allocates nothing.
 package promrpc
 
 import (
@@ -27,10 +26,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 )
 
-// A Config configures a Collector. The zero value is the defaults.
+// A Config configures a Collector. The zero value selects the defaults.
 type Config struct {
-	// Table has the procedures that are counted each for itself; all others are "other". Nil:
-	// all are.
+	// Table lists the procedures that are counted separately; all others are "other". Nil: all procedures are.
 	Table *names.Table
 
 	// Buckets are the upper bounds of the histograms' buckets, in seconds, in increasing
@@ -38,8 +36,8 @@ type Config struct {
 	Buckets []float64
 }
 
-// DefaultBuckets returns the bounds that histograms have unless Config.Buckets has others: from
-// 10 microseconds to 10 seconds, three to a decade.
+// DefaultBuckets returns the default bounds of histogram buckets: from 10 microseconds to 10 seconds, three to a
+// decade.
 func DefaultBuckets() []float64 {
 	return []float64{
 		1e-05, 2.5e-05, 5e-05, 1e-04, 2.5e-04, 5e-04, 0.001, 0.0025, 0.005,
@@ -47,7 +45,7 @@ func DefaultBuckets() []float64 {
 	}
 }
 
-// A Collector counts what it sees as an rpc.Observer. New makes one.
+// A Collector is an rpc.Observer that counts calls and connections. Use New to make one.
 type Collector struct {
 	rpc.NoObserver
 	table *names.Table
@@ -86,13 +84,13 @@ type procedure struct {
 	duration, handler prometheus.Observer // handler: nil at a client
 }
 
-// A figure is made of a Sum on demand.
+// A figure is computed from a Sum on demand.
 type figure struct {
 	desc  *prometheus.Desc
 	value func(*connset.Sum) float64
 }
 
-// noticeKinds are the values of a label. Immutable.
+// noticeKinds are the values of the label "kind". Immutable.
 var noticeKinds = [...]string{
 	rpc.NoticeRefused: "refused", rpc.NoticeRejected: "rejected", rpc.NoticeCreditStall: "credit_stall",
 	rpc.NoticeMemoryStall: "memory_stall", rpc.NoticeRegistered: "registered",
@@ -113,7 +111,7 @@ var (
 // New returns a Collector.
 func New(cfg Config) *Collector {
 	if cfg.Table == nil {
-		cfg.Table, _ = names.New() // which cannot fail without programs
+		cfg.Table, _ = names.New() // cannot fail without programs
 	}
 	if cfg.Buckets == nil {
 		cfg.Buckets = DefaultBuckets()
@@ -166,7 +164,7 @@ func New(cfg Config) *Collector {
 	return c
 }
 
-// figures has what connections count themselves.
+// figures adds the counters that connections keep themselves.
 func (c *Collector) figures() {
 	gauge := func(name, help string, value func(*connset.Sum) float64) {
 		c.gauges = append(c.gauges, figure{prometheus.NewDesc("rpcrdma_"+name, help, nil, nil), value})
@@ -185,7 +183,7 @@ func (c *Collector) figures() {
 	c.adapter = prometheus.NewDesc("rpcrdma_adapter_total", "Figures of the adapter.", []string{"counter"}, nil)
 }
 
-// Describe is a method of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, v := range c.vectors {
 		v.Describe(descs)
@@ -200,8 +198,7 @@ func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- c.adapter
 }
 
-// Collect is a method of prometheus.Collector. It takes the locks of the data path of each
-// connection for a moment.
+// Collect implements prometheus.Collector. It briefly acquires the locks of the data path of each connection.
 func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	for _, v := range c.vectors {
 		v.Collect(metrics)
@@ -223,7 +220,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// ConnBegan is a method of rpc.Observer.
+// ConnBegan implements rpc.Observer.
 func (c *Collector) ConnBegan(e rpc.ConnEvent) {
 	c.conns.Began(e)
 	end := &c.ends[side(e.Server)]
@@ -231,7 +228,7 @@ func (c *Collector) ConnBegan(e rpc.ConnEvent) {
 	end.open.Inc()
 }
 
-// ConnEnded is a method of rpc.Observer.
+// ConnEnded implements rpc.Observer.
 func (c *Collector) ConnEnded(e rpc.ConnEvent) {
 	c.conns.Ended(e)
 	end := &c.ends[side(e.Server)]
@@ -246,10 +243,10 @@ func side(atServer bool) int {
 	return client
 }
 
-// CallBegan is a method of rpc.Observer.
+// CallBegan implements rpc.Observer.
 func (c *Collector) CallBegan(e *rpc.CallEvent) { c.ends[side(e.Executed)].inFlight.Inc() }
 
-// CallEnded is a method of rpc.Observer.
+// CallEnded implements rpc.Observer.
 func (c *Collector) CallEnded(e *rpc.CallEvent) {
 	at := side(e.Executed)
 	end := &c.ends[at]
@@ -278,7 +275,7 @@ func (c *Collector) CallEnded(e *rpc.CallEvent) {
 	}
 }
 
-// Noticed is a method of rpc.Observer.
+// Noticed implements rpc.Observer.
 func (c *Collector) Noticed(n rpc.Notice) {
 	if int(n.Kind) >= len(c.notices) {
 		return
@@ -289,7 +286,7 @@ func (c *Collector) Noticed(n rpc.Notice) {
 	}
 }
 
-// labels are those of an entry of the table.
+// labels returns the labels of an entry of the table.
 func (c *Collector) labels(i int) (program, vers, proc string) {
 	e := c.table.At(i)
 	return e.Program, e.Version(), e.Procedure
@@ -310,7 +307,7 @@ func (c *Collector) procedure(at, i int) *procedure {
 	if at == server {
 		p.handler = c.handler.WithLabelValues(program, vers, proc)
 	}
-	where.Store(p) // another goroutine's is made of the same
+	where.Store(p) // another goroutine's has the same counters
 	return p
 }
 
@@ -324,7 +321,7 @@ func (c *Collector) moved(at, message int, t *rpc.Transfer) {
 	}
 }
 
-// way returns the counter of what has traveled so.
+// way returns the counter of bytes that traveled in these ways.
 func (c *Collector) way(at, message int, by rpc.Ways) prometheus.Counter {
 	where := &c.ways[at][message][by&(1<<wayBits-1)]
 	if p := where.Load(); p != nil {

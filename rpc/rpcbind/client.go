@@ -14,7 +14,7 @@ import (
 // Patience is the timeout of an operation when its context has no deadline.
 const Patience = 15 * time.Second
 
-// A Client is the address of an rpcbind. Every operation makes a new connection and closes it.
+// A Client is the address of an rpcbind server. Every operation makes a new connection and closes it.
 type Client struct {
 	// Network is "tcp" or "udp", or one of the two with "4" or "6" appended for one version of
 	// IP. Empty means "tcp". Over UDP only the first address of the host is tried, and a DUMP

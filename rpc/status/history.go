@@ -2,14 +2,14 @@ package status
 
 import "sync/atomic"
 
-// minute is how many seconds a history goes back.
+// minute is the length of a history in seconds.
 const minute = 60
 
-// countBits are those of a count in a history; the seconds of the clock have the others.
+// countBits is the number of bits of a count in a history; the other bits hold the second.
 const countBits = 40
 
-// A history has a count for each of the latest seconds: the second in the upper bits of a word, so that a word of a
-// minute ago is known as such, and the count in the lower ones.
+// A history has a count for each recent second. Each word has the second in the upper bits, so that a word from a
+// minute ago is recognized as old, and the count in the lower bits.
 type history [minute]atomic.Uint64
 
 // add adds n to the count of a second, in Unix time.
@@ -20,16 +20,16 @@ func (h *history) add(second int64, n uint64) {
 		if was>>countBits == stamp>>countBits {
 			is = was + n
 		} else if int64(was-stamp) > 0 && was != 0 {
-			return // the second was over a minute before another one that has been counted
+			return // the second is over a minute older than one already counted
 		}
-		// Not Add: by now, the slot may be a later second's.
+		// Not Add: the slot may belong to a later second by now.
 		if slot.CompareAndSwap(was, is) {
 			return
 		}
 	}
 }
 
-// list returns the counts of the minute before a second, the oldest first.
+// list returns the counts of the minute before a second, oldest first.
 func (h *history) list(second int64) []uint64 {
 	list := make([]uint64, minute)
 	for i := range list {
@@ -41,10 +41,10 @@ func (h *history) list(second int64) []uint64 {
 	return list
 }
 
-// rateOver is how many seconds a rate is the mean of.
+// rateOver is the number of seconds that a rate averages.
 const rateOver = 10
 
-// rate returns the mean of the latest counts of a list that begins to count so many seconds ago.
+// rate returns the mean of the latest counts in list. Counting began age seconds ago.
 func rate(list []uint64, age int64) float64 {
 	over := min(max(age, 1), rateOver)
 	sum := uint64(0)

@@ -1,6 +1,6 @@
-// Package status shows what a process does with package transport: a [Monitor] is an
-// Observer that remembers connections, calls under way, slow and failed calls, refusals and
-// latencies, and an [http.Handler] with all of that as a page or as JSON.
+// Package status shows what package transport does in a process. A [Monitor] is an Observer that remembers connections,
+// calls in flight, slow and failed calls, refusals and latencies, and an [http.Handler] that serves all of that as a
+// page or as JSON.
 //
 //	table, err := names.New(names.Known(100003)...)
 //	...
@@ -9,10 +9,9 @@
 //	...
 //	http.Handle("/debug/rpcrdma", m)
 //
-// The page needs no JavaScript and loads nothing from other servers. The memory of a Monitor is
-// bounded, whatever peers do. The page shows addresses of peers, and errors that quote what peers
-// sent. It is meant for operators: serve it where only they can reach it, such as on a loopback
-// address.
+// The page needs no JavaScript and loads nothing from other servers. The memory of a Monitor is bounded, whatever peers
+// do. The page shows addresses of peers, and errors that quote what peers sent. It is meant for operators: serve it
+// where only they can reach it, such as on a loopback address.
 package status
 
 import (
@@ -29,46 +28,45 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 )
 
-// Defaults of Config, and other bounds.
+// Defaults of Config, and other limits.
 const (
-	DefaultMaxCalls   = 4096 // calls under way that are known one by one
-	DefaultMaxConns   = 256  // connections that are shown
-	DefaultMaxRecords = 64   // entries of each list of what has happened
+	DefaultMaxCalls   = 4096 // calls in flight that are listed
+	DefaultMaxConns   = 256  // connections that are listed
+	DefaultMaxRecords = 64   // entries of each list of past events
 
-	// SlowWindow is the age at which a call begins to be forgotten among the slowest: these
-	// are the slowest of the current window and of the one before.
+	// SlowWindow is the length of a window of the slowest calls: the list has those of the current window and of the
+	// previous one.
 	SlowWindow = 5 * time.Minute
 
 	maxError    = 400 // bytes of an error that are kept
-	maxPerSec   = 256 // entries that a list takes in a second
-	maxShownNow = 512 // calls under way that are shown
+	maxPerSec   = 256 // entries that a list accepts per second
+	maxShownNow = 512 // calls in flight that are shown
 )
 
-// A Config configures a Monitor. The zero value is the defaults.
+// A Config configures a Monitor. The zero value selects the defaults.
 type Config struct {
 	// Title is the heading of the page. Empty: "rpcrdma".
 	Title string
 
-	// Table has the procedures that latencies are kept for, each for itself. Nil: they are
-	// kept for all procedures together.
+	// Table lists the procedures whose latencies are kept separately. Nil: the latencies of all procedures are kept
+	// together.
 	Table *names.Table
 
-	// MaxCalls is how many calls under way are known one by one; more are counted. A call
-	// takes about 150 bytes.
+	// MaxCalls is the maximum number of calls in flight that are listed; more are only counted. A call needs about 150
+	// bytes.
 	MaxCalls int
 
-	// MaxConns is how many connections are shown: those with the most calls under way, and among
+	// MaxConns is the maximum number of connections that are listed: those with the most calls in flight, and among
 	// equals those with the most calls. The others are part of the totals.
 	MaxConns int
 
-	// MaxRecords is the length of each list of what has happened: the slowest calls, and the
-	// latest that have failed, messages refused, connections rejected and connections ended.
+	// MaxRecords is the length of each list of past events: the slowest calls, and the latest failed calls, refused
+	// messages, rejected connections and ended connections.
 	MaxRecords int
 }
 
-// A Monitor remembers what it sees as an rpc.Observer, of any number of clients and
-// servers, and shows it as an http.Handler. It allocates nothing for a call that succeeds and is
-// not among the slowest.
+// A Monitor is an rpc.Observer for any number of clients and servers, and an http.Handler that shows what it has seen.
+// It allocates nothing for a call that succeeds and is not among the slowest.
 type Monitor struct {
 	rpc.NoObserver
 	cfg   Config
@@ -88,7 +86,7 @@ type Monitor struct {
 
 	conns   connset.Set
 	mu      sync.Mutex
-	reasons map[string]int // how connections have ended
+	reasons map[string]int // how connections ended
 
 	page page
 }
@@ -100,7 +98,7 @@ func New(cfg Config) *Monitor {
 	cfg.MaxConns = cmp.Or(max(cfg.MaxConns, 0), DefaultMaxConns)
 	cfg.MaxRecords = cmp.Or(max(cfg.MaxRecords, 0), DefaultMaxRecords)
 	if cfg.Table == nil {
-		cfg.Table, _ = names.New() // which cannot fail without programs
+		cfg.Table, _ = names.New() // cannot fail without programs
 	}
 	m := &Monitor{
 		cfg: cfg, began: time.Now(),
@@ -118,10 +116,10 @@ var (
 	_ http.Handler = (*Monitor)(nil)
 )
 
-// ConnBegan is a method of rpc.Observer.
+// ConnBegan implements rpc.Observer.
 func (m *Monitor) ConnBegan(e rpc.ConnEvent) { m.conns.Began(e) }
 
-// ConnEnded is a method of rpc.Observer.
+// ConnEnded implements rpc.Observer.
 func (m *Monitor) ConnEnded(e rpc.ConnEvent) {
 	now := time.Now()
 	c := m.conns.Ended(e)
@@ -137,10 +135,10 @@ func (m *Monitor) ConnEnded(e rpc.ConnEvent) {
 	})
 }
 
-// CallBegan is a method of rpc.Observer.
+// CallBegan implements rpc.Observer.
 func (m *Monitor) CallBegan(e *rpc.CallEvent) { m.calls.begin(e) }
 
-// CallEnded is a method of rpc.Observer.
+// CallEnded implements rpc.Observer.
 func (m *Monitor) CallEnded(e *rpc.CallEvent) {
 	m.calls.end(e)
 	outcome := e.Outcome()
@@ -153,7 +151,7 @@ func (m *Monitor) CallEnded(e *rpc.CallEvent) {
 	m.slow.offer(e, func() Call { return m.record(e, outcome) })
 }
 
-// Noticed is a method of rpc.Observer.
+// Noticed implements rpc.Observer.
 func (m *Monitor) Noticed(n rpc.Notice) {
 	list := &m.refused
 	switch n.Kind {
@@ -203,7 +201,7 @@ func (m *Monitor) name(c *Call) {
 	}
 }
 
-// address is that of the other end of a connection, if there is one.
+// address returns the address of the other end of a connection, if there is one.
 func address(cn rpc.Conn) string {
 	if cn == nil {
 		return ""
@@ -211,7 +209,7 @@ func address(cn rpc.Conn) string {
 	return spell(cn.RemoteAddr())
 }
 
-// spell returns the text of an address, which a provider may leave nil.
+// spell returns the text of an address, which may be nil.
 func spell(a net.Addr) string {
 	if a == nil {
 		return ""
@@ -219,7 +217,7 @@ func spell(a net.Addr) string {
 	return a.String()
 }
 
-// text is the part of an error that is kept. Some of it may be from a peer.
+// text returns the part of an error that is kept. Some of it may come from a peer.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -235,7 +233,8 @@ func travel(t rpc.Transfer) Travel {
 	return Travel{Bytes: t.Bytes, ChunkBytes: t.Chunks, By: t.By.String()}
 }
 
-// counters are Stats by name, as "read_chunk", but for those that are of the owner, not of a connection.
+// counters returns Stats by name, such as "read_chunk", except those that belong to the owner rather than to a
+// connection.
 func counters(s rpc.Stats) map[string]uint64 {
 	named := make(map[string]uint64)
 	for c, n := range s.Counters() {

@@ -21,30 +21,30 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// fresh is how long a page is shown again without another look.
+// fresh is how long a page is served again without building a new one.
 const fresh = time.Second
 
-// A page has what was shown last.
+// A page caches the latest responses.
 type page struct {
-	mu       sync.Mutex // held while one is made: requests meanwhile get the same
+	mu       sync.Mutex // held while a page is built: concurrent requests get the same one
 	made     time.Time
 	snapshot *Snapshot
-	json     []byte // nil: not asked for since
+	json     []byte // nil: not requested since
 	html     map[view][]byte
 }
 
 // A view is one of the pages of a Snapshot.
 type view struct {
-	sort    string // of orders
+	sort    string // a key of orders
 	refresh int    // seconds; 0: never
 }
 
-// maxViews bounds the pages that are kept. Others are made anew.
+// maxViews bounds the cached pages. Others are built for each request.
 const maxViews = 64
 
-// ServeHTTP answers GET and HEAD with a page, or with JSON for ?format=json, which is a [Snapshot].
-// With ?refresh=5 a browser loads it again every 5 seconds. The headings of the tables are links that sort them.
-// All requests within a second show the same, so that many of them cost little.
+// ServeHTTP answers GET and HEAD with a page, or with JSON for ?format=json, which is a [Snapshot]. With ?refresh=5 a
+// browser reloads the page every 5 seconds. The headings of the tables are links that sort them. All requests within a
+// second get the same response, so that many requests cost little.
 func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -94,7 +94,7 @@ func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body) // a client that does not read it has left
 }
 
-// body returns what to answer with. It is not changed later.
+// body returns the response body. It is not modified later.
 func (m *Monitor) body(asJSON bool, v view) ([]byte, error) {
 	p := &m.page
 	p.mu.Lock()
@@ -123,13 +123,13 @@ func (m *Monitor) body(asJSON bool, v view) ([]byte, error) {
 	return html, nil
 }
 
-// A shown is what the template shows.
+// A shown is the data of the template.
 type shown struct {
 	*Snapshot
 	view view
 }
 
-// Link is the query of the page with another order, or, for "", with another pace.
+// Link returns the query of the page in another order or, for "", with another refresh interval.
 func (s shown) Link(sort string, refresh int) string {
 	query := make(url.Values)
 	if v := cmp.Or(sort, s.view.sort); v != "" {
@@ -141,10 +141,10 @@ func (s shown) Link(sort string, refresh int) string {
 	return "?" + query.Encode()
 }
 
-// Refresh is in how many seconds the page is loaded again, 0 for never.
+// Refresh returns the seconds until the page is reloaded, 0 for never.
 func (s shown) Refresh() int { return s.view.refresh }
 
-// Head is a heading of a table: a link that sorts it.
+// Head returns a heading of a table: a link that sorts it.
 func (s shown) Head(text, sort string) template.HTML {
 	mark := ""
 	if sort == s.view.sort {
@@ -153,7 +153,7 @@ func (s shown) Head(text, sort string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<a href="%s">%s</a>%s`, template.HTMLEscapeString(s.Link(sort, s.view.refresh)), text, mark))
 }
 
-// descending orders by a figure, the largest first.
+// descending orders by a figure, largest first.
 func descending[T any, N cmp.Ordered](figure func(*T) N) func(a, b T) int {
 	return func(a, b T) int { return cmp.Compare(figure(&b), figure(&a)) }
 }
@@ -164,7 +164,7 @@ type order struct {
 	conns      func(a, b Conn) int
 }
 
-// orders are those of the headings. Immutable.
+// orders are the orders of the headings. Immutable.
 var orders = map[string]order{
 	"name": {procedures: func(a, b Procedure) int {
 		return cmp.Or(cmp.Compare(a.Program, b.Program), cmp.Compare(a.Procedure, b.Procedure))
@@ -185,7 +185,7 @@ var orders = map[string]order{
 	"held":      {conns: descending(func(c *Conn) int64 { return c.HeldBytes })},
 }
 
-// sorted returns a copy of a Snapshot with its tables in an order.
+// sorted returns a copy of a Snapshot with its tables in the given order.
 func (s *Snapshot) sorted(by string) *Snapshot {
 	o, other := orders[by], *s
 	if o.procedures != nil {
@@ -197,7 +197,7 @@ func (s *Snapshot) sorted(by string) *Snapshot {
 	return &other
 }
 
-// style is the page's own: the header of the page names its hash, and a browser takes no other.
+// style is the page's style sheet: the header of the response has its hash, and browsers accept no other.
 const style = `
 body{font:14px/1.4 system-ui,sans-serif;margin:1.5em;color:#1b1f24;background:#fff}
 h1{font-size:1.4em;margin:0 0 .2em}h2{font-size:1.1em;margin:1.6em 0 .3em}
@@ -216,7 +216,7 @@ dt{color:#57606a}dd{margin:0}
 .sides{display:flex;flex-wrap:wrap;gap:0 4em}
 `
 
-// styleHash names the style in the policy of the page. Immutable.
+// styleHash is the hash of the style in the content security policy of the page. Immutable.
 var styleHash = func() string {
 	sum := sha256.Sum256([]byte(style))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
@@ -317,7 +317,7 @@ type named struct {
 	Value any
 }
 
-// sorted returns the figures of a map that are not zero, by name.
+// sorted returns the nonzero figures of a map, by name.
 func sorted(figures any) []named {
 	var list []named
 	switch m := figures.(type) {
@@ -336,7 +336,7 @@ func sorted(figures any) []named {
 	return list
 }
 
-// counterNames returns the counters of rpc.Stats that are not zero, by what they count.
+// counterNames returns the nonzero counters of rpc.Stats, by what they count.
 func counterNames(values map[string]uint64) (list []named) {
 	for c := range new(rpc.Stats).Counters() {
 		if n := values[c.Name]; n != 0 {
@@ -346,7 +346,7 @@ func counterNames(values map[string]uint64) (list []named) {
 	return list
 }
 
-// adapterNames does the same for the counters of adapters.
+// adapterNames returns the nonzero counters of adapters, by what they count.
 func adapterNames(s shown) (list []named) {
 	for _, n := range sorted(s.Totals.Adapter) {
 		if help := s.help[n.Name]; help != "" {
@@ -357,7 +357,7 @@ func adapterNames(s shown) (list []named) {
 	return list
 }
 
-// label makes a label of a sentence.
+// label turns a sentence into a label.
 func label(help string) string {
 	help = strings.TrimSuffix(help, ".")
 	if len(help) > 1 && help[1] >= 'a' { // not an abbreviation
@@ -366,10 +366,10 @@ func label(help string) string {
 	return help
 }
 
-// Rate is the rate of one of the lists, per second.
+// Rate returns the rate of one of the lists, per second.
 func (m Minute) Rate(list []uint64) float64 { return rate(list, m.age) }
 
-// minuteBars draws the counts of a minute.
+// minuteBars returns the bars for the counts of a minute.
 func minuteBars(counts []uint64) (list []bar) {
 	const height = 32
 	most := max(slices.Max(counts), 1)
@@ -382,7 +382,7 @@ func minuteBars(counts []uint64) (list []bar) {
 	return list
 }
 
-// size prints a number of bytes.
+// size formats a number of bytes.
 func size(n any) string {
 	var f float64
 	switch n := n.(type) {
@@ -405,14 +405,13 @@ func size(n any) string {
 	return fmt.Sprintf("%.1f %s", f, units[i])
 }
 
-// A bar is one of a histogram, in pixels from the upper left.
+// A bar is a bar of a histogram, in pixels from the upper left.
 type bar struct {
 	X, Y, H int
 	Title   string
 }
 
-// bars draws the classes of a histogram. Heights are logarithms: one call among a million can be
-// seen.
+// bars returns the bars for the classes of a histogram. Heights are logarithmic: one call among a million is visible.
 func bars(classes []uint64) []bar {
 	const height = 24
 	most := 1.0

@@ -13,24 +13,24 @@ import (
 
 // ---- calls under way
 
-// shards is among how many locks the calls under way are divided.
+// shards is the number of locks that the calls in flight are divided among.
 const shards = 16
 
-// A callTable has the calls under way, up to a bound.
+// A callTable has the calls in flight, up to a limit.
 type callTable struct {
 	shards    [shards]callShard
 	all       [2]atomic.Int64 // made, executed
-	untracked atomic.Int64    // for which there was no room
+	untracked atomic.Int64    // calls that there was no room for
 }
 
 type callShard struct {
 	mu    sync.Mutex
 	calls map[*rpc.CallEvent]underWay
 	max   int
-	_     [64]byte // a shard to a cache line
+	_     [64]byte // one shard per cache line
 }
 
-// underWay is a call that has begun. For a call that is made, conn is nil: it is sent later.
+// underWay is a call that has begun. conn is nil for a call that this end makes: it is not sent yet.
 type underWay struct {
 	rpc.Procedure
 	conn               rpc.Conn
@@ -47,7 +47,7 @@ func (t *callTable) bound(n int) {
 	}
 }
 
-// shard is by what does not change while the call is under way.
+// shard returns the shard of a call, by data that does not change while the call is in flight.
 func (t *callTable) shard(e *rpc.CallEvent) *callShard {
 	return &t.shards[uint64(e.Began.UnixNano()>>10)%shards]
 }
@@ -85,7 +85,7 @@ func (t *callTable) end(e *rpc.CallEvent) {
 	}
 }
 
-// list returns the calls under way, the oldest first.
+// list returns the calls in flight, oldest first.
 func (t *callTable) list() []underWay {
 	var list []underWay
 	for i := range t.shards {
@@ -102,19 +102,18 @@ func (t *callTable) list() []underWay {
 
 // ---- latencies
 
-// buckets is the number of classes of latency: below 1 µs, 2 µs, 4 µs, and so on to 33.6 s, and
-// all that is longer.
+// buckets is the number of latency classes: below 1 µs, 2 µs, 4 µs, and so on to 33.6 s, and everything longer.
 const buckets = 27
 
-// bucketOf is the class of a duration.
+// bucketOf returns the class of a duration.
 func bucketOf(d time.Duration) int {
 	return min(bits.Len64(uint64(max(d, 0)/time.Microsecond)), buckets-1)
 }
 
-// bucketEnd is the bound of a class; that of the last does not mean anything.
+// bucketEnd returns the upper bound of a class; that of the last is meaningless.
 func bucketEnd(i int) time.Duration { return time.Microsecond << i }
 
-// A latency is how long the calls of one procedure took, at one end.
+// A latency has the durations of the calls of one procedure, at one end.
 type latency struct {
 	failed                        atomic.Uint64
 	total, longest, waited, inner atomic.Int64 // nanoseconds; inner is in the handler, or on the wire
@@ -152,20 +151,21 @@ func (l *latency) add(e *rpc.CallEvent, second int64, failed bool) {
 
 // ---- what has happened
 
-// A ring has the latest n entries of a list. It accepts a bounded number of entries in a second, so
-// that recording costs little when a peer causes entries all the time.
+// A ring has the latest n entries of a list. It accepts a bounded number of entries per second, so that recording stays
+// cheap when a peer keeps causing entries.
 type ring[T any] struct {
 	n int
 
 	mu     sync.Mutex
 	list   []T
-	next   int // in list, when it is full
+	next   int // the next place in list, once it is full
 	total  uint64
-	second int64 // in which taken have been taken
+	second int64 // the second in which taken entries were accepted
 	taken  int
 }
 
-// add adds what entry returns. It does not call entry if it is full for now.
+// add adds the entry that the function returns. It does not call the function if the ring accepts no more entries in
+// this second.
 func (r *ring[T]) add(now time.Time, entry func() T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,7 +184,7 @@ func (r *ring[T]) add(now time.Time, entry func() T) {
 	r.next = (r.next + 1) % r.n
 }
 
-// latest returns the entries, the latest first, and how many there have ever been.
+// latest returns the entries, latest first, and how many there have ever been.
 func (r *ring[T]) latest() ([]T, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,12 +193,12 @@ func (r *ring[T]) latest() ([]T, uint64) {
 	return list, r.total
 }
 
-// A slowList has the n slowest calls of this window and those of the one before.
+// A slowList has the n slowest calls of the current window and those of the previous one.
 type slowList struct {
 	n int
 
-	floor atomic.Int64 // nanoseconds: a call that took no longer is not one of this window's
-	until atomic.Int64 // UnixNano of the end of the window
+	floor atomic.Int64 // nanoseconds: calls that took no longer are not among this window's
+	until atomic.Int64 // UnixNano of the window's end
 
 	mu           sync.Mutex
 	now, earlier []Call
@@ -226,7 +226,7 @@ func (s *slowList) offer(e *rpc.CallEvent, entry func() Call) {
 	}
 }
 
-// turn begins another window when it is time.
+// turn begins a new window when the current one has ended.
 func (s *slowList) turn(now time.Time) {
 	until := s.until.Load()
 	if now.UnixNano() < until {
@@ -242,7 +242,7 @@ func (s *slowList) turn(now time.Time) {
 
 func slower(a, b Call) int { return cmp.Compare(b.Total, a.Total) }
 
-// slowest returns the calls, the slowest first.
+// slowest returns the calls, slowest first.
 func (s *slowList) slowest(now time.Time) []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()

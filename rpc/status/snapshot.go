@@ -14,18 +14,18 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 )
 
-// Seconds is a duration that is a number of seconds in JSON.
+// Seconds is a duration whose JSON is a number of seconds.
 type Seconds time.Duration
 
-// Duration returns it as such.
+// Duration returns it as a time.Duration.
 func (s Seconds) Duration() time.Duration { return time.Duration(s) }
 
-// MarshalJSON returns the seconds, with nine decimals at most.
+// MarshalJSON returns the seconds, with up to nine decimals.
 func (s Seconds) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, time.Duration(s).Seconds(), 'f', -1, 64), nil
 }
 
-// UnmarshalJSON takes what MarshalJSON has returned.
+// UnmarshalJSON parses the output of MarshalJSON.
 func (s *Seconds) UnmarshalJSON(b []byte) error {
 	f, err := strconv.ParseFloat(string(b), 64)
 	if err != nil || f < -1e9 || f > 1e9 {
@@ -35,7 +35,7 @@ func (s *Seconds) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// String is that of time.Duration, with three digits.
+// String formats it as a time.Duration, with three digits.
 func (s Seconds) String() string {
 	d := time.Duration(s)
 	for unit := time.Nanosecond; ; unit *= 10 {
@@ -48,28 +48,27 @@ func (s Seconds) String() string {
 	}
 }
 
-// A Snapshot is all that a Monitor shows, as its JSON has it. Durations are in seconds.
+// A Snapshot is everything that a Monitor shows, in the form of its JSON. Durations are in seconds.
 type Snapshot struct {
 	Title string    `json:"title"` // Config.Title
 	Time  time.Time `json:"time"`
-	Since time.Time `json:"since"` // of the first thing that is counted
+	Since time.Time `json:"since"` // when counting began
 
 	Totals     Totals      `json:"totals"`
 	Minute     Minute      `json:"last_minute"`
-	Conns      []Conn      `json:"connections"`     // that are open
-	Calls      []Call      `json:"calls_in_flight"` // the oldest first
+	Conns      []Conn      `json:"connections"`     // open connections
+	Calls      []Call      `json:"calls_in_flight"` // oldest first
 	Slowest    []Call      `json:"slowest_calls"`
-	Failed     []Call      `json:"failed_calls"` // these and what follows: the latest first
+	Failed     []Call      `json:"failed_calls"` // this and the following lists: latest first
 	Refused    []Refusal   `json:"refused_messages"`
 	Rejected   []Refusal   `json:"rejected_connections"`
 	Ended      []EndedConn `json:"ended_connections"`
-	Procedures []Procedure `json:"procedures"` // those with calls
+	Procedures []Procedure `json:"procedures"` // procedures with calls
 
 	help map[string]string // of Totals.Adapter
 }
 
-// A Minute has the counts of the 60 complete seconds before Snapshot.Time, the oldest first: of calls that have ended,
-// and of the bytes of calls and replies.
+// A Minute has the counts of the 60 complete seconds before Snapshot.Time, oldest first.
 type Minute struct {
 	Executed []uint64 `json:"executed"` // calls executed by this end
 	Made     []uint64 `json:"made"`     // calls made by this end
@@ -79,7 +78,7 @@ type Minute struct {
 	age int64 // seconds since Snapshot.Since
 }
 
-// Totals are figures of the process as a whole.
+// Totals are figures of the whole process.
 type Totals struct {
 	Opened      uint64         `json:"connections_opened"` // since Snapshot.Since
 	Open        int            `json:"connections_open"`   // now
@@ -90,22 +89,22 @@ type Totals struct {
 	Refused     uint64         `json:"messages_refused"`
 	Rejected    uint64         `json:"connections_rejected"`
 
-	// How often calls waited for a credit and for memory, and how often memory was registered.
+	// The number of times that calls waited for a credit and for memory, and that memory was registered.
 	CreditStalls    uint64 `json:"credit_stalls"`
 	MemoryStalls    uint64 `json:"memory_stalls"`
 	Registrations   uint64 `json:"registrations"`
-	RegisteredBytes uint64 `json:"registered_bytes"` // ever
+	RegisteredBytes uint64 `json:"registered_bytes"` // since Snapshot.Since
 
-	ExposedBytes int64 `json:"exposed_bytes"` // that peers can reach at the moment
-	HeldBytes    int64 `json:"held_bytes"`    // that calls hold which are executed
+	ExposedBytes int64 `json:"exposed_bytes"` // that peers can reach now
+	HeldBytes    int64 `json:"held_bytes"`    // held by calls that are executed
 
 	Counters map[string]uint64 `json:"counters"` // rpc.Stats, by name
 	Adapter  map[string]uint64 `json:"adapter"`  // fabric.Counting
 }
 
-// A Conn is a connection that is open. Sizes are in bytes.
+// A Conn is an open connection. Sizes are in bytes.
 type Conn struct {
-	ID       uint64  `json:"id"` // in the order in which they came
+	ID       uint64  `json:"id"` // numbered in the order of their beginning
 	Server   bool    `json:"server"`
 	Peer     string  `json:"peer"`
 	Local    string  `json:"local"`
@@ -113,7 +112,7 @@ type Conn struct {
 	Version  uint32  `json:"version"`
 	Age      Seconds `json:"age"`
 
-	// The agreement of the ends: see rpc.ConnInfo.
+	// What the ends agreed on: see rpc.ConnInfo.
 	InlineSend         int  `json:"inline_send"`
 	InlineRecv         int  `json:"inline_recv"`
 	PrivateData        bool `json:"private_data"`
@@ -122,21 +121,21 @@ type Conn struct {
 	RemoteInvalidation bool `json:"remote_invalidation"`
 	MemoryWindows      bool `json:"memory_windows"`
 
-	// Credits of calls in the usual direction and in the other one, and calls at the moment.
+	// Credits for calls in the usual direction and in the other one, and current calls.
 	Credits         int `json:"credits"`
 	BackwardCredits int `json:"backward_credits"`
 	Executing       int `json:"calls_executing"`
 	Calling         int `json:"calls_waiting_for_reply"`
 	Waiting         int `json:"callers_waiting_for_credit"`
 
-	ExposedBytes int64 `json:"exposed_bytes"` // that the peer can reach at the moment
-	HeldBytes    int64 `json:"held_bytes"`    // that calls hold which are executed
+	ExposedBytes int64 `json:"exposed_bytes"` // that the peer can reach now
+	HeldBytes    int64 `json:"held_bytes"`    // held by calls that are executed
 
 	Counters map[string]uint64 `json:"counters"` // rpc.Stats of the connection, by name
 	Adapter  []fabric.Counter  `json:"adapter"`  // fabric.Counting
 }
 
-// A Call is one that is under way, or has ended. Of one that is under way, Total is its age.
+// A Call is a call in flight, or one that has ended. For a call in flight, Total is its age.
 type Call struct {
 	Time      time.Time `json:"time"` // of its beginning
 	Program   string    `json:"program,omitempty"`
@@ -145,12 +144,12 @@ type Call struct {
 	Vers      uint32    `json:"vers"`
 	Proc      uint32    `json:"proc"`
 	XID       uint32    `json:"xid"`
-	Executed  bool      `json:"executed"` // by this end; false: it is made
+	Executed  bool      `json:"executed"` // by this end; false: made by it
 	Backward  bool      `json:"backward"`
 	Peer      string    `json:"peer,omitempty"`
 	Conn      uint64    `json:"connection,omitempty"` // Conn.ID or EndedConn.ID
 
-	// The parts of its time: see rpc.CallEvent.
+	// The parts of its duration: see rpc.CallEvent.
 	Total   Seconds `json:"total"`
 	Waited  Seconds `json:"waited"`
 	Wire    Seconds `json:"wire"`
@@ -159,13 +158,13 @@ type Call struct {
 	// How the messages traveled, and the outcome of the call.
 	Request  Travel `json:"request"`
 	Reply    Travel `json:"reply"`
-	Outcome  string `json:"outcome,omitempty"`  // rpc.CallEvent.Outcome; none: it is under way
+	Outcome  string `json:"outcome,omitempty"`  // rpc.CallEvent.Outcome; empty while in flight
 	Error    string `json:"error,omitempty"`    // the text of the error
-	Resent   int    `json:"resent,omitempty"`   // how often the call was sent again
-	Replayed bool   `json:"replayed,omitempty"` // the reply was remembered
+	Resent   int    `json:"resent,omitempty"`   // number of times it was sent again
+	Replayed bool   `json:"replayed,omitempty"` // answered from the reply cache
 }
 
-// What names the procedure, with numbers for what has no name: "NFS 3 READ".
+// What returns the name of the procedure, such as "NFS 3 READ", with numbers where there is no name.
 func (c *Call) What() string {
 	proc := c.Procedure
 	if proc == "" {
@@ -179,12 +178,12 @@ func (c *Call) What() string {
 
 // A Travel is an rpc.Transfer.
 type Travel struct {
-	Bytes      int    `json:"bytes"`       // of the RPC message, with all data that was in chunks
+	Bytes      int    `json:"bytes"`       // of the RPC message, including all data in chunks
 	ChunkBytes int    `json:"chunk_bytes"` // bytes moved by RDMA Read or Write
 	By         string `json:"by"`          // rpc.Ways
 }
 
-// A Refusal is a message that was refused, or a connection that was rejected.
+// A Refusal is a refused message, or a rejected connection.
 type Refusal struct {
 	Time  time.Time `json:"time"`
 	Peer  string    `json:"peer"`          // its address
@@ -194,7 +193,7 @@ type Refusal struct {
 
 // An EndedConn is a connection that has ended.
 type EndedConn struct {
-	Time    time.Time `json:"time"` // of its end
+	Time    time.Time `json:"time"` // of the end
 	ID      uint64    `json:"id"`
 	Server  bool      `json:"server"`
 	Peer    string    `json:"peer"`
@@ -204,28 +203,26 @@ type EndedConn struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// A Procedure has the latencies of one procedure at one end. Percentiles are upper bounds of the
-// class that they are in.
+// A Procedure has the latencies of one procedure at one end. Percentiles are the upper bounds of their classes.
 type Procedure struct {
 	Program   string   `json:"program"` // its name in Config.Table
 	Vers      uint32   `json:"vers"`
 	Procedure string   `json:"procedure"`
-	Executed  bool     `json:"executed"` // by this end; false: the calls are made
+	Executed  bool     `json:"executed"` // by this end; false: made by it
 	Calls     uint64   `json:"calls"`
-	Rate      float64  `json:"per_second"` // of the last ten seconds
-	Failed    uint64   `json:"failed"`     // of Calls
-	Mean      Seconds  `json:"mean"`       // of the whole call, as the next three
+	Rate      float64  `json:"per_second"` // over the last ten seconds
+	Failed    uint64   `json:"failed"`     // among Calls
+	Mean      Seconds  `json:"mean"`       // of the whole call, like the next three
 	Median    Seconds  `json:"median"`
 	P99       Seconds  `json:"p99"`
 	Max       Seconds  `json:"max"`
-	Waited    Seconds  `json:"mean_waited"` // the part before the call is sent or executed
+	Waited    Seconds  `json:"mean_waited"` // before the call is sent or executed
 	Inner     Seconds  `json:"mean_inner"`  // in the handler, or on the wire
 	Total     Seconds  `json:"sum"`
-	Classes   []uint64 `json:"classes"` // calls of less than 1 µs, of less than 2 µs, 4 µs and so on
+	Classes   []uint64 `json:"classes"` // calls below 1 µs, below 2 µs, 4 µs and so on
 }
 
-// Snapshot returns the current state. It takes the locks of the data path of each connection for a
-// moment.
+// Snapshot returns the current state. It briefly acquires the locks of the data path of each connection.
 func (m *Monitor) Snapshot() *Snapshot {
 	now := time.Now()
 	s := &Snapshot{Title: m.cfg.Title, Time: now, Since: m.began, Slowest: m.slow.slowest(now)}
@@ -250,13 +247,13 @@ func (m *Monitor) Snapshot() *Snapshot {
 	}
 	m.connections(s, executing)
 	m.latencies(s)
-	// Programs iterate over lists, also over empty ones.
+	// Programs iterate over lists, including empty ones.
 	s.Conns, s.Calls, s.Slowest, s.Failed = list(s.Conns), list(s.Calls), list(s.Slowest), list(s.Failed)
 	s.Refused, s.Rejected, s.Ended, s.Procedures = list(s.Refused), list(s.Rejected), list(s.Ended), list(s.Procedures)
 	return s
 }
 
-// list returns a list that is [] in JSON if it is empty.
+// list returns a list whose JSON is [] if it is empty.
 func list[T any](l []T) []T {
 	if l == nil {
 		return []T{}
@@ -264,7 +261,7 @@ func list[T any](l []T) []T {
 	return l
 }
 
-// shown is a call that is under way.
+// shown returns the Call for a call in flight.
 func (m *Monitor) shown(u *underWay, now time.Time) Call {
 	c := Call{
 		Time: u.began, Prog: u.Prog, Vers: u.Vers, Proc: u.Proc, XID: u.xid, Executed: u.executed, Backward: u.backward,
@@ -274,7 +271,7 @@ func (m *Monitor) shown(u *underWay, now time.Time) Call {
 	return c
 }
 
-// connections fills in what there is of connections.
+// connections fills in the connections.
 func (m *Monitor) connections(s *Snapshot, executing map[rpc.Conn]int) {
 	open, all, opened := m.conns.Look()
 	t := &s.Totals
@@ -352,8 +349,8 @@ func (m *Monitor) latencies(s *Snapshot) {
 	}
 }
 
-// percentile returns the bound of the class that the call is in which takes longer than percent of
-// all, or the longest time if that is less.
+// percentile returns the upper bound of the class of the call that takes longer than percent of all, or the longest
+// time if that is less.
 func (p *Procedure) percentile(percent uint64) Seconds {
 	left := (p.Calls*percent + 99) / 100
 	for i, n := range p.Classes {

@@ -16,22 +16,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/stream/internal/wire"
 )
 
-// ProgramNumber is that of the program by which servers send results, for tables of names.
+// ProgramNumber is the number of the program through which servers send results, for tables of names.
 const ProgramNumber = wire.StreamProg
 
-// window is how many results a client has room for, in each stream.
+// window is the number of results that a client has room for in each stream.
 const window = 256
 
-// closeTime is how long a client waits for the server to learn that it has left a stream.
+// closeTime is how long a client waits to notify the server that it has left a stream.
 const closeTime = time.Second
 
-// ErrNoStreams is the error of a stream of a client that was made with a Caller without streams.
+// ErrNoStreams is the error of a stream whose client was made with a Caller without streams.
 var ErrNoStreams = errors.New("stream: the client's Caller has no streams: it has to be a transport.Client or Group with ClientConfig.Streams")
 
-// A GapError says that results are missing in a stream, which goes on.
+// A GapError reports that results of a stream are missing. The stream continues.
 type GapError struct {
-	Dropped int   // so many were dropped by the server, as the client had no room for them
-	Cause   error // or why the connection was lost; the stream is open again, and results of the meantime are lost
+	Dropped int   // results dropped by the server because the client had no room for them
+	Cause   error // or why the connection was lost; the stream is open again, but the results in between are lost
 }
 
 func (e *GapError) Error() string {
@@ -44,15 +44,15 @@ func (e *GapError) Error() string {
 // Unwrap returns Cause.
 func (e *GapError) Unwrap() error { return e.Cause }
 
-// An Opener is a Caller with streams.
+// An Opener is a Caller that supports streams.
 type Opener interface {
-	// OpenStream returns what receives streams on the connections of the Caller, and the connection in use,
-	// after waiting for one if need be. call is the one that the stream is opened with; it is not made. The
-	// error is final, or that of ctx.
+	// OpenStream returns the Receiver for streams on the connections of the Caller, and the current connection, for
+	// which it waits if necessary. call is the call that will open the stream; OpenStream does not make it. The error
+	// is final, or that of ctx.
 	OpenStream(ctx context.Context, call *rpc.Call) (*Receiver, rpc.Conn, error)
 }
 
-// A Receiver has the client's end of streams.
+// A Receiver is the client's end of streams.
 type Receiver struct {
 	mu   sync.Mutex
 	last uint64
@@ -62,7 +62,7 @@ type Receiver struct {
 // NewReceiver returns a Receiver without streams.
 func NewReceiver() *Receiver { return &Receiver{open: make(map[uint64]*receiving)} }
 
-// Program returns the program that servers call to send results: a client executes it as one of its callbacks.
+// Program returns the program that servers call to send results. A client executes it as one of its callbacks.
 func (r *Receiver) Program() rpc.Program { return wire.StreamV1Program(r) }
 
 // receiving is a stream on one connection.
@@ -70,18 +70,18 @@ type receiving struct {
 	r    *Receiver
 	id   uint64
 	conn rpc.Conn
-	call *rpc.Call     // the arguments and credential to open it
-	wake chan struct{} // has room for one: there is an event
+	call *rpc.Call     // the arguments and credential that open it
+	wake chan struct{} // has capacity one: there is an event
 
 	mu     sync.Mutex
 	events []wire.Event
-	room   int // what the server may send
+	room   int // results that the server may send
 	ended  bool
-	err    error // of the stream that has ended; nil: it has in order
+	err    error // of an ended stream; nil if it ended in order
 }
 
-// Receive returns the results of the stream that call opens, as generated clients do. Each range over them opens
-// a stream. err is that of the arguments, and decode decodes a result.
+// Receive returns the results of the stream that call opens. Generated clients use it. Each range over the results
+// opens a stream. err is the error of the arguments, and decode decodes a result.
 func Receive[T any](ctx context.Context, c rpc.Caller, call *rpc.Call, err error, decode func(d *xdr.Decoder) T) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
@@ -93,7 +93,7 @@ func Receive[T any](ctx context.Context, c rpc.Caller, call *rpc.Call, err error
 			yield(none, err)
 			return
 		}
-		var lost error // why the connection before has ended
+		var lost error // why the previous connection ended
 		for {
 			s, err := begin(ctx, o, call)
 			if err != nil {
@@ -114,7 +114,7 @@ func Receive[T any](ctx context.Context, c rpc.Caller, call *rpc.Call, err error
 	}
 }
 
-// begin opens a stream. It returns nil if the connection has ended meanwhile.
+// begin opens a stream. It returns nil if the connection ended meanwhile.
 func begin(ctx context.Context, o Opener, call *rpc.Call) (*receiving, error) {
 	r, conn, err := o.OpenStream(ctx, call)
 	if err != nil {
@@ -131,7 +131,7 @@ func begin(ctx context.Context, o Opener, call *rpc.Call) (*receiving, error) {
 		return s, nil
 	}
 	if ctx.Err() != nil {
-		s.close(ctx) // which the server may have opened
+		s.close(ctx) // the server may have opened it
 		return nil, err
 	}
 	s.leave()
@@ -141,7 +141,7 @@ func begin(ctx context.Context, o Opener, call *rpc.Call) (*receiving, error) {
 	return nil, err
 }
 
-// request makes a call of the procedure.
+// request calls the procedure of the stream.
 func (s *receiving) request(ctx context.Context, op wire.Op, items int) error {
 	from := s.call
 	call := &rpc.Call{
@@ -162,16 +162,16 @@ func (s *receiving) leave() {
 	s.r.mu.Unlock()
 }
 
-// close leaves a stream that the server has open.
+// close leaves a stream that is open at the server.
 func (s *receiving) close(ctx context.Context) {
 	s.leave()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
-	_ = s.request(ctx, wire.OpClose, 0) // else the server learns of it with the next result
+	_ = s.request(ctx, wire.OpClose, 0) // otherwise the server learns of it with the next result
 }
 
-// deliver has the consumer have the results until the stream ends. It returns why the connection was lost, or nil
-// if the iteration is over.
+// deliver passes the results to the consumer until the stream ends. It returns why the connection was lost, or nil if
+// the iteration is over.
 func deliver[T any](ctx context.Context, s *receiving, decode func(d *xdr.Decoder) T, yield func(T, error) bool) (lost error) {
 	var none T
 	consumed := 0
@@ -216,7 +216,8 @@ func deliver[T any](ctx context.Context, s *receiving, decode func(d *xdr.Decode
 	}
 }
 
-// grant permits the server n more results. An error is that of the connection, or of ctx, and met again.
+// grant permits the server n more results. It ignores the error, which is that of the connection or of ctx and will be
+// seen again.
 func (s *receiving) grant(ctx context.Context, n int) {
 	s.mu.Lock()
 	s.room += n
@@ -224,10 +225,10 @@ func (s *receiving) grant(ctx context.Context, n int) {
 	_ = s.request(ctx, wire.OpGrant, n)
 }
 
-// next returns the next event. ok is false if the stream has ended in order.
+// next returns the next event. ok is false if the stream ended in order.
 func (s *receiving) next(ctx context.Context) (e wire.Event, ok bool, err error) {
 	for {
-		over := s.conn.Err() // before events are looked at: none comes after it
+		over := s.conn.Err() // read before the events: none arrives after it
 		s.mu.Lock()
 		switch {
 		case len(s.events) > 0:
@@ -251,7 +252,7 @@ func (s *receiving) next(ctx context.Context) (e wire.Event, ok bool, err error)
 	}
 }
 
-// Events takes results of a stream: it implements [wire.StreamV1Server]. It is Inline.
+// Events receives results of a stream. It implements [wire.StreamV1Server], and is Inline.
 func (r *Receiver) Events(_ context.Context, req *rpc.Request, args *wire.Events, res *bool) error {
 	r.mu.Lock()
 	s := r.open[args.Stream]
@@ -266,7 +267,7 @@ func (r *Receiver) Events(_ context.Context, req *rpc.Request, args *wire.Events
 	}
 	*res = true
 	for _, e := range args.List {
-		e.Item = slices.Clone(e.Item) // as it is the transport's
+		e.Item = slices.Clone(e.Item) // because the memory belongs to the transport
 		s.events = append(s.events, e)
 	}
 	s.room -= len(args.List)

@@ -15,40 +15,40 @@ import (
 )
 
 const (
-	// maxStreams is how many streams of a version of a program a connection may have open.
+	// maxStreams is the maximum number of open streams of one program version on a connection.
 	maxStreams = 1024
 
-	// backlog is how many results wait at the server, in each stream.
+	// backlog is the number of results that may wait at the server in each stream.
 	backlog = 64
 
-	// maxRoom bounds what a client can grant.
+	// maxRoom bounds the grants of a client.
 	maxRoom = 1 << 20
 
-	// batch is how many bytes of results a call carries at most, unless it is one result. A call of
-	// so many goes inline everywhere.
+	// batch is the maximum number of bytes of results in one call, unless it has only one result. A call of this size
+	// goes inline everywhere.
 	batch = 768
 )
 
 var (
-	// ErrClosed is the cause of the end of a handler's context when the client has left the stream.
+	// ErrClosed is the cause of a handler's context when the client has left the stream.
 	ErrClosed = errors.New("stream: the client has closed it")
 
-	// ErrDropped is the error of a result that was not sent, as the client has no room for it.
+	// ErrDropped is the error of a result that was not sent because the client has no room for it.
 	ErrDropped = errors.New("stream: a result was dropped, as the client has no room for it")
 )
 
-// errReturned is the error of a Sender after its handler.
+// errReturned is the error of a Sender after its handler has returned.
 var errReturned = errors.New("stream: its handler has returned")
 
-// A Sender sends the results of one stream. Its methods may be called by many goroutines at once, for as long as
-// the handler runs and beyond: then they fail.
+// A Sender sends the results of one stream. Its methods may be called by many goroutines at once. After the handler has
+// returned they fail.
 type Sender[T any] struct {
 	s      *sending
 	encode func(b []byte, v T) ([]byte, error)
 }
 
-// Send sends v, which it does not keep. It waits while 64 results are waiting for the client to make room. An
-// error is the cause of the end of the handler's context, or that of a value that Check refuses.
+// Send sends v, and does not retain it. It blocks while 64 results are waiting for the client to make room. The error
+// is the cause of the end of the handler's context, or that of a value that Check refuses.
 func (out *Sender[T]) Send(v T) error {
 	b, err := out.encode(nil, v)
 	if err != nil {
@@ -62,8 +62,8 @@ func (out *Sender[T]) Send(v T) error {
 	}
 }
 
-// Offer sends v, which it does not keep, if it need not wait for that. Otherwise it drops v, and returns
-// [ErrDropped]; the client learns that a result is missing. Other errors are those of Send.
+// Offer sends v, and does not retain it, if it can do so without blocking. Otherwise it drops v and returns
+// [ErrDropped], and the client learns that a result is missing. Other errors are those of Send.
 func (out *Sender[T]) Offer(v T) error {
 	b, err := out.encode(nil, v)
 	if err != nil {
@@ -77,27 +77,27 @@ func (out *Sender[T]) Offer(v T) error {
 	}
 }
 
-// Streams are the open streams of a version of a program, at a server. The zero value is ready for use.
+// Streams are the open streams of one program version at a server. The zero value is ready for use.
 type Streams struct {
 	mu   sync.Mutex
 	open map[rpc.Conn]map[uint64]*sending
 }
 
-// sending is a stream, from the moment that it is opened.
+// sending is a stream, from when it is opened.
 type sending struct {
 	all    *Streams
 	conn   rpc.Conn
-	req    *rpc.Request // that has opened it
+	req    *rpc.Request // the call that opened it
 	id     uint64
 	client *wire.StreamV1Client
-	ctx    context.Context // ends with the connection, and when the client leaves
+	ctx    context.Context // ends with the connection, or when the client leaves
 	cancel context.CancelCauseFunc
-	slots  chan struct{} // one for each result in queue
+	slots  chan struct{} // one slot for each result in queue
 
 	mu    sync.Mutex
 	queue []wire.Event
-	room  int  // what the client has room for
-	busy  bool // a goroutine sends
+	room  int  // results that the client has room for
+	busy  bool // a goroutine is sending
 	ended bool // the handler has returned
 	stat  oncrpc.AcceptStat
 }
@@ -111,8 +111,8 @@ type Opening struct {
 	q   wire.Request
 }
 
-// Accept processes a call of a procedure that streams its results, as generated servers do. It returns nil if the
-// call is about a stream that is open; else d is at the arguments, and [Start] is next.
+// Accept processes a call of a streaming procedure. Generated servers use it. It returns nil if the call is about an
+// open stream; otherwise d is at the arguments, and the caller calls [Start] next.
 func (ss *Streams) Accept(ctx context.Context, req *rpc.Request, res *rpc.Response, d *xdr.Decoder) *Opening {
 	o := &Opening{all: ss, ctx: ctx, req: req, res: res}
 	o.q.Decode(d)
@@ -127,7 +127,7 @@ func (ss *Streams) Accept(ctx context.Context, req *rpc.Request, res *rpc.Respon
 	s := ss.open[req.Conn()][o.q.Stream]
 	ss.mu.Unlock()
 	switch {
-	case s == nil: // it has ended meanwhile
+	case s == nil: // it ended meanwhile
 	case o.q.Op == wire.OpClose:
 		s.cancel(ErrClosed)
 	default:
@@ -136,7 +136,7 @@ func (ss *Streams) Accept(ctx context.Context, req *rpc.Request, res *rpc.Respon
 	return nil
 }
 
-// Start opens the stream, and has run send its results on a goroutine of its own. The Request of run has no
+// Start opens the stream, and starts run on a new goroutine to send its results. The Request passed to run has no
 // arguments, and no memory for a reply.
 func Start[T any](o *Opening, encode func(b []byte, v T) ([]byte, error), run func(ctx context.Context, req *rpc.Request, out *Sender[T]) error) {
 	s, err := o.all.add(o)
@@ -150,7 +150,7 @@ func Start[T any](o *Opening, encode func(b []byte, v T) ([]byte, error), run fu
 	}()
 }
 
-// add makes the stream of an Opening.
+// add adds the stream of an Opening.
 func (ss *Streams) add(o *Opening) (*sending, error) {
 	conn := o.req.Conn()
 	ss.mu.Lock()
@@ -178,7 +178,7 @@ func (ss *Streams) add(o *Opening) (*sending, error) {
 	return s, nil
 }
 
-// over forgets the stream.
+// over removes the stream.
 func (s *sending) over(cause error) {
 	s.cancel(cause)
 	s.all.mu.Lock()
@@ -189,7 +189,7 @@ func (s *sending) over(cause error) {
 	}
 }
 
-// push queues a result, for which a slot is taken.
+// push queues a result, whose slot the caller has acquired.
 func (s *sending) push(item []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *sending) push(item []byte) error {
 	return nil
 }
 
-// drop notes that a result is missing, after those in the queue.
+// drop records that a result is missing after those in the queue.
 func (s *sending) drop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +218,7 @@ func (s *sending) drop() error {
 	return ErrDropped
 }
 
-// grant notes that the client has room for n more.
+// grant records that the client has room for n more results.
 func (s *sending) grant(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +226,7 @@ func (s *sending) grant(n int) {
 	s.kick()
 }
 
-// kick has a goroutine send what can be sent, unless one does. mu is held.
+// kick starts a goroutine that sends what can be sent, unless one is running. mu is held.
 func (s *sending) kick() {
 	if !s.busy {
 		s.busy = true
@@ -253,9 +253,9 @@ func (s *sending) send() {
 	}
 }
 
-// fail ends a stream with results that cannot be sent.
+// fail ends a stream whose results cannot be sent.
 func (s *sending) fail(err error) {
-	if s.ctx.Err() == nil && s.conn.Err() == nil { // they are too long, most likely
+	if s.ctx.Err() == nil && s.conn.Err() == nil { // most likely they are too long
 		res := rpc.Answering(rpc.OriginOf(s.req), nil)
 		res.FailWith(s.req, err)
 		_, _ = s.client.Events(s.ctx, &wire.Events{Stream: s.id, Ended: true, Stat: uint32(oncrpc.SystemErr)})
@@ -263,12 +263,12 @@ func (s *sending) fail(err error) {
 	s.over(err)
 }
 
-// next returns the next events, or none if the goroutine is to end.
+// next returns the next events, or none if the goroutine should end.
 func (s *sending) next() (events *wire.Events, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
-		return nil, false // busy for ever
+		return nil, false // busy forever
 	}
 	n, size := 0, 0
 	for ; n < len(s.queue) && n < wire.MaxEvents; n++ {
@@ -286,7 +286,7 @@ func (s *sending) next() (events *wire.Events, more bool) {
 	return events, s.busy
 }
 
-// end notes that the handler has returned. Results in the queue are still sent.
+// end records that the handler has returned. Results in the queue are still sent.
 func (s *sending) end(err error) {
 	stat := oncrpc.Success
 	if err != nil && s.ctx.Err() == nil {
@@ -308,7 +308,7 @@ func (s *sending) end(err error) {
 	}
 }
 
-// exit ends the stream of a handler that has not returned: it has panicked, or called runtime.Goexit.
+// exit ends the stream of a handler that did not return: it panicked, or called runtime.Goexit.
 func (s *sending) exit() {
 	s.mu.Lock()
 	ended := s.ended

@@ -25,10 +25,9 @@ const (
 // patience bounds the start of the daemon, and a test with it.
 const patience = time.Minute
 
-// Run calls f with an rpcbind that has just been started, and has no registrations but its
-// own. For this it runs the test t, which must not be a subtest, again in a separate process
-// with its own network, mount and PID namespaces. It skips the test if rpcbind is not
-// installed or namespaces cannot be created.
+// Run calls f with a freshly started rpcbind that has no registrations except its own. To do so it runs the test t,
+// which must not be a subtest, again in a separate process with its own network, mount and PID namespaces. It skips the
+// test if rpcbind is not installed or namespaces cannot be created.
 func Run(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if daemon := os.Getenv(inside); daemon != "" {

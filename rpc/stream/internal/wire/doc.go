@@ -1,4 +1,4 @@
-// Package wire is what package stream sends: see stream.x.
+// Package wire defines the messages of package stream: see stream.x.
 package wire
 
 //go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen stream.x
