@@ -38,21 +38,19 @@ type bridge struct {
 	err    error // what Accept returns when closed
 }
 
-// Bridge returns a listener for the calls to progs, or, without any, to all programs that are not
-// registered: each of the server's connections that makes such a call is accepted as a net.Conn, on
-// which calls are read and replies written as records (RFC 5531 section 11). Replies are matched by
-// xid and may be written in any order. b decides which data may travel in chunks; with nil, no data
-// does.
+// Bridge returns a listener for the calls to progs or, if there are none, to all programs that are not registered. Each
+// of the server's connections that makes such a call is accepted as a net.Conn, from which calls are read and to which
+// replies are written as records (RFC 5531 section 11). Replies are matched by xid and may be written in any order. b
+// decides which data may travel in chunks; with nil, no data does.
 //
-// Config.Middleware is around what reads the records: it sees procedure 0 as well, and may refuse a
-// call, which is then never read, and change its credential or its arguments. The response that it
-// sees has the status and the verifier of the reply that was written, its results and its items. A
-// reply is SYSTEM_ERR if its RPC header cannot be decoded. With middleware, calls that are under way
-// at the same time are read in any order.
+// Config.Middleware wraps the calls of the listener. It also sees procedure 0. It may refuse a call, which is then
+// never read, and change its credential or its arguments. The response that it sees has the status and the verifier of
+// the reply that was written, its results and its items. If the RPC header of a written reply cannot be decoded, the
+// reply is SYSTEM_ERR. With middleware, concurrent calls are read in any order.
 //
-// It must be called before Serve. Closing the listener leaves connections open;
-// closing a net.Conn ends the connection under it. If a Middleware leaves the programs without a
-// handler, Accept returns an error, and their calls are PROG_UNAVAIL.
+// Bridge must be called before Serve. Closing the listener leaves connections open; closing a net.Conn ends the
+// underlying connection. If a Middleware returns no handler for the programs, Accept returns an error, and their calls
+// get PROG_UNAVAIL.
 func (s *Server) Bridge(b rpc.Binding, progs ...uint32) net.Listener {
 	br := &bridge{
 		s: s, progs: progs, direct: len(s.around) == 0,

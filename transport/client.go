@@ -16,66 +16,61 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
-// A ClientConfig holds what a Client or a Group can choose. The zero value and a nil pointer are the
-// defaults. It is not modified, and may be shared.
+// A ClientConfig configures a Client or a Group. The zero value and a nil pointer select the defaults. It is not
+// modified, and may be shared.
 type ClientConfig struct {
 	Config
 
-	// Callbacks are the programs that a client executes for its server, over the
-	// connection that the client has made (RFC 8167). Receives for their calls are
-	// posted before the connection is. A client without any drops calls from its
-	// server.
+	// Callbacks are the programs that a client executes for its server, over the connection that the client has made
+	// (RFC 8167). Receives for their calls are posted before the connection is established. A client without Callbacks
+	// drops calls from its server.
 	Callbacks []rpc.Program
 
-	// Streams is for generated clients with methods that return streams of results: see package
-	// rpc/stream. Their program is one of the client's Callbacks then.
+	// Streams is for generated clients with methods that return streams of results: see package rpc/stream. It adds the
+	// streams' program to the client's Callbacks.
 	Streams bool
 
 	// NoReconnect ends a Client with its connection. Otherwise the client reconnects when
 	// a call needs it or, if it has Callbacks, at once.
 	NoReconnect bool
 
-	// MaxPause is the longest pause between two attempts of a Client to reconnect. There
-	// is no pause after a connection that lived for two seconds, nor after the first
-	// shorter one on which calls were answered. Otherwise, and after failed attempts,
-	// pauses start at 50 ms, plus or minus half at random, and double. Zero is 10 seconds:
-	// a server that ends every connection at once then sees about eight attempts in the
-	// first five seconds, and six a minute later on. Only its context bounds how often a
-	// call is sent again.
+	// MaxPause is the longest pause between two attempts of a Client to reconnect. There is no pause after a connection
+	// that lived for two seconds, nor after the first shorter one on which calls were answered. Otherwise, and after
+	// failed attempts, pauses start at 50 ms, randomized by plus or minus half, and double. Zero is 10 seconds: a
+	// server that ends every connection at once then sees about eight attempts in the first five seconds, and six per
+	// minute later. Only a call's context bounds how often it is sent again.
 	MaxPause time.Duration
 
-	// OnReconnect, if not nil, is called on its own goroutine each time a Client has
-	// reconnected. A client with Callbacks tells the server here that it is ready for
-	// calls; what it said on the previous connection no longer counts (RFC 8167 section
-	// 6). At most four calls of OnReconnect run at once; when one returns, one more
-	// follows for all connections made meanwhile.
+	// OnReconnect, if not nil, is called on its own goroutine each time a Client has reconnected. A client with
+	// Callbacks announces here that it is ready for calls; its announcement on the previous connection no longer counts
+	// (RFC 8167 section 6). At most four calls of OnReconnect run at once; when one returns, one more is made for all
+	// connections made meanwhile.
 	OnReconnect func(cl *Client)
 
-	// KeepAlive is how long a Client's server may be silent, or answer none of the calls under way,
-	// before the client calls procedure 0 of the program that was called last, and how long the reply
-	// may take before the connection counts as lost. Zero is a minute for a client with Callbacks or Streams and
-	// no keep-alive for others; negative turns it off. With IdleTimeout the client does so only while
-	// calls are under way.
+	// KeepAlive is how long a Client's server may be silent, or answer none of the calls in flight, before the client
+	// calls procedure 0 of the most recently called program, and how long that reply may take before the connection
+	// counts as lost. Zero is a minute for a client with Callbacks or Streams, and no keep-alive for others; negative
+	// turns it off. With IdleTimeout, keep-alive calls are made only while calls are in flight.
 	KeepAlive time.Duration
 
 	// IdleTimeout is how long a Client without Callbacks keeps an idle connection; the next call makes
 	// a new one. Zero is forever.
 	IdleTimeout time.Duration
 
-	// Connections is how many connections a Group has at most, from 1 to MaxConnections, or one to
-	// each address if that is more. When all of them are lost, one is added to each address that
-	// has none. Zero is 2. A Client has one, whatever this is.
+	// Connections is the maximum number of connections of a Group, from 1 to MaxConnections, or one to each address if
+	// that is more. When all connections are lost, one is added to each address that has none. Zero is 2. A Client
+	// always has one.
 	Connections int
 
-	// Idempotent, for a Group, reports whether a call may be executed twice, the second time by way of
-	// another connection, and the first time late, after the second: calls that read, and calls that
-	// change nothing when repeated. When the connection of such a call is lost, the call is made at
-	// once on another. Nil is for none: a call that was sent waits for its own connection. It is called
-	// for calls that have been sent and have lost their connection, by the goroutine that made the call.
+	// Idempotent, for a Group, reports whether a call may be executed twice: the second time over another connection,
+	// and the first time late, after the second. That holds for calls that only read, and for calls that change nothing
+	// when repeated. If the connection of such a call is lost, the call is made at once on another. Nil means no call
+	// may: a sent call waits for its own connection. Idempotent is called for calls that were sent and lost their
+	// connection, on the goroutine that made the call.
 	Idempotent func(prog, vers, proc uint32) bool
 
-	// VersionCache remembers which servers speak version 1 alone, so that clients with
-	// VersionAuto need not ask. Nil: each client has its own. See NewVersionCache.
+	// VersionCache remembers which servers support only version 1, so that clients with VersionAuto need not ask. Nil:
+	// each client has its own. See NewVersionCache.
 	VersionCache *VersionCache
 
 	streams *stream.Receiver // with Streams; among Callbacks
@@ -109,9 +104,9 @@ func (cfg *ClientConfig) settle() (c ClientConfig, conns *config, err error) {
 	return c, conns, nil
 }
 
-// A Client is the requester's end of a connection, over RDMA ([Dial]) or TCP ([DialTCP]), and
-// of those that take its place when it is lost. Its methods may be called by many goroutines at
-// once; calls run in parallel as far as credits allow.
+// A Client is the requester's end of a connection, over RDMA ([Dial]) or TCP ([DialTCP]), and of the connections that
+// replace it when it is lost. Its methods may be called by many goroutines at once; calls run in parallel as far as
+// credits allow.
 type Client struct {
 	provider  fabric.Provider // nil: TCP
 	dialTCP   func(ctx context.Context, addr string) (net.Conn, error)
@@ -136,9 +131,9 @@ type Client struct {
 	once   sync.Once
 }
 
-// Dial connects to addr ("host:port") with provider p, which may be [TCP]. A nil cfg is the default
-// configuration. When the server accepts no further connections at the moment, Dial tries again until
-// ctx has ended, if ctx has a deadline; the error unwraps to a *BusyError.
+// Dial connects to addr ("host:port") with provider p, which may be [TCP]. A nil cfg is the default configuration. If
+// the server currently accepts no further connections, the error unwraps to a *BusyError; if ctx has a deadline, Dial
+// first retries until ctx ends.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
 	cl, err := newClientOver(p, addr, cfg)
 	if err != nil {
@@ -147,11 +142,10 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig
 	return cl.start(ctx)
 }
 
-// NewClient is Dial without waiting: it returns a Client that connects as one does that has lost its
-// connection, now and until the server is there, with pauses up to ClientConfig.MaxPause. Calls wait for
-// it until their contexts end. ClientConfig.OnReconnect is called for the first connection too. Until
-// there is one, Conn returns nil, and Info the zero value. The error is about p or cfg, which must not
-// have NoReconnect.
+// NewClient is Dial without waiting. It returns a Client that connects in the background, like one that has lost its
+// connection, until the server is reachable, with pauses up to ClientConfig.MaxPause. Calls wait for the connection
+// until their contexts end. ClientConfig.OnReconnect is called for the first connection too. Until there is a
+// connection, Conn returns nil, and Info the zero value. The error is about p or cfg, which must not have NoReconnect.
 func NewClient(p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
 	if cfg != nil && cfg.NoReconnect {
 		return nil, errors.New("transport: NewClient with ClientConfig.NoReconnect would never connect")
@@ -228,25 +222,23 @@ func (cl *Client) latest() connection { return cl.link.latest() }
 // Call makes one call and waits for its reply. It fails with
 //
 //   - an *oncrpc.RPCError when the server answered that it did not execute it;
-//   - an *RDMAError when the server's transport refused the message, or could not send the
-//     reply: then the call has been executed;
-//   - a *BadReplyError when the reply made no sense;
+//   - an *RDMAError when the server's transport refused the message, or could not send the reply; in the latter case
+//     the call has been executed;
+//   - a *BadReplyError when the reply was invalid;
 //   - a *SizeError when the message is longer than the peers can exchange;
-//   - the error of ctx when that ended first: the call may have been executed;
-//   - a *LostError when the connection was lost and ctx ended before there was another, or
-//     there was no memory to send it again, or the call has NoResend: it reports whether the
-//     call may have been executed;
-//   - a *ClosedError, which is net.ErrClosed, when the client has been closed, when it has
-//     NoReconnect and the connection has ended, or when the server broke the protocol.
+//   - the error of ctx when ctx ended first: the call may have been executed;
+//   - a *LostError when the connection was lost and ctx ended before there was another, there was no memory to send the
+//     call again, or it has NoResend: the error reports whether the call may have been executed;
+//   - a *ClosedError, which is net.ErrClosed, when the client has been closed, when it has NoReconnect and the
+//     connection has ended, or when the server broke the protocol.
 //
-// A call that loses its connection is sent again on the next one, with the same xid. A
-// server with a reply cache, as Server has, still executes it once.
+// A call whose connection is lost is sent again on the next one, with the same xid. A server with a reply cache, such
+// as Server, still executes it only once.
 //
-// In all cases the memory of ReadItems and WriteItems has been fenced off from the peer
-// before Call returns, unless [Client.RegisterMemory] says otherwise. A call that is given
-// up while the server moves its chunks costs the connection, as the adapter refuses the
-// access. On a device, so may the late reply to a call with chunks. Chunks in bounce buffers
-// do neither (Config.BounceMax).
+// In all cases the memory of ReadItems and WriteItems has been fenced off from the peer before Call returns, unless
+// [Client.RegisterMemory] says otherwise. If a call is canceled while the server is moving its chunks, the adapter
+// refuses the access, which ends the connection. On a device, the late reply to a call with chunks may do so, too.
+// Neither happens with chunks in bounce buffers (Config.BounceMax).
 func (cl *Client) Call(ctx context.Context, call *rpc.Call) error {
 	cl.note(call)
 	return cl.link.call(ctx, pendingOf(call))
@@ -259,19 +251,19 @@ func (cl *Client) note(call *rpc.Call) {
 	}
 }
 
-// Null calls procedure 0 of a program, which every program answers.
+// Null calls procedure 0, which every program answers.
 func (cl *Client) Null(ctx context.Context, prog, vers uint32) error {
 	return cl.Call(ctx, &rpc.Call{Prog: prog, Vers: vers})
 }
 
-// Operate requests an optional operation of Config.Operations and waits for the answer. The memory of
-// the answer is the caller's. It fails with an *OperationError on a connection of version 1, with an
-// *RDMAError when the server does not know the operation, and else as Call does.
+// Operate requests an optional operation of Config.Operations and waits for the answer. The caller owns the memory of
+// the answer. It fails with an *OperationError on a connection of version 1, with an *RDMAError if the server does not
+// know the operation, and otherwise as Call does.
 func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
 	return operate(cl.connCfg, m, func(call *pendingCall) error { return cl.link.call(ctx, call) })
 }
 
-// Info returns the agreement of the latest connection, and the credits granted.
+// Info returns what the latest connection agreed on, and the credits granted.
 func (cl *Client) Info() (info rpc.ConnInfo) {
 	if c := cl.latest(); c != nil {
 		info = c.info()
@@ -279,7 +271,7 @@ func (cl *Client) Info() (info rpc.ConnInfo) {
 	return info
 }
 
-// Stats returns the counters, of all connections together.
+// Stats returns the counters of all connections together.
 func (cl *Client) Stats() rpc.Stats {
 	st := cl.stats.sum()
 	st.Conns = cl.conns.Load()
@@ -289,12 +281,12 @@ func (cl *Client) Stats() rpc.Stats {
 	return st
 }
 
-// Conn returns the latest connection, which may have ended, or nil before the first: see [NewClient].
-// Calls that are to outlive it are for the Client.
+// Conn returns the latest connection, which may have ended, or nil before the first: see [NewClient]. Calls that should
+// survive the connection are made with the Client instead.
 func (cl *Client) Conn() *Conn { return cl.link.cur.Load() }
 
-// OpenStream returns what the stream of a call is opened with: the connection in use, after waiting for one if need
-// be. It is for generated clients.
+// OpenStream returns what a stream is opened with: the Receiver, and the current connection, for which it waits if
+// necessary. It is for generated clients.
 func (cl *Client) OpenStream(ctx context.Context, call *rpc.Call) (*stream.Receiver, rpc.Conn, error) {
 	if cl.cfg.streams == nil {
 		return nil, nil, stream.ErrNoStreams
@@ -310,11 +302,11 @@ func (cl *Client) OpenStream(ctx context.Context, call *rpc.Call) (*stream.Recei
 	return cl.cfg.streams, c.seen(), nil
 }
 
-// Done is closed when the client has been closed, or, with NoReconnect, when its
-// connection has ended; Err then says why.
+// Done returns a channel that is closed when the client has been closed or, with NoReconnect, when its connection has
+// ended. Err then returns why.
 func (cl *Client) Done() <-chan struct{} { return cl.done }
 
-// Err is nil before that, then the *ClosedError.
+// Err returns nil until Done is closed, and the *ClosedError afterwards.
 func (cl *Client) Err() error { return cl.link.ended() }
 
 // over makes the client's end known.
@@ -329,15 +321,14 @@ func (cl *Client) stop() {
 	cl.cancel()
 }
 
-// Shutdown refuses new calls, waits until those under way have returned, and
-// closes in order. When ctx ends first the connection is closed at once and
-// ctx's error returned.
+// Shutdown refuses new calls, waits until those in flight have returned, and closes in order. If ctx ends first, it
+// closes the connection at once and returns ctx's error.
 func (cl *Client) Shutdown(ctx context.Context) error {
 	return cl.endWith(func(c connection) error { return c.shutdown(ctx) })
 }
 
-// Close ends the connection at once: calls under way fail with *ClosedError. On return no memory is
-// exposed. It may be called twice, and by any goroutine.
+// Close ends the connection at once: calls in flight fail with *ClosedError. When it returns, no memory is exposed. It
+// may be called more than once, and by any goroutine.
 func (cl *Client) Close() error { return cl.endWith(connection.close) }
 
 // endWith ends the client: the latest connection with end. It waits until one that was being made is
@@ -353,12 +344,12 @@ func (cl *Client) endWith(end func(connection) error) (err error) {
 	return err
 }
 
-// A Requester is a client's end, with all of its connections to a server: a [Client], which has one,
-// or a [Group], which has several. [Client] documents the methods.
+// A Requester is a client with all of its connections to a server: a [Client], which has one, or a [Group], which has
+// several. [Client] documents the methods.
 type Requester interface {
 	rpc.Caller
 
-	// As those of [Client].
+	// See [Client].
 	Null(ctx context.Context, prog, vers uint32) error
 	RegisterMemory(mem []byte) (*Memory, error)
 	Info() rpc.ConnInfo

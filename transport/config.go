@@ -20,138 +20,121 @@ import (
 const (
 	DefaultInline     = 4096     // bytes; what Linux uses
 	DefaultCredits    = 128      // calls in flight
-	DefaultBackward   = 16       // calls in flight from a server to its client; what Linux grants
+	DefaultBackward   = 16       // calls in flight from a server to its client; Linux grants as many
 	DefaultMaxMessage = 4 << 20  // bytes
-	MaxCredits        = 16384    // as many as Linux allows
+	MaxCredits        = 16384    // Linux's limit
 	DefaultBounceMax  = 64 << 10 // bytes
 )
 
-// A Config holds what either end of a connection can choose: the common part of ClientConfig
-// and ServerConfig. The zero value is the defaults.
+// A Config is the common part of ClientConfig and ServerConfig: the settings of either end of a connection. The zero
+// value selects the defaults.
 type Config struct {
-	// InlineSend and InlineRecv are the largest Sends this end makes and accepts, in bytes, the
-	// transport header included: what it offers in the private data (RFC 8797 section 4.2). They are
-	// rounded down to a multiple of 1024 between 1024 and 262144. ConnInfo has the agreed values. Zero
-	// is DefaultInline.
+	// InlineSend and InlineRecv are the largest Sends that this end makes and accepts, in bytes, including the
+	// transport header. This end offers them in the private data (RFC 8797 section 4.2), rounded down to a multiple of
+	// 1024 between 1024 and 262144. ConnInfo has the agreed values. Zero is DefaultInline.
 	InlineSend, InlineRecv int
 
-	// Credits is, at a client, the number of calls in flight to ask for, and
-	// at a server the most it grants to one connection (RFC 5666 section
-	// 3.3). A connection starts with fewer, is given more as it uses them, and fewer again when it
-	// does not. It is given fewer while calls wait for memory, and down to 16 while several connections
-	// wait for processors if all that it calls is Independent (see Program). Zero is DefaultCredits.
+	// Credits is, at a client, the number of calls in flight to ask for, and at a server the maximum grant for one
+	// connection (RFC 5666 section 3.3). A connection starts with fewer, and is granted more as it uses them and fewer
+	// when it does not. The grant is lower while calls wait for memory. It drops to as few as 16 while several
+	// connections wait for processors, if all programs that the connection calls are Independent (see Program). Zero is
+	// DefaultCredits.
 	Credits int
 
-	// MaxMessage is the longest RPC message made or accepted, in bytes, with
-	// everything in chunks included. Zero is DefaultMaxMessage. A generated program with longer
-	// ones is refused: see Program.Names.
+	// MaxMessage is the longest RPC message made or accepted, in bytes, with everything in chunks included. Zero is
+	// DefaultMaxMessage. A generated program with longer messages is refused: see Program.Names.
 	MaxMessage int
 
-	// MaxMemory bounds what the calls of one connection hold at a server, or at a client
-	// with Callbacks, in bytes:
-	// arguments that were pulled, and bulk results until they have been sent. Before a
-	// call runs it reserves what it has pulled and what the chunks that it offers for
-	// results have room for, the latter up to twice MaxMessage. Once it is answered it
-	// holds what its reply holds. Each piece counts as the next power of two, so it may
-	// take twice its length. A call for which there is no room waits, but one call is
-	// always admitted. Calls without chunks wait only while a single call holds more than
-	// MaxMemory. A connection starts with 4 times MaxMessage, and its bound doubles each
-	// time its peer has taken replies of that size; after 2 seconds in which the peer
-	// takes nothing it is back at the start. Zero is 16 times MaxMessage.
+	// MaxMemory bounds the memory, in bytes, held by the calls of one connection at a server, or at a client with
+	// Callbacks: arguments pulled from the peer, and bulk results until they have been sent. Before a call runs it
+	// reserves the memory of its pulled arguments, and the size of the chunks that it offers for results, up to twice
+	// MaxMessage. Once it is answered it holds only the memory of its reply. Each piece counts as the next power of
+	// two, so it may count for up to twice its length. A call for which there is no room waits, but one call is always
+	// admitted. Calls without chunks wait only while a single call holds more than MaxMemory. A connection starts with
+	// 4 times MaxMessage. Its bound doubles each time its peer has taken replies of that size, and returns to the start
+	// after 2 seconds in which the peer takes nothing. Zero is 16 times MaxMessage.
 	//
-	// Memory that Request.Decoder allocates counts until the handler has returned, beyond 64 KiB of
-	// each call. Calls may have as much of it as MaxMemory beside the rest, or one call alone more. A
-	// call that needs more than that gets SYSTEM_ERR, as it cannot wait: see Request.LimitMemory.
+	// Memory that Request.Decoder allocates beyond 64 KiB per call counts separately, until the handler has returned.
+	// The calls of a connection may together have MaxMemory of it, or a single call more. A call that needs more than
+	// that gets SYSTEM_ERR, because it cannot wait: see Request.LimitMemory.
 	MaxMemory int
 
-	// MaxSegment splits exposed memory into segments of at most so many
-	// bytes. Zero: one segment for each piece of memory.
+	// MaxSegment splits exposed memory into segments of at most MaxSegment bytes. Zero: one segment for each piece of
+	// memory.
 	MaxSegment int
 
-	// BounceMax is the largest item of a call, in bytes, that is copied through a bounce buffer
-	// instead of being registered, on adapters where calls would have to register
-	// memory (Capabilities without LocalDMA): registering takes two system calls. It is also
-	// the limit for calls and replies in position-zero and reply chunks. The peer then never
-	// reaches memory of the program, and a call that is given up does not take the connection
-	// along with WeakRevocation. Without MemoryWindows the peer can read and write the
-	// connection's bounce buffers at any time, which hold nothing but what goes to this peer or
-	// comes from it. They take 1 MiB of a connection at most, and are released when they have
-	// not been in use for some seconds. At most 1 MiB. Zero is DefaultBounceMax, negative: no
-	// bounce buffers.
+	// BounceMax is the largest item of a call, in bytes, that is copied through a bounce buffer instead of being
+	// registered, on adapters where calls would have to register memory (Capabilities without LocalDMA): registering
+	// takes two system calls. It is also the limit for calls and replies in position-zero and reply chunks. The peer
+	// then never reaches memory of the program, and with WeakRevocation a canceled call does not end the connection.
+	// Without MemoryWindows the peer can read and write the connection's bounce buffers at any time, but they hold only
+	// data sent to this peer or received from it. They use at most 1 MiB per connection, and are released after some
+	// seconds without use. BounceMax is at most 1 MiB. Zero is DefaultBounceMax; negative means no bounce buffers.
 	BounceMax int
 
 	// Limits bound the lists in headers from the peer.
 	Limits rpcrdma.Limits
 
-	// NoPrivateData keeps the RFC 8797 message from being sent: the peer then
-	// assumes 1024-byte thresholds.
+	// NoPrivateData disables the RFC 8797 message: the peer then assumes 1024-byte thresholds.
 	NoPrivateData bool
 
 	// NoRemoteInvalidation clears the R bit (RFC 8797 section 4.1), so that
 	// the peer leaves all invalidation to this end.
 	NoRemoteInvalidation bool
 
-	// PeerChunks are the chunks that the other end of the connections accepts. The zero value is safe
-	// with every peer.
+	// PeerChunks are the chunks that the peers of this end accept. The zero value is safe with every peer.
 	PeerChunks PeerChunks
 
-	// BackwardCredits is the number of calls in flight from a server to its client:
-	// at a client with Callbacks what it grants, at a server the most it asks for.
-	// They come on top of Credits. Zero is DefaultBackward.
+	// BackwardCredits is the number of calls in flight from a server to its client: at a client with Callbacks its
+	// grant, at a server the number it asks for. They are in addition to Credits. Zero is DefaultBackward.
 	BackwardCredits int
 
-	// ReplyCache bounds the duplicate-request cache of a server, or of a client with
-	// Callbacks: 4096 replies and 16 MiB, unless it says otherwise.
+	// ReplyCache bounds the duplicate-request cache of a server, or of a client with Callbacks. The default is 4096
+	// replies and 16 MiB.
 	ReplyCache ReplyCache
 
-	// Version is which versions of RPC-over-RDMA are spoken. A client with VersionAuto
-	// asks for version 2 when it connects, and a server with it answers both.
+	// Version selects the versions of RPC-over-RDMA. With VersionAuto a client asks for version 2 when it connects, and
+	// a server answers both versions.
 	Version Version
 
-	// Operations are the optional operations of version 2 that this end knows, beyond
-	// that of its own: see Operation.
+	// Operations are the optional operations of version 2 that this end supports, in addition to the transport's own:
+	// see Operation.
 	Operations []Operation
 
-	// RFC5666 turns on what RFC 8166 has taken out of the protocol. Nil turns on
-	// nothing.
+	// RFC5666 enables what RFC 8166 removed from the protocol. Nil enables nothing.
 	RFC5666 *RFC5666
 
-	// TLS encrypts connections over TCP. Connections over RDMA have what their provider has, such as
-	// iwarp.Config.TLS: without it, and unless TLS is Optional, it is an error to use the provider, if it
-	// is no fabric.Private. Nil: connections are in plain text, and a client that asks for TLS is refused.
+	// TLS encrypts connections over TCP. Connections over RDMA are encrypted by their provider, for instance with
+	// iwarp.Config.TLS. If TLS is set and not Optional, using a provider that does not encrypt is an error, unless it
+	// is a fabric.Private. Nil: connections are in plain text, and a client that asks for TLS is refused.
 	TLS *TLS
 
-	// HostBits is how many bits of an IPv6 address identify a host, 1 to 128, where hosts share
-	// memory, connections, the reply cache and processors. A machine that has one address of a
-	// network can usually take any other, so a limit for each address would limit nothing.
-	// All 32 bits of an IPv4 address count. Zero is 64.
+	// HostBits is the number of bits of an IPv6 address, 1 to 128, that identify a host in the per-host shares of
+	// memory, connections, the reply cache and processors. A machine that has one address of a network can usually use
+	// any other, so a limit for each address would limit nothing. All 32 bits of an IPv4 address count. Zero is 64.
 	HostBits int
 
-	// SetupTimeout bounds the set-up of a connection at a server, and of one that a
-	// client makes again. A client's first is bounded by Dial's context. Zero is 10
-	// seconds.
+	// SetupTimeout bounds the setup of a connection at a server, and of a reconnection at a client. Dial's context
+	// bounds a client's first connection. Zero is 10 seconds.
 	SetupTimeout time.Duration
 
-	// StallTimeout is how long a peer may go without taking any of the replies sent to it, or
-	// answering any RDMA Read of its memory, before its connection is closed with a *StallError. Only
-	// whole requests count as progress: with 30 seconds a message of 4 MiB has to be transferred at
-	// 140 kB/s. Zero is 30 seconds, negative is forever.
+	// StallTimeout is how long a peer may go without taking any of the replies sent to it, or answering any RDMA Read
+	// of its memory, before its connection is closed with a *StallError. Only whole requests count as progress: with 30
+	// seconds a message of 4 MiB needs a rate of 140 kB/s. Zero is 30 seconds, negative is forever.
 	StallTimeout time.Duration
 
-	// Middleware is around the handlers of all programs that this end executes, the first
-	// outermost: as if each Program.Handler were Chain(Handler, Middleware...). It is applied
-	// once, when a program is registered, or a bridge made: see Server.Bridge. Programs of the
-	// transport itself have none.
+	// Middleware wraps the handlers of all programs that this end executes, the first outermost, as if each
+	// Program.Handler were Chain(Handler, Middleware...). It is applied once, when a program is registered or a bridge
+	// is made: see Server.Bridge. The transport's own programs are not wrapped.
 	Middleware []rpc.Middleware
 
-	// Logger gets a record for each error that a handler returns, each panic of a handler, each
-	// connection of a server that ends with an error, and the first reply of a connection that could
-	// not be sent. Of each kind there are 20 at once and 10 per second; the attribute "omitted" of
-	// the next record counts those left out. Nil is slog.Default(), as in net/http. To log nothing,
-	// set a Logger with slog.DiscardHandler.
+	// Logger gets a record for each error that a handler returns, each panic of a handler, each connection of a server
+	// that ends with an error, and the first reply of a connection that could not be sent. Each kind is limited to 10
+	// records per second with bursts of 20; the attribute "omitted" of the next record counts those left out. Nil is
+	// slog.Default(), as in net/http. To log nothing, set a Logger with slog.DiscardHandler.
 	Logger *slog.Logger
 
-	// Observer observes what happens on the connections. Nil observes nothing, and costs nothing.
+	// Observer observes the connections and calls. Nil costs nothing.
 	Observer rpc.Observer
 
 	random func() uint64 // nil: math/rand's; set by tests that want the same again
@@ -180,19 +163,18 @@ func (c *Config) rand() uint64 {
 	return rand.Uint64()
 }
 
-// PeerChunks are the chunks that a peer can parse.
+// PeerChunks selects the chunks that a peer can parse.
 type PeerChunks uint8
 
 const (
-	// LinuxChunks are those that Linux, and everything simpler, accepts. The read list of a call has
-	// one position; Linux 6.1 misreads lists with more. Calls from the server to the client, and their
-	// replies, have no chunks (RFC 8167 section 5.3): they fit inline or fail. Linux 6.1's client
-	// posts new receives only when it gets replies to its own calls, so some thirty calls to it in
-	// between end its connection.
+	// LinuxChunks are the chunks that Linux, and every simpler peer, accepts. The read list of a call has one position;
+	// Linux 6.1 misreads lists with more. Calls from the server to the client, and their replies, have no chunks (RFC
+	// 8167 section 5.3): they fit inline or fail. Linux 6.1's client posts new receives only when it gets replies to
+	// its own calls, so about thirty calls to it without such a reply end its connection.
 	LinuxChunks PeerChunks = iota
-	// AllChunks is all that RFC 8166 and RFC 8167 allow: read chunks at several positions,
-	// beside a position-zero chunk, too, and chunks in both directions. A Server and a
-	// Client of this package take them, if both are configured so.
+	// AllChunks is everything that RFC 8166 and RFC 8167 allow: read chunks at several positions, also beside a
+	// position-zero chunk, and chunks in both directions. A Server and a Client of this package accept them if both are
+	// configured with AllChunks.
 	AllChunks
 )
 

@@ -77,8 +77,8 @@ type load struct {
 	dead bool // there are some, and no goroutine waits for any of them
 }
 
-// A Conn is an [rpc.Conn] as this package makes it. A connection has one Conn: pointers to it can be
-// compared, and be keys of a map.
+// A Conn is this package's [rpc.Conn]. A connection has exactly one Conn: pointers to it can be compared, and be map
+// keys.
 type Conn struct {
 	c     connection
 	cfg   *config
@@ -125,21 +125,20 @@ func (cn *Conn) make(ctx context.Context, call *pendingCall) error {
 	return cn.c.call(ctx, call)
 }
 
-// Null calls procedure 0 of a program, which every program answers.
+// Null calls procedure 0, which every program answers.
 func (cn *Conn) Null(ctx context.Context, prog, vers uint32) error {
 	return cn.Call(ctx, &rpc.Call{Prog: prog, Vers: vers})
 }
 
-// Info returns what the connection's set-up agreed on, and the credits granted.
+// Info returns what was agreed on at connection setup, and the credits granted.
 func (cn *Conn) Info() rpc.ConnInfo { return cn.c.info() }
 
-// Stats returns the connection's counters and what goes on at the moment. It takes the locks of
-// the data path for a moment: it is for people and monitors.
+// Stats returns the connection's counters and its current state. It briefly acquires the locks of the data path: it is
+// meant for people and monitors.
 func (cn *Conn) Stats() rpc.ConnStats { return cn.c.connStats() }
 
-// RemoteAddrPort is the address of the other end as a value, for comparisons and keys: IPv4 in
-// four bytes, and without a zone. It is the zero AddrPort if the address is not one of IP. It is
-// made once.
+// RemoteAddrPort returns the address of the other end as a value, for comparisons and keys: IPv4 in four bytes, and
+// without a zone. It returns the zero AddrPort if the address is not an IP address. The value is computed once.
 func (cn *Conn) RemoteAddrPort() netip.AddrPort {
 	if p := cn.peer.Load(); p != nil {
 		return *p
@@ -158,14 +157,13 @@ func (cn *Conn) RemoteAddrPort() netip.AddrPort {
 	return p
 }
 
-// Host returns the peer's host, as limits and shares of hosts count it: an IPv4 address, or the first
-// Config.HostBits bits of an IPv6 address. It returns the zero Prefix if the peer's address is not
-// an IP address.
+// Host returns the peer's host, the unit of per-host limits and shares: an IPv4 address, or the first Config.HostBits
+// bits of an IPv6 address. It returns the zero Prefix if the peer's address is not an IP address.
 func (cn *Conn) Host() netip.Prefix {
 	return hosts.Prefix(cn.RemoteAddrPort().Addr(), cn.cfg.HostBits)
 }
 
-// Peer returns what is known of the other end: see [rpc.Conn].
+// Peer returns what is known about the other end: see [rpc.Conn].
 func (cn *Conn) Peer() rpc.Peer {
 	state := cn.c.encryption()
 	p := cn.known.Load()
@@ -176,13 +174,13 @@ func (cn *Conn) Peer() rpc.Peer {
 	return *p
 }
 
-// RemoteAddr is the address of the other end.
+// RemoteAddr returns the address of the other end.
 func (cn *Conn) RemoteAddr() net.Addr { return cn.c.remote() }
 
 // Done returns a channel that is closed when the connection has ended. Err then returns why.
 func (cn *Conn) Done() <-chan struct{} { return cn.c.ended() }
 
-// Err returns nil while the connection lives, and then the *ClosedError.
+// Err returns nil while the connection is up, and the *ClosedError afterwards.
 func (cn *Conn) Err() error { return cn.c.endErr() }
 
 // Close ends the connection at once. It does not wait: Done is closed when the adapter has

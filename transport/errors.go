@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A DialError is a connection that could not be made. It unwraps to the cause.
+// A DialError is a failed attempt to connect. It unwraps to the cause.
 type DialError struct {
 	Provider string
 	Addr     string
@@ -43,8 +43,8 @@ func (e *DialError) cause() string {
 
 func (e *DialError) Unwrap() error { return e.Err }
 
-// A BusyError means that a server of this package accepts no further connections, for now. It unwraps
-// to the rejection.
+// A BusyError means that a server of this package currently accepts no further connections. It unwraps to the
+// rejection.
 type BusyError struct {
 	Addr string
 	Err  error

@@ -29,55 +29,52 @@ const (
 	fullBulk = 1 << 20
 )
 
-// A Group is several connections to one server, as one Requester. It begins with one connection, adds
-// others up to ClientConfig.Connections while the existing ones have too much to do, and closes them
-// when they are no longer needed. Its methods may be called by many goroutines at once.
+// A Group is several connections to one server, as one Requester. It begins with one connection, adds others up to
+// ClientConfig.Connections while the existing ones are overloaded, and closes them when they are no longer needed. Its
+// methods may be called by many goroutines at once.
 //
 // # Which connection a call uses
 //
-// The first, in the order in which they were added, that has room: a credit for the call, and, if
-// the call has ReadItems or WriteItems, not more than 1 MiB of such data outstanding with it. If
-// none has room, the one with the fewest calls outstanding. So small calls, which cost less the
-// more of them share a connection, are together, and bulk data goes over all connections.
+// A call uses the first connection, in the order in which they were added, that has room: a credit for the call and, if
+// the call has ReadItems or WriteItems, not more than 1 MiB of such data outstanding including the call's. If none has
+// room, it uses the one with the fewest calls outstanding. So small calls share a connection, which makes each of them
+// cheaper, and bulk data is spread over all connections.
 //
-// A connection is added when, for 20 ms, each of those that there are has had more than 1 MiB of
-// bulk data outstanding, or calls that wait for credits while those that have one take longer than
-// 2 ms on average.
+// A connection is added when, for 20 ms, each existing connection has had more than 1 MiB of bulk data outstanding, or
+// has had calls waiting for credits while calls with a credit take longer than 2 ms on average.
 //
 // # Connections that are lost
 //
-// A call that has not been sent goes to another connection at once: it does not matter to it
-// which one was lost. If none does, all are tried, and the first to be there again takes it;
-// so is an address that has no connection yet.
+// A call that has not been sent moves to another connection at once. If there is none, all connections are retried, and
+// addresses that have none are tried as well; the first to be established takes the call.
 //
-// A call that has been sent, and has no reply, may have been executed. It waits for the connection
-// that it was sent on to be made again, to the same address, and is sent again there, as
-// [Client.Call] describes: a server's reply cache knows it by its xid and by the client's succession
-// of connections, and answers without executing it twice. On another connection of the Group it would
-// be another client's call. So it does not go there, unless ClientConfig.Idempotent allows it. If the
-// address never comes back, a call of another kind ends with its context and a *LostError that says
-// it may have been executed; with NoResend it does at once.
+// A call that has been sent, and has no reply, may have been executed. It waits until the connection that it was sent
+// on is made again, to the same address, and is sent again there, as [Client.Call] describes: the server's reply cache
+// recognizes it by its xid and by the client's succession of connections, and answers without executing it twice. On
+// another connection of the Group it would count as another client's call, so it does not move there unless
+// ClientConfig.Idempotent allows it. If the address never comes back, a call that is not allowed to move ends with its
+// context and a *LostError that says it may have been executed; with NoResend it ends at once.
 //
-// So does a call that a credential like those of package rpcsec makes again after the server has denied it: an attacker can
-// forge the denial of a call that was executed. If its connection will not be made again, it ends with the *ClosedError of that one.
+// The same rule applies to a call that a credential such as those of package rpcsec repeats after a denial, because an
+// attacker can forge the denial of a call that was executed. If its connection will not be made again, it ends with the
+// *ClosedError of that connection.
 //
-// A connection that is lost is made again, with the pauses of a Client, when calls wait for it,
-// or when the others have too much to do.
+// A lost connection is made again, with the pauses of a Client, when calls wait for it, or when the others are
+// overloaded.
 //
-// When a server disappears silently, its connection is lost after ClientConfig.KeepAlive. Without
-// that it gets calls as long as it has room, as a single Client's does.
+// When a server disappears silently, its connection is lost after ClientConfig.KeepAlive. Without KeepAlive it is given
+// calls as long as it has room, like the connection of a single Client.
 //
 // # Configuration
 //
-// A connection has the ClientConfig of the Group, with these differences. Callbacks, Streams and OnReconnect are
-// those of the first connection alone: see [Group.First]. Connections that were added are closed after
-// IdleTimeout without calls, or, if that is zero, after 30 seconds. With NoReconnect they stay, a
-// connection that is lost is not made again, and the Group ends with its last one.
+// A connection has the ClientConfig of the Group, with these differences. Callbacks, Streams and OnReconnect apply only
+// to the first connection: see [Group.First]. Added connections are closed after IdleTimeout without calls or, if that
+// is zero, after 30 seconds. With NoReconnect they stay open, a lost connection is not made again, and the Group ends
+// with its last connection.
 //
 // # Order
 //
-// Calls that are outstanding together have no order, as on one connection. A call that was given
-// up may be executed after one that was made later.
+// As on one connection, concurrent calls are unordered. A canceled call may be executed after one that was made later.
 type Group struct {
 	provider fabric.Provider
 	cfg      ClientConfig  // with its defaults in place
@@ -335,25 +332,24 @@ func (g *Group) end(err error) {
 // over makes the group's end known.
 func (g *Group) over() { g.once.Do(func() { close(g.done) }) }
 
-// First returns the Client of the first connection. The Group keeps owning it. The server's calls
-// come on it, and ClientConfig.OnReconnect is called for it alone: so the call that announces to a
-// server that this end is ready for calls has to be made with it, and not with the Group. The other
-// connections drop what the server calls. It is the one connection that a Group keeps, unless
-// IdleTimeout says otherwise. To close it is to take it out of the Group.
+// First returns the Client of the first connection. The Group keeps owning it. The server's calls arrive on it, and
+// ClientConfig.OnReconnect is called only for it. So the call that announces to a server that this end is ready for
+// calls must be made with First, not with the Group. The other connections drop calls from the server. It is the one
+// connection that a Group keeps open, unless IdleTimeout closes it. Closing it removes it from the Group.
 func (g *Group) First() *Client { return g.list()[0].cl }
 
-// OpenStream is that of the first connection, which has the Group's streams.
+// OpenStream calls OpenStream of the first connection, which carries the Group's streams.
 func (g *Group) OpenStream(ctx context.Context, call *rpc.Call) (*stream.Receiver, rpc.Conn, error) {
 	return g.First().OpenStream(ctx, call)
 }
 
-// Null calls procedure 0 of a program, which every program answers.
+// Null calls procedure 0, which every program answers.
 func (g *Group) Null(ctx context.Context, prog, vers uint32) error {
 	return g.Call(ctx, &rpc.Call{Prog: prog, Vers: vers})
 }
 
-// RegisterMemory is [Client.RegisterMemory] for all connections: mem is registered with those that
-// there are, and with others when calls first need it there.
+// RegisterMemory is [Client.RegisterMemory] for all connections: mem is registered with the existing ones, and with
+// others when calls first need it there.
 func (g *Group) RegisterMemory(mem []byte) (*Memory, error) {
 	return g.register(fabric.SGE{Buf: mem})
 }
@@ -366,13 +362,13 @@ func (g *Group) register(mem fabric.SGE) (*Memory, error) {
 	return registerWith(g.regions, mem, conns...)
 }
 
-// RegisterForeign is [Client.RegisterForeign], as RegisterMemory is Client.RegisterMemory.
+// RegisterForeign is [Client.RegisterForeign] for all connections, as RegisterMemory is.
 func (g *Group) RegisterForeign(mem fabric.Foreign) (*Memory, error) {
 	return g.register(fabric.SGE{Foreign: &mem})
 }
 
-// Info returns the agreement of a connection: of the first one that takes calls, or else of the
-// first. Credits are those of all connections together.
+// Info returns what a connection agreed on: the first one that takes calls, or else the first one. Credits are the sum
+// over all connections.
 func (g *Group) Info() rpc.ConnInfo {
 	all := g.list()
 	of, credits := -1, 0
@@ -392,8 +388,8 @@ func (g *Group) Info() rpc.ConnInfo {
 	return info
 }
 
-// Stats returns the counters, of all connections together, those that have ended included. Resent
-// counts calls that were made on another connection as well.
+// Stats returns the counters of all connections together, including those that have ended. Resent also counts calls
+// that were made again on another connection.
 func (g *Group) Stats() rpc.Stats {
 	var sum rpc.Stats
 	for _, m := range g.list() {
@@ -404,11 +400,11 @@ func (g *Group) Stats() rpc.Stats {
 	return sum
 }
 
-// Done is closed when the Group has been closed, or when none of its connections will be made
-// again: Err then says why.
+// Done returns a channel that is closed when the Group has been closed, or when none of its connections will be made
+// again. Err then returns why.
 func (g *Group) Done() <-chan struct{} { return g.done }
 
-// Err is nil before that, then the *ClosedError.
+// Err returns nil until Done is closed, and the *ClosedError afterwards.
 func (g *Group) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -423,14 +419,14 @@ func (g *Group) stop() []*member {
 	return g.list()
 }
 
-// Shutdown refuses new calls, waits until those under way have returned, and closes all
-// connections in order. When ctx ends first they are closed at once and ctx's error returned.
+// Shutdown refuses new calls, waits until those in flight have returned, and closes all connections in order. If ctx
+// ends first, it closes them at once and returns ctx's error.
 func (g *Group) Shutdown(ctx context.Context) error {
 	return g.finish(func(cl *Client) error { return cl.Shutdown(ctx) })
 }
 
-// Close ends all connections at once: calls under way fail with *ClosedError. On return no memory is
-// exposed. It may be called twice, and by any goroutine.
+// Close ends all connections at once: calls in flight fail with *ClosedError. When it returns, no memory is exposed. It
+// may be called more than once, and by any goroutine.
 func (g *Group) Close() error { return g.finish((*Client).Close) }
 
 func (g *Group) finish(end func(cl *Client) error) error {

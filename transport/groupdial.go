@@ -32,14 +32,13 @@ type place struct {
 	until   time.Time     // its end
 }
 
-// DialGroup connects to a server at addrs, each of them "host:port", with provider p, which may be
-// [TCP]. A nil cfg is the default configuration. All addresses must be of one server, which keeps
-// one reply cache and one set of data: the Group takes it that calls mean the same on all of them.
+// DialGroup connects to a server at addrs, each of them "host:port", with provider p, which may be [TCP]. A nil cfg is
+// the default configuration. All addresses must be of one server, with one reply cache and one set of data: the Group
+// assumes that a call means the same on all of them.
 //
-// It returns when there is one connection. The addresses are tried in order, the next one when the
-// one before has failed or has not answered within a quarter of a second, and the others are given
-// up when the first has connected. If none does, the error is a *DialError, or, with several
-// addresses, unwraps to one for each.
+// DialGroup returns when there is one connection. It tries the addresses in order, starting the next attempt when the
+// previous one has failed or has not answered within a quarter of a second. When one has connected, the other attempts
+// are canceled. If none connects, the error is a *DialError or, with several addresses, unwraps to one for each.
 func DialGroup(ctx context.Context, p fabric.Provider, addrs []string, cfg *ClientConfig) (*Group, error) {
 	g, err := newGroup(p, addrs, cfg)
 	if err != nil {

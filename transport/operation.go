@@ -18,9 +18,8 @@ import (
 // an end that does not know it. A request uses a credit as a call does, and its answer grants as a
 // reply does; both fit inline.
 
-// An OperationError says why an optional operation cannot be requested. Nothing has been sent,
-// unless the request was under way when its connection was lost, and the next is of version
-// 1. It unwraps to errors.ErrUnsupported.
+// An OperationError says why an optional operation cannot be requested. Nothing has been sent, unless the request was
+// in flight when its connection was lost, and the next connection is of version 1. It unwraps to errors.ErrUnsupported.
 type OperationError struct {
 	Type   uint32
 	Reason string
@@ -32,7 +31,8 @@ func (e *OperationError) Error() string {
 
 func (e *OperationError) Unwrap() error { return errors.ErrUnsupported }
 
-// Operate is as that of a Client. Before AllowBackward a server's fails as a call does.
+// Operate requests an optional operation, as Client.Operate does. At a server it fails before AllowBackward, as a call
+// does.
 func (cn *Conn) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
 	return operate(cn.cfg, m, func(call *pendingCall) error { return cn.make(ctx, call) })
 }

@@ -16,7 +16,7 @@ import (
 type Version uint8
 
 const (
-	// VersionAuto is version 2 if the peer speaks it, else version 1.
+	// VersionAuto is version 2 if the peer supports it, otherwise version 1.
 	VersionAuto Version = iota
 	// Version1 is only version 1.
 	Version1
@@ -24,7 +24,7 @@ const (
 	Version2
 )
 
-// String returns the name that the command's options use: "auto", "1" or "2".
+// String returns the name used in the command's options: "auto", "1" or "2".
 func (v Version) String() string {
 	switch v {
 	case Version1:
@@ -35,20 +35,18 @@ func (v Version) String() string {
 	return "auto"
 }
 
-// A ReplyCache bounds a duplicate-request cache, which answers a call that a client sends again,
-// having lost its connection, with the reply that it has been given before. A reply is kept for two
-// minutes, as kernels do, because xids come again. Replies that do not fit are forgotten earlier. A
-// call that comes again after that is executed again. When the cache is full, the host with the
-// largest share of it loses its oldest reply, so that a busy client does not cost others theirs.
+// A ReplyCache bounds a duplicate-request cache. When a client has lost its connection and sends a call again, the
+// cache answers it with the original reply. A reply is kept for two minutes, as in kernels, because xids recur. Replies
+// that do not fit are dropped earlier. A call repeated after that is executed again. When the cache is full, the host
+// with the largest share of it loses its oldest reply, so that a busy client does not displace the replies of others.
 type ReplyCache struct {
-	// Entries is how many replies are remembered, and how many calls may be under way with replies to
-	// be remembered; at most a quarter of them from one host. Calls beyond that are executed all the
-	// same, but their replies are not remembered, and their contexts end with their connections. Zero
-	// is 4096.
+	// Entries is the number of replies that are remembered, and of calls in flight whose replies will be remembered; at
+	// most a quarter of the latter may come from one host. Calls beyond that are still executed, but their replies are
+	// not remembered, and their contexts end with their connections. Zero is 4096.
 	Entries int
 
-	// Bytes is how many bytes the replies have together, bulk results included. Replies
-	// of more than an eighth of it are not kept. Zero is 16 MiB.
+	// Bytes bounds the total size of the replies in bytes, including bulk results. Replies of more than an eighth of it
+	// are not kept. Zero is 16 MiB.
 	Bytes int
 }
 
@@ -57,62 +55,58 @@ const (
 	defaultCacheBytes   = 16 << 20
 )
 
-// TLS encrypts connections over TCP (RPC-with-TLS, RFC 9289). A client asks for it in its first message,
-// in plain text, with the credential AUTH_TLS, and the handshake of TLS 1.3 follows. Other bytes between
-// the two end the connection. SetupTimeout bounds all of it, on a client's first connection as well. A
-// connection that is a *tls.Conn already, of DialTCPWith or of a listener, stays as it is.
+// TLS encrypts connections over TCP (RPC-with-TLS, RFC 9289). A client asks for it in its first message, in plain text,
+// with the credential AUTH_TLS, and the handshake of TLS 1.3 follows. Other bytes between the two end the connection.
+// SetupTimeout bounds all of this, also on a client's first connection. A connection that is already a *tls.Conn, from
+// DialTCPWith or a listener, is left as it is.
 type TLS struct {
-	// Config is that of each connection, which has a copy; its callbacks, such as GetCertificate, renew
-	// certificates. TLS before 1.3 is refused, and so is a peer that names other protocols than
-	// that of RPC, "sunrpc", or those in NextProtos; one that names none, such as Linux, is accepted.
-	// A client's ServerName is by default the host of the address. A server's ClientAuth is for its
-	// clients' certificates.
+	// Config is cloned for each connection; its callbacks, such as GetCertificate, can renew certificates. TLS before
+	// 1.3 is refused, and so is a peer that offers ALPN protocols other than that of RPC, "sunrpc", or those in
+	// NextProtos; a peer that offers none, such as Linux, is accepted. A client's ServerName defaults to the host of
+	// the address. A server's ClientAuth determines whether clients need certificates.
 	Config *tls.Config
 
-	// Optional has a client go on in plain text with a server that says it has no TLS, and a server
-	// serve clients that do not ask for it. It is no protection from an attacker on the way.
-	// Otherwise a client's connection fails with a *TLSError, and a server answers calls in
-	// plain text with AUTH_TOOWEAK, but for procedure 0, and makes none.
+	// Optional lets a client continue in plain text with a server that has no TLS, and lets a server serve clients that
+	// do not ask for it. It does not protect against an attacker on the path. Without Optional a client's connection
+	// fails with a *TLSError, and a server answers plain-text calls with AUTH_TOOWEAK, except procedure 0, and makes no
+	// calls.
 	Optional bool
 
-	// Except are programs that a server executes in plain text all the same, over TCP: MOUNT, for
-	// instance, which Linux calls in plain text even where NFS has TLS. Clients ignore it.
+	// Except lists programs that a server executes in plain text anyway, over TCP: for instance MOUNT, which Linux
+	// calls in plain text even where NFS has TLS. Clients ignore it.
 	Except []uint32
 
-	// Prog and Vers are the program in a client's first message, a call of procedure 0. Zero is version 3
-	// of NFS. Server does not look at them.
+	// Prog and Vers are the program in a client's first message, a call of procedure 0. Zero is version 3 of NFS.
+	// Server ignores them.
 	Prog, Vers uint32
 }
 
-// RFC5666 turns on what RFC 5666 has and RFC 8166 has taken out of the protocol. Both ends have to do
-// so: a peer that has not answers RDMA_MSGP with ERR_CHUNK, fails calls if their replies have read
-// chunks, and ignores RDMA_DONE.
+// RFC5666 enables features of RFC 5666 that RFC 8166 removed from the protocol. Both ends must enable them: a peer that
+// has not answers RDMA_MSGP with ERR_CHUNK, fails calls whose replies have read chunks, and ignores RDMA_DONE.
 //
-//   - A server takes RDMA_MSGP for programs that say Program.Padded.
-//   - A server answers programs that say Program.ReadReplies with read chunks when a
-//     reply fits nowhere else, and holds that memory until the client says RDMA_DONE.
-//   - A client fetches such replies and says RDMA_DONE.
-//   - With ConfigProtocol the two ends settle sizes and the number of RDMA Reads.
+//   - A server accepts RDMA_MSGP for programs with Program.Padded.
+//   - A server answers calls to programs with Program.ReadReplies in read chunks when a reply fits nowhere else, and
+//     keeps that memory until the client sends RDMA_DONE.
+//   - A client fetches such replies and sends RDMA_DONE.
+//   - With ConfigProtocol the two ends agree on sizes and the number of RDMA Reads.
 type RFC5666 struct {
-	// Align and Thresh make a client send a call with RDMA_MSGP if its bulk arguments fit inline: the
-	// data of ReadItems of at least Thresh bytes then begins at a multiple of Align, counted from the
-	// start of the RPC message (section 3.9). Thresh must be above 400, the longest credential, and a
-	// call is not padded if its other arguments could hold something as long. An Align of 0 or 1 turns
-	// this off; but with Thresh and ConfigProtocol set, 0 is what the server recommends, if that is at
-	// most 65536.
+	// Align and Thresh make a client send calls with RDMA_MSGP if their bulk arguments fit inline: the data of
+	// ReadItems of at least Thresh bytes then begins at a multiple of Align, counted from the start of the RPC message
+	// (section 3.9). Thresh must exceed 400, the longest credential. A call is not padded if its other arguments could
+	// hold something as long. An Align of 0 or 1 disables this; but with Thresh and ConfigProtocol set, 0 uses the
+	// server's recommendation, if that is at most 65536.
 	Align, Thresh int
 
-	// InflateLengths makes a server return the lengths of write chunks with XDR
-	// padding counted in, as far as the chunk has room, although it writes none
-	// (section 3.7).
+	// InflateLengths makes a server include XDR padding in the lengths of write chunks that it returns, as far as the
+	// chunk has room, although it writes no padding (section 3.7).
 	InflateLengths bool
 
-	// DoneTimeout is how long a server waits for RDMA_DONE before it ends the
-	// connection, which closes the memory (section 3.8). Zero is 30 seconds.
+	// DoneTimeout is how long a server waits for RDMA_DONE before it ends the connection, which fences off the memory
+	// (section 3.8). Zero is 30 seconds.
 	DoneTimeout time.Duration
 
-	// ConfigProtocol turns on the Connection Configuration Protocol (section 6). Nil:
-	// clients do without, and servers answer PROG_UNAVAIL.
+	// ConfigProtocol enables the Connection Configuration Protocol (section 6). Nil: clients do not use it, and servers
+	// answer PROG_UNAVAIL.
 	ConfigProtocol *ConfigProtocol
 }
 
@@ -135,29 +129,24 @@ const (
 	maxAlign           = 1 << 16
 )
 
-// ConfigProtocol turns on the Connection Configuration Protocol of RFC 5666 section 6. A
-// client's Dial then makes its call before anything else; a server that does not have
-// the program, or refuses the call, leaves the connection as it was. A server answers
-// the program beside those registered.
+// ConfigProtocol enables the Connection Configuration Protocol of RFC 5666 section 6. A client's Dial then makes its
+// call before any other; if the server does not have the program, or refuses the call, the connection stays as it was.
+// A server answers this program in addition to the registered ones.
 //
-// The protocol is useful with peers that send no private data (RFC 8797): without both,
-// messages have at most 1024 bytes. After private data it can only lower the sizes.
-// ConnInfo has the result.
+// The protocol is useful with peers that send no private data (RFC 8797): with neither, messages have at most 1024
+// bytes. After private data it can only lower the sizes. ConnInfo has the result.
 //
-// A server cannot state the size of its inline replies: the client assumes that it may use
-// what was asked for. So a server's InlineSend should be at least the InlineRecv of its
-// clients.
+// A server cannot state the size of its inline replies: the client assumes that the server may use the size the client
+// asked for. So a server's InlineSend should be at least the InlineRecv of its clients.
 //
-// The call should be protected (section 11), or an attacker on the path can slow down the
-// connection. This package neither makes nor verifies RPCSEC_GSS: use a credential
-// that the server knows, or a link that is itself protected.
+// The call should be protected (section 11), or an attacker on the path can slow down the connection. This package
+// neither makes nor verifies RPCSEC_GSS: use a credential that the server knows, or a protected link.
 type ConfigProtocol struct {
-	// Align is the alignment in bytes that a server recommends for opaque data, at
-	// most 65536. 0 and 1 recommend none.
+	// Align is the alignment in bytes, at most 65536, that a server recommends for opaque data. 0 and 1 recommend none.
 	Align int
 
-	// MaxReads is how many RDMA Reads the peer may have in progress at this end. Zero, or more than
-	// the adapter serves, is the adapter's limit.
+	// MaxReads is the number of RDMA Reads that the peer may have in progress at this end. Zero, or more than the
+	// adapter supports, means the adapter's limit.
 	MaxReads int
 
 	// NoReads allows the peer no Reads: neither end uses read chunks, and calls that
@@ -167,11 +156,10 @@ type ConfigProtocol struct {
 	// Cred and Verf are the credential and verifier of a client's call.
 	Cred, Verf oncrpc.Auth
 
-	// Auth decides at a server whether a call with this credential may configure the
-	// connection. Any result but oncrpc.AuthOK rejects the call; oncrpc.AuthTooWeak is
-	// for a flavor that does not suffice. Auth must be quick and must not keep the
-	// credential's memory. Nil accepts every flavor, including AUTH_NONE, except
-	// RPCSEC_GSS, which is always rejected.
+	// Auth decides, at a server, whether a call with this credential may configure the connection. Any result except
+	// oncrpc.AuthOK rejects the call; oncrpc.AuthTooWeak is for a flavor that does not suffice. Auth must be quick and
+	// must not retain the credential's memory. Nil accepts every flavor, including AUTH_NONE, except RPCSEC_GSS, which
+	// is always rejected.
 	Auth func(cred oncrpc.Auth) oncrpc.AuthStat
 }
 
@@ -193,24 +181,23 @@ func (f *ConfigProtocol) check(o *RFC5666) error {
 	return nil
 }
 
-// An Operation is an optional operation that an end knows.
+// An Operation is an optional operation that an end supports.
 type Operation struct {
-	// Type is rdma_opttype. The transport's own properties operation is not to be had.
+	// Type is rdma_opttype. The type of the transport's own properties operation is reserved.
 	Type uint32
 
 	// Payload decides whether an RPC message follows (version two section 3.2). Requests and answers
 	// that break the rule are refused, with RDMA_ERR_BAD_HEADER.
 	Payload PayloadRule
 
-	// IsAnswer tells an answer from a request by its rdma_optinfo: both ends may make
-	// requests, and their xids may be the same.
+	// IsAnswer reports whether rdma_optinfo is that of an answer rather than a request: both ends may make requests,
+	// and their xids may be equal.
 	IsAnswer func(info []byte) bool
 
-	// Handle executes a request that came on cn and returns the answer, of which Type is
-	// ignored. m is valid until it returns. An error is reported as RDMA_ERR_INVAL_OPTION:
-	// errors that the other end is to understand are for the answer to tell. A panic is
-	// reported in the same way, and logged like a Handler's. Nil: this end makes requests, and
-	// refuses the peer's.
+	// Handle executes a request that arrived on cn and returns the answer, whose Type is ignored. m is valid until
+	// Handle returns. An error is reported as RDMA_ERR_INVAL_OPTION; put errors that the other end should understand
+	// into the answer. A panic is reported in the same way, and logged like a Handler's. Nil: this end only makes
+	// requests, and refuses the peer's.
 	Handle func(ctx context.Context, cn rpc.Conn, m Optional) (answer Optional, err error)
 }
 
@@ -231,7 +218,7 @@ func (r PayloadRule) holds(payload []byte) bool {
 type Optional struct {
 	Type    uint32 // rdma_opttype
 	Info    []byte // rdma_optinfo
-	Payload []byte // the RPC message after it, if there is one
+	Payload []byte // the RPC message after it, if any
 }
 
 // setDefault gives a field that is zero its default.

@@ -9,10 +9,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A Pipeline has many calls under way from one goroutine. Start hands it calls, and Wait returns them
-// one by one as they end, in whatever order. So a goroutine keeps 32 or 1000 calls outstanding
-// without one goroutine for each: messages leave together, with one doorbell, and the replies that
-// have arrived are processed in one pass.
+// A Pipeline keeps many calls in flight from one goroutine. Start hands it calls, and Wait returns them one by one as
+// they end, in any order. So one goroutine can keep 32 or 1000 calls in flight: messages are sent together, with one
+// doorbell, and the replies that have arrived are processed in one pass.
 //
 //	p := transport.NewPipeline(client)
 //	defer p.Close()
@@ -27,14 +26,14 @@ import (
 //		... // call has ended with err; it may be started again
 //	}
 //
-// Calls leave in the order of Start, as far as credits go; those beyond wait in the Pipeline. A
-// call that has ended keeps its credit until a Wait after that, so Wait often. Everything else is
-// as with Call of the Caller: sending again after the loss of a connection, errors, Observers.
+// Calls are sent in the order of Start, as far as credits allow; the others wait in the Pipeline. A call that has ended
+// keeps its credit until a later Wait, so call Wait often. Everything else is as with Call of the Caller: resending
+// after the loss of a connection, errors, Observers.
 //
-// A Pipeline belongs to one goroutine at a time. A Caller may have several, and other calls beside
-// them. Over TCP, and over Callers other than a [Client], [Conn] or [Backchannel], the Pipeline
-// makes calls on goroutines of its own, up to 256: there they leave in any order. Their contexts
-// have the values of that of the Wait or Flush which begins them, and do not end with it.
+// A Pipeline must be used by one goroutine at a time. A Caller may have several Pipelines, and other calls at the same
+// time. Over TCP, and over Callers other than a [Client], [Conn] or [Backchannel], the Pipeline makes calls on its own
+// goroutines, up to 256, and they are sent in any order. Their contexts have the values of the context of the Wait or
+// Flush that begins them, but do not end with it.
 type Pipeline struct {
 	conns   *link           // of a Client or Backchannel; or nil
 	conn    *Conn           // of a Conn; or nil
@@ -58,7 +57,7 @@ type oldLane struct {
 	ended []endedCall
 }
 
-// NewPipeline returns a Pipeline of calls to the peer of c. Close it.
+// NewPipeline returns a Pipeline of calls to the peer of c. It must be closed.
 func NewPipeline(c rpc.Caller) *Pipeline {
 	switch c := c.(type) {
 	case *Client:
@@ -71,13 +70,12 @@ func NewPipeline(c rpc.Caller) *Pipeline {
 	return &Pipeline{lane: newCallLane(func(ctx context.Context, call *pendingCall) error { return c.Call(ctx, call.Call) }, "")}
 }
 
-// Start begins a call. It does not wait and sends nothing: Wait does, or Flush. The Call, and all
-// that it points to, belong to the Pipeline until Wait returns it or Close has returned.
+// Start begins a call. It does not block, and sends nothing: Wait or Flush does. The Pipeline owns the Call, and
+// everything it points to, until Wait returns it or Close has returned.
 func (p *Pipeline) Start(call *rpc.Call) { p.start(pendingOf(call), nil) }
 
-// StartFunc is Start for a call that Wait does not return: when it has ended, Wait calls ended, on
-// its own goroutine. By then the Call is the caller's again, and ended may start it, or others.
-// Generated clients use it.
+// StartFunc is Start for a call that Wait does not return: when it has ended, Wait calls ended, on its own goroutine.
+// By then the caller owns the Call again, and ended may start it, or others. Generated clients use it.
 func (p *Pipeline) StartFunc(call *rpc.Call, ended func(err error)) { p.start(pendingOf(call), ended) }
 
 func (p *Pipeline) start(call *pendingCall, ended func(error)) {
@@ -108,14 +106,14 @@ func (p *Pipeline) public() *Conn {
 	return p.conn
 }
 
-// Len is how many calls have been started and not been returned by Wait, or to their function.
+// Len returns the number of calls that have been started and neither been returned by Wait nor passed to their
+// function.
 func (p *Pipeline) Len() int { return p.n }
 
-// Wait sends what has been started, and returns a call that has ended, and how, as Call would
-// have: see [Client.Call]. It waits for one if necessary. When ctx ends first the call is nil, and
-// the calls under way go on: wait again, or Close. The error is ctx's, or a *LostError when calls
-// wait for a connection; its Sent reports whether any of them was sent on an earlier one. It returns
-// nil, nil when no call is left that Wait could return.
+// Wait sends the started calls, and returns a call that has ended with the error that Call would have returned: see
+// [Client.Call]. It waits for one if necessary. If ctx ends first, the returned call is nil, and the calls in flight
+// continue: call Wait again, or Close. The error is ctx's, or a *LostError when calls wait for a connection; its Sent
+// reports whether any of them was sent on an earlier one. Wait returns nil, nil if no call is left to return.
 func (p *Pipeline) Wait(ctx context.Context) (*rpc.Call, error) {
 	if rpc.IsInline(ctx) {
 		return nil, errInline
@@ -195,9 +193,9 @@ func (p *Pipeline) leave() {
 	p.lane = nil
 }
 
-// Flush sends the calls that have been started, as far as credits go, and returns. If none is
-// under way on the latest connection it waits for a credit, or for a connection, until ctx or a call
-// has ended. Where calls are made on goroutines, some may not have been sent yet when it returns.
+// Flush sends the started calls, as far as credits allow, and returns. If none is in flight on the latest connection,
+// it waits for a credit, or for a connection, until ctx or a call has ended. Where calls are made on goroutines, some
+// may not have been sent yet when it returns.
 func (p *Pipeline) Flush(ctx context.Context) error {
 	if rpc.IsInline(ctx) {
 		return errInline
@@ -208,10 +206,9 @@ func (p *Pipeline) Flush(ctx context.Context) error {
 	return p.post(ctx)
 }
 
-// Close gives up the calls that have not ended. When it returns, the peer can no longer reach their
-// memory, and they are their owner's again. They may have been executed. Functions of StartFunc are
-// called; the error of a call that was given up is, or wraps, context.Canceled. The Pipeline can be
-// used again. It does nothing when no call is left.
+// Close cancels the calls that have not ended. When it returns, the peer can no longer reach their memory, and their
+// owner has them back. They may have been executed. Functions of StartFunc are called; the error of a canceled call is,
+// or wraps, context.Canceled. The Pipeline can be used again. Close does nothing if no call is left.
 func (p *Pipeline) Close() {
 	if p.lane != nil {
 		p.scratch = p.lane.abandon(p.scratch[:0])
@@ -370,9 +367,9 @@ func (p *Pipeline) end(call *pendingCall, err error) {
 	p.ended = append(p.ended, endedCall{call, err})
 }
 
-// CallAll makes calls at once, from this goroutine, and waits until all have ended. It returns
-// how, in their order, or nil if all ended well. When ctx ends first the calls that have not ended
-// are given up, with its error. See [Pipeline] for what calls have in common then.
+// CallAll makes calls at once, from this goroutine, and waits until all have ended. It returns their errors in order,
+// or nil if all succeeded. If ctx ends first, the calls that have not ended are canceled, with its error. [Pipeline]
+// describes what such calls have in common.
 func CallAll(ctx context.Context, c rpc.Caller, calls ...*rpc.Call) []error {
 	p := NewPipeline(c)
 	errs := make([]error, len(calls))

@@ -36,10 +36,10 @@ func inOrder(items []rpc.Range, n int) bool {
 	return true
 }
 
-// NewRecordConn returns a net.Conn that carries the record-marked calls of an ONC RPC client written
-// for TCP over cl. b decides which parts of the calls and of their replies may travel in chunks; with
-// nil, nothing is placed directly, and replies may have up to maxReply bytes. The net.Conn ends with
-// the connection that cl has now, so it must have one, and closing it closes cl.
+// NewRecordConn returns a net.Conn that carries the record-marked calls of an ONC RPC client written for TCP over cl. b
+// decides which parts of the calls and of their replies may travel in chunks. With nil, nothing is placed directly, and
+// replies may have up to maxReply bytes. The net.Conn uses the current connection of cl, which must exist, and ends
+// with it. Closing the net.Conn closes cl.
 func NewRecordConn(cl *Client, b rpc.Binding, maxReply int) net.Conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	rc := &clientRecords{

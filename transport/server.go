@@ -22,35 +22,31 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/pace"
 )
 
-// A ServerConfig holds what a Server can choose. The zero value and a nil pointer are the
-// defaults. It is not modified, and may be shared.
+// A ServerConfig configures a Server. The zero value and a nil pointer select the defaults. It is not modified, and may
+// be shared.
 type ServerConfig struct {
 	Config
 
-	// MaxTotalMemory bounds what MaxMemory bounds for one connection, for all connections of
-	// the server together, in bytes, mapped memory included: memory of finished calls until
-	// it is unmapped, which happens within seconds, or at once when other calls need it; and
-	// the connections' own buffers, which grow with the credits they use, or over TCP with the
-	// calls that have been in flight. A host may hold at most as much as it
-	// leaves free for others, and a connection at most a third of what is then left for
-	// its host. Calls wait for memory, one of each connection in turn; for a host that
-	// holds nothing the memory only has to be free. When the connections' own buffers take
-	// more than half, no connection is granted more credits, and a host with 16
-	// connections gets no new one except in place of another. Results in ordinary memory
-	// of the program count, garbage that the Go runtime has not collected does not. Zero
-	// is 8 times MaxMemory.
+	// MaxTotalMemory bounds the memory of all connections of the server together, in bytes. It covers the memory that
+	// MaxMemory bounds for one connection, and other mapped memory: that of finished calls until it is unmapped, within
+	// seconds or as soon as other calls need it; and the connections' own buffers, which grow with the credits they use
+	// or, over TCP, with the calls that have been in flight. A host may hold at most as much as it leaves free for
+	// others, and a connection at most a third of what is then left for its host. Calls wait for memory, one of each
+	// connection in turn; for a host that holds nothing the memory only has to be free. When the connections' own
+	// buffers use more than half, no connection is granted more credits, and a host with 16 connections gets a new one
+	// only in place of another. Results in ordinary program memory count; garbage that the Go runtime has not collected
+	// does not. Zero is 8 times MaxMemory.
 	MaxTotalMemory int
 
-	// MaxConns bounds the connections of a server, including those being set up, of which there may be
-	// an eighth of it, or 16. When the bound is reached, a new connection takes the place of one of
-	// the host that has the most, if that host has more than the new connection's host would have: the
-	// longest silent one without calls in flight, or else the longest silent one. Otherwise it takes
-	// the place of a connection, of any host, that has called nothing for 2 seconds since it was set
-	// up, or else of the one that has been silent for longest, if that is 90 seconds and no calls of
-	// it are in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError. If
-	// the connection of a Client was closed, the Client makes another when a call needs it. Zero is
-	// 4096, but at most a quarter of the descriptors that the process may have open (RLIMIT_NOFILE)
-	// when NewServer is called: a connection may need three, and the program opens files.
+	// MaxConns bounds the connections of a server, including those being set up, whose own bound is an eighth of it, or
+	// 16. When MaxConns is reached, a new connection replaces one of the host that has the most, if that host has more
+	// than the new connection's host would have: the one without calls in flight that has been silent longest, or else
+	// the one that has been silent longest. Otherwise it replaces a connection, of any host, that has made no call in
+	// the 2 seconds since it was set up, or else the one that has been silent longest, if that is at least 90 seconds
+	// and it has no calls in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError. A Client
+	// whose connection was closed makes another when a call needs it. Zero is 4096, but at most a quarter of the
+	// descriptors that the process may have open (RLIMIT_NOFILE) when NewServer is called: a connection may need three,
+	// and the program opens files.
 	MaxConns int
 }
 
@@ -155,14 +151,14 @@ type arrival interface {
 	serve(s *Server, g *hosts.Guest)
 }
 
-// Addr is the address, with the real port.
+// Addr returns the address, with the actual port.
 func (l *Listener) Addr() net.Addr { return l.wire.Addr() }
 
 // Close stops listening. It leaves connections open.
 func (l *Listener) Close() error { return l.wire.Close() }
 
-// Listen announces the server at addr ("host:port", port 0 picks one) through
-// provider p, which may be [TCP]. Serve then takes connections.
+// Listen listens at addr ("host:port", port 0 picks one) through provider p, which may be [TCP]. Pass the Listener to
+// Serve, which accepts connections.
 func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*Listener, error) {
 	if p == nil {
 		return nil, errNoProvider
@@ -203,8 +199,9 @@ func (s *Server) announce(l *Listener) error {
 	return nil
 }
 
-// Serve accepts connections from l. It returns [ErrServerClosed] after Close or Shutdown of the
-// server, at once, and net.ErrClosed after Close of l alone. While the process is out of descriptors or memory, it waits. For [TCP] see [Server.ServeTCP].
+// Serve accepts connections from l. It returns [ErrServerClosed] at once after Close or Shutdown of the server, and
+// net.ErrClosed after Close of l alone. While the process is out of descriptors or memory, it waits. For [TCP] see
+// [Server.ServeTCP].
 func (s *Server) Serve(l *Listener) error {
 	defer func() {
 		l.Close()
@@ -390,9 +387,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close stops listening and ends all connections at once. It returns when the
-// adapter no longer uses any memory; handlers may still be running, with their
-// context ended. It may be called more than once.
+// Close stops listening and ends all connections at once. It returns when the adapter no longer uses any memory.
+// Handlers may still be running, with their contexts canceled. It may be called more than once.
 func (s *Server) Close() error {
 	for _, c := range s.stop() {
 		c.close()
@@ -411,7 +407,7 @@ func (s *Server) Stats() rpc.Stats {
 	return st
 }
 
-// Conns returns the connections that are open, over RDMA and TCP, in no order.
+// Conns returns the open connections, over RDMA and TCP, in no particular order.
 func (s *Server) Conns() []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -475,10 +471,9 @@ func (s *Server) sweep() {
 	}
 }
 
-// ListenAndServe listens on addr and serves the connections that come: see [Server.Listen]
-// and [Server.Serve]. When ctx ends, it shuts down the whole server, as [Server.Shutdown] does,
-// with 10 seconds for the calls that have arrived, and returns [ErrServerClosed]. After Close or
-// Shutdown by another goroutine it returns ErrServerClosed at once.
+// ListenAndServe listens on addr and serves the connections that arrive: see [Server.Listen] and [Server.Serve]. When
+// ctx ends, it shuts down the whole server, as [Server.Shutdown] does, with 10 seconds for the calls that have arrived,
+// and returns [ErrServerClosed]. After Close or Shutdown by another goroutine it returns ErrServerClosed at once.
 func (s *Server) ListenAndServe(ctx context.Context, p fabric.Provider, addr string) error {
 	l, err := s.Listen(ctx, p, addr)
 	if err == nil {

@@ -20,11 +20,10 @@ import (
 // it, and the handshake of TLS follows its answer. Both ends read what is in plain text to the byte: what
 // an attacker adds after it is the start of a handshake, and none.
 
-// A TLSError means that a connection that has to be encrypted is not, and has been closed, or that an
-// RDMA adapter would not encrypt it. It unwraps to the cause.
+// A TLSError means that a connection that must be encrypted was not, and has been closed, or that an RDMA adapter would
+// not encrypt it. It unwraps to the cause.
 type TLSError struct {
-	// Refused says that the server has answered without an offer of TLS. An attacker on the way can
-	// make that answer as well.
+	// Refused reports whether the server answered without offering TLS. An attacker on the path can forge that answer.
 	Refused bool
 	Err     error
 }

@@ -9,31 +9,30 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
-// ServeTCP takes connections from l and executes the calls that come on them as records (RFC 5531
-// section 11), with the registered Programs: their Handlers need not know how a call arrived. It
-// returns as [Server.Serve] does. Connections are among those that Close and Shutdown end. Listeners of any kind will do, those of crypto/tls as well.
+// ServeTCP accepts connections from l and executes the calls that arrive on them as records (RFC 5531 section 11), with
+// the registered Programs: their Handlers need not know how a call arrived. It returns as [Server.Serve] does. Close
+// and Shutdown also end these connections. Listeners of any kind work, including those of crypto/tls.
 //
-// The bounds are those of Config. Connections count in MaxConns. At most Credits calls of one are in
-// flight; while there are as many, nothing more is read. Memory of calls counts in MaxMemory and
-// MaxTotalMemory: before a call is executed it reserves its length, if that is more than 4 KiB, and
-// the memory of its results, which the program's Binding bounds, as generated ones do. Without a
-// Binding it is 1 MiB, because the length of the results is unknown. A connection starts with 4 times
-// MaxMessage, so that with the defaults 16 such calls of a connection are executed at once, and up to
-// 64 after the client has taken replies. The next call waits. See Program for handlers that wait for
-// another call of their client. Shorter calls and replies are in buffers of the connection.
-// MaxMessage bounds calls, and replies: one that gets longer is SYSTEM_ERR. A peer that takes nothing
-// for StallTimeout loses the connection with a *StallError. So does one that takes longer than
-// StallTimeout for a message, and once more for each 4 MiB it has sent of it. While half of
-// MaxTotalMemory is in use, a call that is still arriving holds at most twice what has arrived of it.
+// The limits are those of Config. Connections count in MaxConns. A connection has at most Credits calls in flight; at
+// that limit nothing more is read. The memory of calls counts in MaxMemory and MaxTotalMemory. Before a call is
+// executed it reserves its length, if that is more than 4 KiB, and the memory of its results, which the program's
+// Binding bounds, as generated ones do. Without a Binding that is 1 MiB, because the length of the results is unknown.
+// A connection starts with 4 times MaxMessage, so with the defaults 16 such calls of a connection are executed at once,
+// and up to 64 after the client has taken replies. Further calls wait. See Program for handlers that wait for another
+// call of their client. Shorter calls and replies are in buffers of the connection. MaxMessage bounds calls and
+// replies: a longer reply becomes SYSTEM_ERR. If a peer takes nothing for StallTimeout, its connection is closed with a
+// *StallError. The same happens if a message takes longer than StallTimeout, plus another StallTimeout for each 4 MiB
+// already sent of it. While half of MaxTotalMemory is in use, a call that is still arriving holds at most twice the
+// memory that has arrived of it.
 //
-// While calls of the server wait for replies, a connection is read on, as the replies may come after
-// calls that have to wait: see Conn.Call for the bound.
+// While calls of the server wait for replies, the connection is still read, because the replies may arrive after calls
+// that must wait: see Conn.Call for the limit.
 //
-// Calls that a client sends again, on any of its connections, are answered from the reply
-// cache, as over RDMA. All connections of a host over TCP count as one client's there.
+// Calls that a client sends again, on any of its connections, are answered from the reply cache, as over RDMA. In the
+// cache all TCP connections of a host count as one client.
 //
-// Programs of bridges are not served, and what a Program says of chunks means nothing. A call that
-// cannot be decoded ends its connection.
+// Programs of bridges are not served, and a Program's settings for chunks have no effect. A call that cannot be decoded
+// ends its connection.
 func (s *Server) ServeTCP(l net.Listener) error {
 	tl := &Listener{wire: tcpListener{l}, provider: tcpProvider}
 	if err := s.announce(tl); err != nil {

@@ -58,16 +58,15 @@ func (c *config) settleVersions(owner string) error {
 	return nil
 }
 
-// A VersionCache remembers for some time which servers speak only version 1. Clients may
-// share it.
+// A VersionCache remembers for some time which servers support only version 1. Clients may share it.
 type VersionCache struct {
 	lifetime time.Duration
 	mu       sync.Mutex
 	until    map[string]time.Time
 }
 
-// NewVersionCache returns an empty cache that keeps entries for the given time; zero means an
-// hour. A server that has been upgraded may be used in version 1 for that long.
+// NewVersionCache returns an empty cache that keeps entries for the given time; zero means an hour. An upgraded server
+// may be used in version 1 for that long.
 func NewVersionCache(lifetime time.Duration) *VersionCache {
 	if lifetime == 0 {
 		lifetime = time.Hour

@@ -1,9 +1,9 @@
-// Package transporttest runs clients and servers of package transport within a test: over an adapter
-// and a network in memory, without sockets and ports. Everything above is real: framing, chunks,
-// credits, calls in both directions, reconnection.
+// Package transporttest runs clients and servers of package transport within a test, over an in-memory adapter and
+// network, without sockets and ports. Everything above that is real: framing, chunks, credits, calls in both
+// directions, reconnection.
 //
-// The network can lose connections, refuse them, and delay messages. Its time is that of package time:
-// in a bubble of testing/synctest it is fake, so that a test of timeouts takes none.
+// The network can lose connections, refuse them, and delay messages. It uses package time: in a testing/synctest bubble
+// the clock is fake, so that a test of timeouts takes no real time.
 package transporttest
 
 import (
@@ -28,8 +28,8 @@ type Network struct {
 	down   atomic.Bool
 }
 
-// New returns a network without delays. The test fails if the transport uses the adapter in a way that
-// no adapter tolerates, such as memory that is gone.
+// New returns a network without delays. The test fails if the transport uses the adapter in a way that no adapter
+// tolerates, such as using memory that has been freed.
 func New(t testing.TB) *Network {
 	n := &Network{t: t}
 	n.fabric = simfabric.New(simfabric.Config{
@@ -55,12 +55,12 @@ func (n *Network) decide(e simfabric.Event) (v simfabric.Verdict) {
 	return v
 }
 
-// Provider returns the adapter, for transport.Dial and Server.Listen. Addresses are IP addresses with
-// ports, which belong to the Network alone: "192.0.2.1:0" is as good as any.
+// Provider returns the adapter, for transport.Dial and Server.Listen. Addresses are IP addresses with ports, which
+// exist only in the Network: "192.0.2.1:0" is as good as any.
 func (n *Network) Provider() fabric.Provider { return n.fabric }
 
-// Connect starts a server with the programs that register adds, such as those of generated functions,
-// and returns a client of it. Both have the default configuration, and end with the test.
+// Connect starts a server with the programs that register adds, for instance by generated functions, and returns a
+// client of it. Both have the default configuration, and are closed when the test ends.
 func (n *Network) Connect(register func(s rpc.Registrar) error) *transport.Client {
 	n.t.Helper()
 	server, err := transport.NewServer(nil)
@@ -89,10 +89,10 @@ func (n *Network) Connect(register func(s rpc.Registrar) error) *transport.Clien
 	return client
 }
 
-// Delay makes each message, and each transfer of a chunk, take d to the other end, from now on.
+// Delay sets the time that each message, and each transfer of a chunk, takes to the other end from now on.
 func (n *Network) Delay(d time.Duration) { n.delay.Store(int64(d)) }
 
-// Cut loses all connections. Clients may connect again.
+// Cut breaks all connections. Clients may connect again.
 func (n *Network) Cut() { n.fabric.Cut() }
 
 // SetDown makes the network lose all connections and refuse new ones while down is true.
