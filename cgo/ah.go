@@ -23,7 +23,7 @@ func (RDMACore) CreateAH(pd *PD, attr *AHAttr) (*AH, syscall.Errno) {
 	return (*AH)(unsafe.Pointer(ah)), 0
 }
 
-// InitAHFromWC calls ibv_init_ah_from_wc: it returns the address of the sender of a datagram.
+// InitAHFromWC calls ibv_init_ah_from_wc. It returns the address of the sender of a datagram.
 func (RDMACore) InitAHFromWC(ctx *Context, port uint8, wc *WC, grh *[40]byte) (AHAttr, syscall.Errno) {
 	var a C.struct_ibv_ah_attr
 	if ret, err := C.ibv_init_ah_from_wc(ctx.c(), C.uint8_t(port), (*C.struct_ibv_wc)(unsafe.Pointer(wc)), (*C.struct_ibv_grh)(unsafe.Pointer(grh)), &a); ret != 0 {

@@ -42,14 +42,13 @@ func (RDMACore) CreateEventChannel() (*EventChannel, syscall.Errno) {
 	return (*EventChannel)(unsafe.Pointer(ch)), 0
 }
 
-// EventChannelFD returns the descriptor of a channel, which owns it.
+// EventChannelFD returns the descriptor of a channel. The channel owns it.
 func (RDMACore) EventChannelFD(ch *EventChannel) int { return int(ch.c().fd) }
 
 // DestroyEventChannel calls rdma_destroy_event_channel.
 func (RDMACore) DestroyEventChannel(ch *EventChannel) { C.rdma_destroy_event_channel(ch.c()) }
 
-// CreateID calls rdma_create_id. The context comes back in events; ps is of enum
-// rdma_port_space.
+// CreateID calls rdma_create_id. Events return context; ps is of enum rdma_port_space.
 func (RDMACore) CreateID(ch *EventChannel, context uint64, ps int32) (*CMID, syscall.Errno) {
 	var id *C.struct_rdma_cm_id
 	ret, err := C.rr_create_id(ch.c(), &id, C.uint64_t(context), C.int(ps))
@@ -59,13 +58,12 @@ func (RDMACore) CreateID(ch *EventChannel, context uint64, ps int32) (*CMID, sys
 	return (*CMID)(unsafe.Pointer(id)), 0
 }
 
-// IDOf returns the object that [CMEvent.ID] names. Only that of a connection request is
-// new.
+// IDOf returns the object that [CMEvent.ID] refers to. Only that of a connection request is new.
 func IDOf(e *CMEvent) *CMID {
 	return *(**CMID)(unsafe.Pointer(&e.ID))
 }
 
-// SetContext sets the context that comes back in events of the ID.
+// SetContext sets the context that events of the ID return.
 func (RDMACore) SetContext(id *CMID, context uint64) {
 	C.rr_set_context(id.c(), C.uint64_t(context))
 }
@@ -90,20 +88,19 @@ func (RDMACore) BindAddr(id *CMID, addr *Sockaddr) syscall.Errno {
 	return result(ret, err)
 }
 
-// ResolveAddr calls rdma_resolve_addr. src may be nil; the time-out is in
-// milliseconds.
+// ResolveAddr calls rdma_resolve_addr. src may be nil; the timeout is in milliseconds.
 func (RDMACore) ResolveAddr(id *CMID, src, dst *Sockaddr, timeout int) syscall.Errno {
 	ret, err := C.rdma_resolve_addr(id.c(), src.c(), dst.c(), C.int(timeout))
 	return result(ret, err)
 }
 
-// ResolveRoute calls rdma_resolve_route. The time-out is in milliseconds.
+// ResolveRoute calls rdma_resolve_route. The timeout is in milliseconds.
 func (RDMACore) ResolveRoute(id *CMID, timeout int) syscall.Errno {
 	ret, err := C.rdma_resolve_route(id.c(), C.int(timeout))
 	return result(ret, err)
 }
 
-// CMCreateQP calls rdma_create_qp. It returns what the device gave.
+// CMCreateQP calls rdma_create_qp and returns the actual capacity.
 func (RDMACore) CMCreateQP(id *CMID, pd *PD, init QPInit) (*QP, QPCap, syscall.Errno) {
 	a := init.c()
 	ret, err := C.rdma_create_qp(id.c(), pd.c(), &a)
@@ -148,8 +145,8 @@ func (RDMACore) LeaveMulticast(id *CMID, addr *Sockaddr) syscall.Errno {
 	return result(ret, err)
 }
 
-// TakeQP is the half of rdma_destroy_qp that concerns the ID: it has no queue pair any more. The
-// other half is DestroyQP, which may wait for the peer.
+// TakeQP is the half of rdma_destroy_qp that concerns the ID: it removes the queue pair from the ID. The other half is
+// DestroyQP, which may wait for the peer.
 func (RDMACore) TakeQP(id *CMID) *QP {
 	qp := id.c().qp
 	id.c().qp = nil

@@ -47,8 +47,8 @@ type DeviceInfo struct {
 	Index     int32   // the kernel's, -1 if unknown
 }
 
-// GetDeviceList calls ibv_get_device_list. A device is valid until free is called, or
-// while a Context of it is open.
+// GetDeviceList calls ibv_get_device_list. A device is valid until free is called, or as long as a Context of it is
+// open.
 func (RDMACore) GetDeviceList() (devices []*Device, free func(), errno syscall.Errno) {
 	var n C.int
 	list, err := C.rr_get_device_list(&n)

@@ -30,11 +30,11 @@ func (RDMACore) ModifyCQ(cq *CQ, count, period uint16) syscall.Errno {
 	return status(C.rr_modify_cq(cq.c(), C.uint16_t(count), C.uint16_t(period)))
 }
 
-// OneByOne is added to the fields of PollEx for a library with a wrong ibv_next_poll.
+// OneByOne is a flag in the fields of PollEx for libraries whose ibv_next_poll is wrong.
 const OneByOne = C.RR_ONE_BY_ONE
 
-// PollEx polls cq, of CreateCQEx with fields, for up to len(wcs) completions. To be called through
-// the function [PollEx].
+// PollEx polls cq, which CreateCQEx created with fields, for up to len(wcs) completions. Call it through the function
+// [PollEx].
 //
 // Calls: ibv_start_poll, ibv_next_poll, ibv_end_poll, ibv_wc_read_*.
 func (RDMACore) PollEx(cq *CQ, fields uint64, wcs []WCEx) (n int, errno syscall.Errno) {

@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// Filters of flows, with all numbers in host byte order.
+// Filters of flows. All numbers are in host byte order.
 type (
 	// EthFilter is struct ibv_flow_eth_filter.
 	EthFilter struct {

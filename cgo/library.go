@@ -7,12 +7,11 @@ import (
 	"syscall"
 )
 
-// A Library is libibverbs and librdmacm as packages ibv and rdmacm call them: [RDMACore], or in tests
-// the fake of package cgotest. Each method is one call of the library, or one batch of them, and
-// decides nothing. The methods of RDMACore document each call.
+// A Library is libibverbs and librdmacm as packages ibv and rdmacm call them: [RDMACore], or in tests the fake of
+// package cgotest. Each method is one library call, or one batch of calls, without logic. The methods of RDMACore
+// document each call.
 //
-// Objects belong to the Library that made them: passing one to another Library is
-// an error that nothing detects.
+// Objects belong to the Library that made them: passing one to another Library is an error that nothing detects.
 type Library interface {
 	Verbs
 	CM
@@ -61,7 +60,7 @@ type Verbs interface {
 	RKey(*MW) uint32
 	SetRKey(mw *MW, rkey uint32)
 
-	// What several processes or threads share.
+	// Objects shared by several processes or threads.
 	CommandFD(*Context) int
 	PDHandle(*PD) uint32
 	MRHandle(*MR) uint32
@@ -113,7 +112,7 @@ type Verbs interface {
 	SetECE(qp *QP, ece ECE) syscall.Errno
 	QueryECE(*QP) (ECE, syscall.Errno)
 
-	// Raw packets: work queues, and what steers packets to them.
+	// Raw packets: work queues, and steering packets to them.
 	CreateWQ(ctx *Context, pd *PD, cq *CQ, wr, sge, flags uint32) (wq *WQ, num, givenWR, givenSGE uint32, errno syscall.Errno)
 	ModifyWQ(wq *WQ, mask uint32, state, current int32, flags, flagsMask uint32) syscall.Errno
 	DestroyWQ(*WQ) syscall.Errno
@@ -134,7 +133,7 @@ type Verbs interface {
 	AttachMcast(qp *QP, gid [16]byte, lid uint16) syscall.Errno
 	DetachMcast(qp *QP, gid [16]byte, lid uint16) syscall.Errno
 
-	// The data path; to be called through [Progress] and [PollEx].
+	// The data path. Call these through [Progress] and [PollEx].
 	Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome)
 	PollEx(cq *CQ, fields uint64, wcs []WCEx) (n int, errno syscall.Errno)
 }
@@ -158,7 +157,7 @@ type CM interface {
 	PeerAddr(*CMID) Sockaddr
 	DestroyID(*CMID) syscall.Errno
 
-	// Set-up and end of a connection.
+	// Setup and end of a connection.
 	BindAddr(id *CMID, addr *Sockaddr) syscall.Errno
 	Listen(id *CMID, backlog int) syscall.Errno
 	ResolveAddr(id *CMID, src, dst *Sockaddr, timeout int) syscall.Errno
@@ -187,14 +186,14 @@ type CM interface {
 	FreeDevices(list **Context)
 }
 
-// RDMACore is rdma-core, the libraries themselves.
+// RDMACore is the Library of rdma-core itself.
 type RDMACore struct{}
 
 var _ Library = RDMACore{}
 
-// Progress calls l.Progress, which posts, takes one event, polls and arms in one batch. It is the
-// call of the data path: for [RDMACore] it is a static call, and none of its arguments escapes. Every
-// other Library gets copies, since arguments of an interface's method do escape.
+// Progress calls l.Progress, which posts, takes one event, polls and arms in one batch. It is the call of the data
+// path: for [RDMACore] it is a static call, so none of its arguments escapes. Every other Library gets copies, since
+// the arguments of an interface method escape.
 func Progress(l Library, qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome) {
 	if core, ok := l.(RDMACore); ok {
 		core.Progress(qp, srq, cq, channel, recvs, sends, sges, wcs, flags, out)
@@ -206,7 +205,7 @@ func Progress(l Library, qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs [
 	*out = *outcome
 }
 
-// PollEx calls l.PollEx, in the same way.
+// PollEx calls l.PollEx in the same way as Progress calls l.Progress.
 func PollEx(l Library, cq *CQ, fields uint64, wcs []WCEx) (n int, errno syscall.Errno) {
 	if core, ok := l.(RDMACore); ok {
 		return core.PollEx(cq, fields, wcs)

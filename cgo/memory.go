@@ -51,8 +51,8 @@ func region(e C.int, out *C.struct_rr_mr) (mr *MR, lkey, rkey uint32, errno sysc
 	return (*MR)(unsafe.Pointer(out.mr)), uint32(out.lkey), uint32(out.rkey), 0
 }
 
-// RegMRIova calls ibv_reg_mr_iova for length bytes of memory at addr, which work requests and the
-// peer find at iova. The caller keeps the memory in place until DeregMR.
+// RegMRIova calls ibv_reg_mr_iova for length bytes of memory at addr, which work requests and the peer address by iova.
+// The caller keeps the memory in place until DeregMR.
 func (RDMACore) RegMRIova(pd *PD, addr, length, iova uint64, access int) (mr *MR, lkey, rkey uint32, errno syscall.Errno) {
 	var out C.struct_rr_mr
 	return region(C.rr_reg_mr_iova(pd.c(), C.uint64_t(addr), C.size_t(length), C.uint64_t(iova), C.int(access), &out), &out)
@@ -64,7 +64,7 @@ func (RDMACore) RegDmabufMR(pd *PD, offset, length, iova uint64, fd, access int)
 	return region(C.rr_reg_dmabuf_mr(pd.c(), C.uint64_t(offset), C.size_t(length), C.uint64_t(iova), C.int(fd), C.int(access), &out), &out)
 }
 
-// ReregMR calls ibv_rereg_mr; flags are of enum ibv_rereg_mr_flags. With an errno the code is of enum
+// ReregMR calls ibv_rereg_mr; flags are of enum ibv_rereg_mr_flags. If errno is set, code is of enum
 // ibv_rereg_mr_err_code.
 func (RDMACore) ReregMR(mr *MR, flags int, pd *PD, addr, length uint64, access int) (lkey, rkey uint32, code int32, errno syscall.Errno) {
 	r := C.struct_rr_mr{mr: mr.c()}

@@ -19,14 +19,12 @@ import (
 	"unsafe"
 )
 
-// Progress is the whole data path in one call. In this order it posts recvs to srq, or to qp if srq
-// is nil; posts sends to qp as one list, which is one doorbell (lists of more than 128 are split);
-// takes one event if flags has TakeEvent; polls cq for up to len(wcs) completions; and arms it if
-// flags has Arm. qp may be nil if nothing is posted to it, cq and channel if nothing is polled. Work
-// requests refer to their SGEs by index in sges.
+// Progress is the whole data path in one call. In this order it posts recvs to srq, or to qp if srq is nil; posts sends
+// to qp as one list, which is one doorbell (lists of more than 128 are split); takes one event if flags has TakeEvent;
+// polls cq for up to len(wcs) completions; and arms it if flags has Arm. qp may be nil if nothing is posted to it, and
+// cq and channel if nothing is polled. Work requests refer to their SGEs by index in sges.
 //
-// If a receive could not be posted, no sends are posted. To be called through the function
-// [Progress].
+// If a receive could not be posted, no sends are posted. Call it through the function [Progress].
 //
 // Calls: ibv_post_srq_recv, ibv_post_recv, ibv_post_send, ibv_get_cq_event,
 // ibv_poll_cq, ibv_req_notify_cq.

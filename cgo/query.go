@@ -9,7 +9,7 @@ import "C"
 
 import "syscall"
 
-// A DeviceAttrEx is what struct ibv_device_attr_ex has in addition, see ibv_query_device_ex(3).
+// A DeviceAttrEx has the additional fields of struct ibv_device_attr_ex, see ibv_query_device_ex(3).
 type DeviceAttrEx struct {
 	ODP struct { // struct ibv_odp_caps
 		General         uint64
@@ -77,8 +77,7 @@ func (RDMACore) QPDataInOrder(qp *QP, opcode uint32) bool {
 	return C.ibv_query_qp_data_in_order(qp.c(), C.enum_ibv_wr_opcode(opcode), 0) != 0
 }
 
-// ModifyQPRateLimit calls ibv_modify_qp_rate_limit: kbit a second, and the sizes of a burst and of a
-// packet in bytes.
+// ModifyQPRateLimit calls ibv_modify_qp_rate_limit with kbit/s, and the sizes of a burst and of a packet in bytes.
 func (RDMACore) ModifyQPRateLimit(qp *QP, kbps, burst uint32, packet uint16) syscall.Errno {
 	a := C.struct_ibv_qp_rate_limit_attr{rate_limit: C.uint32_t(kbps), max_burst_sz: C.uint32_t(burst), typical_pkt_sz: C.uint16_t(packet)}
 	return status(C.ibv_modify_qp_rate_limit(qp.c(), &a))

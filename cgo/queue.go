@@ -22,7 +22,7 @@ func (RDMACore) CreateCompChannel(ctx *Context) (*CompChannel, syscall.Errno) {
 	return (*CompChannel)(unsafe.Pointer(ch)), 0
 }
 
-// CompChannelFD returns the descriptor of a channel, which owns it.
+// CompChannelFD returns the descriptor of a channel. The channel owns it.
 func (RDMACore) CompChannelFD(ch *CompChannel) int { return int(ch.c().fd) }
 
 // DestroyCompChannel calls ibv_destroy_comp_channel.
@@ -127,7 +127,7 @@ type QPInit struct {
 	Ex             *QPInitEx // of an extended queue pair
 }
 
-// A QPInitEx is what struct ibv_qp_init_attr_ex has in addition. What is zero is not set.
+// A QPInitEx has the additional fields of struct ibv_qp_init_attr_ex. Zero fields are not set.
 type QPInitEx struct {
 	Ops          uint64 // enum ibv_qp_create_send_ops_flags
 	XRCD         *XRCD
@@ -185,7 +185,7 @@ func (i *QPInit) ex(pd *PD, create func(*C.struct_ibv_qp_init_attr_ex)) QPCap {
 	return capOf(&a.cap)
 }
 
-// CreateQPEx calls ibv_create_qp_ex with init.Ex. pd may be nil with a domain of XRC.
+// CreateQPEx calls ibv_create_qp_ex with init.Ex. pd may be nil with an XRC domain.
 func (RDMACore) CreateQPEx(ctx *Context, pd *PD, init QPInit) (out *QP, given QPCap, errno syscall.Errno) {
 	given = init.ex(pd, func(a *C.struct_ibv_qp_init_attr_ex) {
 		qp, err := C.ibv_create_qp_ex(ctx.c(), a)

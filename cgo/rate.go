@@ -7,13 +7,13 @@ package cgo
 */
 import "C"
 
-// RateToMult calls ibv_rate_to_mult: -1 for a rate that is no multiple.
+// RateToMult calls ibv_rate_to_mult, which returns -1 for a rate that is not a multiple.
 func RateToMult(rate int32) int { return int(C.ibv_rate_to_mult(C.enum_ibv_rate(rate))) }
 
 // MultToRate calls mult_to_ibv_rate.
 func MultToRate(mult int) int32 { return int32(C.mult_to_ibv_rate(C.int(mult))) }
 
-// RateToMbps calls ibv_rate_to_mbps: -1 for a rate that is not known.
+// RateToMbps calls ibv_rate_to_mbps, which returns -1 for an unknown rate.
 func RateToMbps(rate int32) int { return int(C.ibv_rate_to_mbps(C.enum_ibv_rate(rate))) }
 
 // MbpsToRate calls mbps_to_ibv_rate.

@@ -47,8 +47,8 @@ func (RDMACore) PostWQRecv(wq *WQ, recvs []RecvWR, sges []SGE) (posted int, errn
 	return int(n), status(e)
 }
 
-// CreateRWQIndTable calls ibv_create_rwq_ind_table for a power of two of queues, and returns the
-// table's number.
+// CreateRWQIndTable calls ibv_create_rwq_ind_table for queues whose number is a power of two, and returns the table's
+// number.
 func (RDMACore) CreateRWQIndTable(ctx *Context, wqs []*WQ) (*RWQIndTable, uint32, syscall.Errno) {
 	table, err := C.rr_create_rwq_ind_table(ctx.c(), (**C.struct_ibv_wq)(unsafe.Pointer(unsafe.SliceData(wqs))), C.uint32_t(len(wqs)))
 	if table == nil {
@@ -102,8 +102,8 @@ func (RDMACore) DestroyCounters(c *Counters) syscall.Errno {
 	return status(C.ibv_destroy_counters(c.c()))
 }
 
-// AttachCounters calls ibv_attach_counters_point_flow. desc is of enum ibv_counter_description, index
-// where ReadCounters has its value. flow is nil for the flow that is created with the counters.
+// AttachCounters calls ibv_attach_counters_point_flow. desc is of enum ibv_counter_description, and index is where
+// ReadCounters stores the value. flow is nil for the flow that will be created with the counters.
 func (RDMACore) AttachCounters(c *Counters, flow *Flow, desc int32, index uint32) syscall.Errno {
 	a := C.struct_ibv_counter_attach_attr{counter_desc: C.enum_ibv_counter_description(desc), index: C.uint32_t(index)}
 	return status(C.ibv_attach_counters_point_flow(c.c(), &a, flow.c()))

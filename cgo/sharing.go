@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// CommandFD returns the descriptor of a device that another process can import, which ctx owns.
+// CommandFD returns the descriptor of a device that another process can import. ctx owns it.
 func (RDMACore) CommandFD(ctx *Context) int { return int(ctx.c().cmd_fd) }
 
 // PDHandle, MRHandle and DMHandle return the kernel's number of an object, for its import.
@@ -92,7 +92,7 @@ func (RDMACore) AllocParentDomain(ctx *Context, pd *PD, td *TD) (*PD, syscall.Er
 	return (*PD)(unsafe.Pointer(parent)), 0
 }
 
-// OpenXRCD calls ibv_open_xrcd with the flags of open(2). fd is -1 for a domain of this process alone.
+// OpenXRCD calls ibv_open_xrcd with the flags of open(2). fd is -1 for a domain that only this process uses.
 func (RDMACore) OpenXRCD(ctx *Context, fd, flags int) (*XRCD, syscall.Errno) {
 	const withFD, withFlags = 1, 2
 	a := C.struct_ibv_xrcd_init_attr{comp_mask: withFD | withFlags, fd: C.int(fd), oflags: C.int(flags)}
@@ -170,7 +170,7 @@ type SRQOp struct {
 	Tag, Mask  uint64
 }
 
-// PostSRQOp calls ibv_post_srq_ops with one operation; sges are of an addition.
+// PostSRQOp calls ibv_post_srq_ops with one operation; sges belong to an addition.
 func (RDMACore) PostSRQOp(srq *SRQ, op *SRQOp, sges []SGE) syscall.Errno {
 	o := C.struct_rr_srq_op{
 		wr_id: C.uint64_t(op.ID), opcode: C.int32_t(op.Opcode), flags: C.int32_t(op.Flags), unexpected: C.uint32_t(op.Unexpected),

@@ -2,9 +2,8 @@
 
 package cgo
 
-// A SendWR is a work request for the send queue, in a flat layout of this package. Its
-// gather list is a range of the SGEs that it is posted with. Addresses are of memory that
-// the caller keeps alive and in place.
+// A SendWR is a work request for the send queue, in a flat layout of this package. Its gather list is a range of the
+// SGEs that it is posted with. The caller keeps the memory at its addresses alive and in place.
 type SendWR struct {
 	ID         uint64
 	RemoteAddr uint64 // Read, Write, atomics; datagrams: see [AH.Word]
@@ -22,7 +21,7 @@ type SendWR struct {
 	SRQNum     uint32 // XRC: the peer's shared receive queue
 }
 
-// A RecvWR is a work request for a receive queue, in the same way.
+// A RecvWR is a work request for a receive queue, in the same kind of layout as a SendWR.
 type RecvWR struct {
 	ID       uint64
 	FirstSGE uint32
@@ -55,7 +54,7 @@ type WC struct {
 	_         [2]uint8
 }
 
-// A WCEx is a completion of an extended queue. Fields that the queue was not made with are zero.
+// A WCEx is a completion of an extended queue. Fields that the queue was not created with are zero.
 type WCEx struct {
 	WC
 	Timestamp uint64 // by the clock of the device
@@ -72,12 +71,12 @@ const (
 	// TakeEvent takes one completion event from the channel, if there is one. The
 	// channel must be non-blocking.
 	TakeEvent uint32 = 1 << iota
-	// Arm requests an event with the next completion if nothing was polled, and polls
-	// once more: a completion in between raises no event. With TakeEvent the queue is
-	// taken to be armed, and is armed again only if an event was taken.
+	// Arm requests an event for the next completion if nothing was polled, and then polls once more, because a
+	// completion in between raises no event. With TakeEvent the queue is assumed to be armed, and is armed again only
+	// if an event was taken.
 	Arm
-	// Extended posts sends by ibv_wr_start and ibv_wr_complete, all of them or none. The queue
-	// pair is of CreateQPEx, with the operations of all sends.
+	// Extended posts sends with ibv_wr_start and ibv_wr_complete, all or none of them. The queue pair must come from
+	// CreateQPEx, with the operations of all sends.
 	Extended
 )
 
@@ -89,11 +88,11 @@ type Outcome struct {
 	SendErr int32  // why the next send was not posted
 	PollErr int32  // why taking the event, arming or polling failed
 	WCs     uint32 // completions stored
-	Events  uint32 // completion events taken, which the caller acknowledges
-	Armed   uint32 // 1 if the queue has been armed
+	Events  uint32 // completion events taken, which the caller must acknowledge
+	Armed   uint32 // 1 if the queue was armed
 }
 
-// A CMEvent is an event of librdmacm: a copy, acknowledged already.
+// A CMEvent is a copy of an event of librdmacm, which has been acknowledged.
 type CMEvent struct {
 	ID                 uint64 // see [CMID.Word]
 	Context            uint64 // of the ID, or of the listener for a connection request
@@ -105,12 +104,12 @@ type CMEvent struct {
 	PrivateDataLen     uint8
 	HasVerbs           uint8 // 1 if the ID is bound to a device
 	PrivateData        [256]byte
-	Qkey               uint32 // of datagrams
+	Qkey               uint32 // for datagrams
 	_                  uint32
-	AH                 AHAttr // of datagrams; laid out as struct ibv_ah_attr
+	AH                 AHAttr // for datagrams; laid out as struct ibv_ah_attr
 }
 
-// An AsyncEvent is an asynchronous event of a device: a copy, acknowledged already.
+// An AsyncEvent is a copy of an asynchronous event of a device, which has been acknowledged.
 type AsyncEvent struct {
 	Element uint64 // the Word of a QP, CQ or SRQ, or a port number
 	Type    int32  // enum ibv_event_type

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// ErrQueueFull is returned by Post and PostRecv when the queue cannot take the
-// whole list; nothing of it has been queued.
+// ErrQueueFull is returned by Post and PostRecv if the queue has no room for the whole list; nothing has been queued.
 var ErrQueueFull = errors.New("fabric: work queue is full")
 
 // ErrNotSupported is wrapped by errors about features that a provider lacks.
@@ -21,16 +20,16 @@ const (
 	WCSuccess      WCStatus = 0
 	WCLocLenErr    WCStatus = 1  // message longer than the receive
 	WCLocQPOpErr   WCStatus = 2  // malformed work request
-	WCLocProtErr   WCStatus = 4  // SGE outside its region, or without the right
+	WCLocProtErr   WCStatus = 4  // SGE outside its region, or without the access right
 	WCFlushErr     WCStatus = 5  // the connection ended first
-	WCMWBindErr    WCStatus = 6  // window not prepared, or bound already
+	WCMWBindErr    WCStatus = 6  // window not prepared, or already bound
 	WCBadRespErr   WCStatus = 7  // the peer sent an invalid response
-	WCLocAccessErr WCStatus = 8  // the peer accessed memory without the right
+	WCLocAccessErr WCStatus = 8  // the peer accessed memory without the access right
 	WCRemInvReqErr WCStatus = 9  // the peer refused the request as malformed
 	WCRemAccessErr WCStatus = 10 // the peer refused access to its memory
 	WCRemOpErr     WCStatus = 11 // the peer could not complete the request
 	WCRetryExcErr  WCStatus = 12 // the peer does not acknowledge
-	WCRNRRetryErr  WCStatus = 13 // the peer had no receive posted (RNR), until the retries were used up
+	WCRNRRetryErr  WCStatus = 13 // the peer had no receive posted (RNR) until the retries were exhausted
 	WCGeneralErr   WCStatus = 21
 )
 
@@ -68,8 +67,7 @@ func (s WCStatus) String() string {
 	return fmt.Sprintf("status %d", uint8(s))
 }
 
-// A ConnError is the reason for the end of a connection. It unwraps to net.ErrClosed and to
-// its Cause, if any.
+// A ConnError is the reason that a connection ended. It unwraps to net.ErrClosed and to its Cause, if any.
 type ConnError struct {
 	Provider string
 	Remote   bool  // the peer ended it
@@ -108,14 +106,14 @@ func (e *ConnError) Unwrap() []error {
 // A RejectError means that the peer rejected the connection request.
 type RejectError struct {
 	Addr        string
-	PrivateData []byte // sent by the peer; owned by the caller
+	PrivateData []byte // sent by the peer; the caller owns it
 }
 
 func (e *RejectError) Error() string {
 	return fmt.Sprintf("%s: the peer rejected the connection", e.Addr)
 }
 
-// A CapabilityError is a capability that a provider lacks. It unwraps to ErrNotSupported.
+// A CapabilityError names a capability that a provider lacks. It unwraps to ErrNotSupported.
 type CapabilityError struct {
 	Provider   string
 	Capability string

@@ -10,11 +10,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// GRHSize is the size of a global route header in bytes. A datagram is received after room for one, whether it has a
-// GRH or not: [WC.ByteLen] counts it, and WCGRH says whether it has been filled in.
+// GRHSize is the size of a global route header in bytes. The buffer of a datagram begins with room for one, whether the
+// datagram has a GRH or not: [WC.ByteLen] includes it, and WCGRH reports whether it has been filled in.
 const GRHSize = 40
 
-// An AH is an address handle: the address of a peer, or of a multicast group, that datagrams are sent to. It is
+// An AH is an address handle: the address of a peer, or of a multicast group, that datagrams are sent to. It must be
 // closed before its domain, and not while a datagram to it is outstanding.
 type AH struct {
 	life
@@ -22,7 +22,7 @@ type AH struct {
 	ctx *Context
 }
 
-// CreateAH makes an address handle.
+// CreateAH creates an address handle.
 //
 // Implements: struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 func (pd *PD) CreateAH(attr AHAttr) (*AH, error) {
@@ -42,7 +42,7 @@ func (pd *PD) CreateAH(attr AHAttr) (*AH, error) {
 }
 
 // AHOf returns the address of the sender of a datagram that was received at a port: wc is its completion, and grh the
-// first GRHSize bytes of what it was received into.
+// first GRHSize bytes of its buffer.
 //
 // Implements: int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc, struct ibv_grh *grh, struct ibv_ah_attr *ah_attr)
 func (c *Context) AHOf(port uint8, wc *WC, grh []byte) (AHAttr, error) {
@@ -63,7 +63,7 @@ func (c *Context) AHOf(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 	return AHAttrOf(&a), nil
 }
 
-// CreateAHOf makes an address handle of what [Context.AHOf] returns.
+// CreateAHOf creates an address handle for the address that [Context.AHOf] returns.
 //
 // Implements: struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port_num)
 func (pd *PD) CreateAHOf(port uint8, wc *WC, grh []byte) (*AH, error) {
@@ -74,7 +74,7 @@ func (pd *PD) CreateAHOf(port uint8, wc *WC, grh []byte) (*AH, error) {
 	return pd.CreateAH(attr)
 }
 
-// EthernetAddr returns the hardware address, and the VLAN, that RoCE reaches a peer at. It may ask the network.
+// EthernetAddr returns the hardware address, and the VLAN, at which RoCE reaches a peer. It may query the network.
 //
 // Implements: int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr, uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t *vid)
 func (c *Context) EthernetAddr(attr AHAttr) (mac net.HardwareAddr, vlan uint16, err error) {
@@ -103,15 +103,17 @@ func (ah *AH) Close() error {
 
 func (ah *AH) String() string { return fmt.Sprintf("address handle of %s", ah.device) }
 
-// AttachMcast has a queue pair for datagrams receive what is sent to a multicast group. lid is that of the group on
-// InfiniBand, else 0. On Ethernet the group's traffic also has to reach the port: see rdma_join_multicast(3).
+// AttachMcast attaches a datagram queue pair to a multicast group: it receives the datagrams sent to the group. lid is
+// the group's LID on InfiniBand, otherwise 0. On Ethernet the group's traffic must also be routed to the port: see
+// rdma_join_multicast(3).
 //
 // Implements: int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 func (qp *QP) AttachMcast(gid GID, lid uint16) error {
 	return qp.group("ibv_attach_mcast", qp.ctx.lib.AttachMcast, gid, lid)
 }
 
-// DetachMcast ends what AttachMcast has begun. A queue pair that is attached to a group cannot be closed.
+// DetachMcast detaches the queue pair from a multicast group. A queue pair that is attached to a group cannot be
+// closed.
 //
 // Implements: int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 func (qp *QP) DetachMcast(gid GID, lid uint16) error {

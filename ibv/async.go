@@ -30,7 +30,7 @@ const (
 	EventPkeyChange       EventType = 12
 	EventSMChange         EventType = 13
 	EventSRQErr           EventType = 14
-	EventSRQLimitReached  EventType = 15 // fewer receives are left than the limit, which is now 0
+	EventSRQLimitReached  EventType = 15 // fewer receives than the limit are left; the limit is now 0
 	EventQPLastWQEReached EventType = 16 // a queue pair in error has taken its last receive from its SRQ
 	EventClientReregister EventType = 17
 	EventGIDChange        EventType = 18
@@ -47,14 +47,13 @@ func (t EventType) String() string {
 	}, int32(t), "ibv_event_type")
 }
 
-// Text is the library's description of the event.
+// Text returns the library's description of the event.
 //
 // Implements: const char *ibv_event_type_str(enum ibv_event_type event)
 func (t EventType) Text() string { return cgo.EventTypeString(int32(t)) }
 
-// An AsyncEvent is an event of a device or of one of its objects. At most one of the
-// fields after Type is set: none for EventDeviceFatal, nor for an object that has been
-// closed since.
+// An AsyncEvent is an event of a device or of one of its objects. At most one of the fields after Type is set. None is
+// set for EventDeviceFatal, or if the object has been closed since.
 type AsyncEvent struct {
 	Type EventType
 	QP   *QP
@@ -77,10 +76,9 @@ func (e AsyncEvent) String() string {
 	return e.Type.String()
 }
 
-// AsyncEvent waits for the next asynchronous event of the device, until ctx is done or
-// the Context is closed. One goroutine waits at a time, others queue up. Events are kept
-// from the time the device was opened. They are acknowledged here, so that closing an
-// object never waits for the caller to handle its events.
+// AsyncEvent waits for the next asynchronous event of the device, until ctx is done or the Context is closed. One
+// goroutine waits at a time; others queue up. Events are kept from the time the device was opened. AsyncEvent
+// acknowledges them, so that closing an object never waits for the caller to handle its events.
 //
 // Implements: int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 // Implements: void ibv_ack_async_event(struct ibv_async_event *event)

@@ -15,11 +15,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// DeviceCap is a set of capabilities, see enum ibv_device_cap_flags. Bits without a
-// name here are kept.
+// DeviceCap is a set of capabilities, see enum ibv_device_cap_flags. Bits without a name here are preserved.
 type DeviceCap uint32
 
-// Capabilities that matter to reliable connections.
+// Capabilities relevant to reliable connections.
 const (
 	DeviceResizeMaxWR      DeviceCap = 1 << 0  // queues of a QP can be resized
 	DeviceAutoPathMig      DeviceCap = 1 << 4  // alternate paths
@@ -30,8 +29,8 @@ const (
 	DeviceMemWindow        DeviceCap = 1 << 17 // windows of type 1
 	DeviceXRC              DeviceCap = 1 << 20 // QPTypeXRCSend, QPTypeXRCRecv
 	DeviceMemMgtExtensions DeviceCap = 1 << 21 // OpSendWithInv, OpLocalInv
-	DeviceMemWindowType2A  DeviceCap = 1 << 23 // windows of type 2, for one queue pair by number
-	DeviceMemWindowType2B  DeviceCap = 1 << 24 // windows of type 2, for one queue pair by number and domain
+	DeviceMemWindowType2A  DeviceCap = 1 << 23 // windows of type 2, bound to one queue pair by number
+	DeviceMemWindowType2B  DeviceCap = 1 << 24 // windows of type 2, bound to one queue pair by number and domain
 )
 
 func (c DeviceCap) String() string {
@@ -86,7 +85,7 @@ type DeviceAttr struct {
 	MaxSRQWR        int
 	MaxSRQSGE       int
 	MaxQPRdAtom     int // RDMA Reads and atomics of peers, per queue pair
-	MaxResRdAtom    int // the same, for all queue pairs together
+	MaxResRdAtom    int // RDMA Reads and atomics of peers, for all queue pairs together
 	MaxQPInitRdAtom int // RDMA Reads and atomics to the peer, per queue pair
 	AtomicCap       AtomicCap
 	MaxAH           int
@@ -161,7 +160,7 @@ const (
 	PortActiveDefer PortState = 5
 )
 
-// String is the library's description.
+// String returns the library's description.
 //
 // Implements: const char *ibv_port_state_str(enum ibv_port_state port_state)
 func (s PortState) String() string { return cgo.PortStateString(int32(s)) }
@@ -275,7 +274,7 @@ func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
 	return binary.BigEndian.Uint16(b[:]), nil
 }
 
-// PkeyIndex returns where a partition key, in host byte order, is in the table of a port.
+// PkeyIndex returns the index of a partition key, in host byte order, in the table of a port.
 //
 // Implements: int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey)
 func (c *Context) PkeyIndex(port uint8, pkey uint16) (int, error) {
@@ -299,7 +298,7 @@ type GID [16]byte
 // Addr returns the GID as an IP address.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
-// String writes the GID as an IP address.
+// String formats the GID as an IP address.
 func (g GID) String() string { return g.Addr().String() }
 
 // A GIDType is the protocol that a GID belongs to, see ibv_query_gid_ex(3).
@@ -319,7 +318,7 @@ func (t GIDType) String() string {
 // A GIDEntry is a row of a port's table of GIDs.
 type GIDEntry struct {
 	GID         GID
-	Index       int // in the table of the port: what GRH.SGIDIndex takes
+	Index       int // in the table of the port, for GRH.SGIDIndex
 	Port        uint8
 	Type        GIDType
 	NetdevIndex int // of the network interface, 0 if it has none or is unknown

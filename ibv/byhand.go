@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// A QPAddr is what the peer of a queue pair needs to connect to it without a connection manager. Its
-// text travels by any means: it is that of ibv_rc_pingpong(1), "lid:qpn:psn:gid" in hexadecimal digits.
+// A QPAddr is what the peer of a queue pair needs to connect to it without a connection manager. Its text form, that of
+// ibv_rc_pingpong(1), is "lid:qpn:psn:gid" in hexadecimal digits. The program exchanges it by any means.
 type QPAddr struct {
 	LID   uint16 // of the port, on InfiniBand
 	QPNum uint32
@@ -19,12 +19,12 @@ type QPAddr struct {
 	GID   GID    // zero without a global route
 }
 
-// MarshalText returns the 51 characters of an address.
+// MarshalText returns the text form of an address, 51 characters.
 func (a QPAddr) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%04x:%06x:%06x:%x", a.LID, a.QPNum&0xffffff, a.PSN&0xffffff, a.GID[:]), nil
 }
 
-// UnmarshalText is the inverse of MarshalText, and takes nothing else.
+// UnmarshalText parses the output of MarshalText, and nothing else.
 func (a *QPAddr) UnmarshalText(text []byte) error {
 	const length = len("0000:000000:000000:") + 2*len(a.GID)
 	var b QPAddr
@@ -41,16 +41,16 @@ func (a *QPAddr) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// A PathAttr is how packets leave for a peer and what the queue pair does. The zero PathAttr is the
-// first port, by its best address, with the port's MTU and no remote access.
+// A PathAttr describes the path to a peer and the capabilities of the queue pair. The zero PathAttr is the first port
+// with its best address, the port's MTU, and no remote access.
 type PathAttr struct {
 	Port     uint8 // 1 is the first
-	GIDIndex *int  // nil: on Ethernet a RoCE v2 address, of IPv4 if there is one; elsewhere none
-	MTU      MTU   // zero: the port's; of both ends the smaller
+	GIDIndex *int  // nil: on Ethernet a RoCE v2 address, IPv4 if there is one; otherwise none
+	MTU      MTU   // zero: the port's; the smaller value of both ends
 	SL       uint8 // service level
 	HopLimit uint8 // zero: 64
 	Access   Access
-	Depth    uint8 // Reads and atomics at once, in each direction; zero: 1
+	Depth    uint8 // concurrent Reads and atomics in each direction; zero: 1
 }
 
 // source returns the port and the row of its addresses that packets leave from, -1 for none.
@@ -92,15 +92,14 @@ func (p *PathAttr) to(c *Context, peer QPAddr) (AHAttr, error) {
 	return ah, err
 }
 
-// Addr returns the address of the queue pair for its peer. psn is where it begins to count packets,
-// which is best a random number.
+// Addr returns the address of the queue pair for its peer. psn is the first packet sequence number, preferably random.
 func (qp *QP) Addr(p PathAttr, psn uint32) (QPAddr, error) {
 	port, _, _, gid, err := p.source(qp.ctx)
 	return QPAddr{LID: port.LID, QPNum: qp.num, PSN: psn & 0xffffff, GID: gid}, err
 }
 
-// ConnectTo moves a connection, which is in QPSReset, to QPSRTS, with local and peer as both ends have
-// them of [QP.Addr]. Receives may be posted before; the peer has to be connected before it is sent to.
+// ConnectTo moves a connected queue pair from QPSReset to QPSRTS. Each end passes its own address and the peer's, both
+// from [QP.Addr]. Receives may be posted before; the peer must be connected before it is sent anything.
 func (qp *QP) ConnectTo(local, peer QPAddr, p PathAttr) error {
 	port, num, _, _, err := p.source(qp.ctx)
 	if err != nil {
@@ -130,8 +129,7 @@ func (qp *QP) ConnectTo(local, peer QPAddr, p PathAttr) error {
 	return qp.take(steps)
 }
 
-// StartDatagrams moves a queue pair for datagrams, which is in QPSReset, to QPSRTS. It receives the
-// datagrams that have qkey.
+// StartDatagrams moves a datagram queue pair from QPSReset to QPSRTS. It receives datagrams that have qkey.
 func (qp *QP) StartDatagrams(port uint8, qkey, psn uint32) error {
 	return qp.take([]step{
 		{QPAttr{State: QPSInit, PortNum: cmp.Or(port, 1), Qkey: qkey}, AttrState | AttrPkeyIndex | AttrPort | AttrQkey},
@@ -155,8 +153,8 @@ func (qp *QP) take(steps []step) error {
 	return nil
 }
 
-// CreateAHTo makes an address handle for datagrams to the port that has the peer's address, of which the
-// number and the first packet do not matter.
+// CreateAHTo creates an address handle for datagrams to the peer's port. The queue pair number and the PSN of peer do
+// not matter.
 func (pd *PD) CreateAHTo(peer QPAddr, p PathAttr) (*AH, error) {
 	attr, err := p.to(pd.ctx, peer)
 	if err != nil {

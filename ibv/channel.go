@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A CompChannel reports events of completion queues. It is closed after them.
+// A CompChannel reports events of completion queues. It must be closed after them.
 type CompChannel struct {
 	life
 	raw *cgo.CompChannel
@@ -47,15 +47,13 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 // Raw returns the channel for package cgo, valid until Close. It is non-blocking.
 func (ch *CompChannel) Raw() *cgo.CompChannel { return ch.raw }
 
-// Await calls try until it returns true, and parks in Go's poller between calls until
-// there is an event. It is for programs that take events, arm the queue and poll it in
-// one call of [cgo.Progress]. try has to do all of that: an event from before the first
-// call wakes no goroutine. Events taken in this way are acknowledged with [CQ.AckEvents].
+// Await calls try until it returns true, and parks in Go's poller between calls until there is an event. It is for
+// programs that take events, arm the queue and poll it in one call of [cgo.Progress]. try must do all of that: an event
+// from before the first call wakes no goroutine. Events taken in this way are acknowledged with [CQ.AckEvents].
 //
-// Await returns nil once try has returned true, ErrClosed after Close, and another error
-// after Wake. One Wake may end two calls, and the end of a GetEvent may end one, so
-// callers check the cause and call again. One goroutine at a time may be in Await or
-// GetEvent. try must not close the channel.
+// Await returns nil once try has returned true, ErrClosed after Close, and another error after Wake. One Wake may end
+// two calls, and the end of a GetEvent may end one, so callers check the cause and call again. One goroutine at a time
+// may be in Await or GetEvent. try must not close the channel.
 func (ch *CompChannel) Await(try func() bool) error {
 	err := ch.w.fd.Await(try)
 	if errors.Is(err, os.ErrClosed) {
@@ -67,9 +65,8 @@ func (ch *CompChannel) Await(try func() bool) error {
 // Wake makes the current Await, or else the next one, return.
 func (ch *CompChannel) Wake() { ch.w.fd.Wake() }
 
-// GetEvent waits for the next event, until ctx is done or the channel is closed, and
-// returns its completion queue, which has to be armed again for another event. The event
-// is acknowledged by this package.
+// GetEvent waits for the next event, until ctx is done or the channel is closed, and returns its completion queue,
+// which must be armed again for another event. GetEvent acknowledges the event.
 //
 // Implements: int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
 // Implements: void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)

@@ -13,8 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A Context is an open device. The opener closes it, after all objects created from
-// it.
+// A Context is an open device. The opener closes it, after all objects created from it.
 type Context struct {
 	life
 	lib  cgo.Library
@@ -89,12 +88,11 @@ func openError(name string, errno syscall.Errno) error {
 	return &Error{Call: "ibv_open_device", Device: name, Err: errno}
 }
 
-// Wrap returns a Context for an open device of librdmacm, which stays its owner: Close
-// does not close the device. Of several Contexts of the same device only one gets each
-// asynchronous event.
+// Wrap returns a Context for a device that librdmacm has opened and keeps owning: Close does not close the device. If
+// there are several Contexts of a device, only one of them gets each asynchronous event.
 func Wrap(raw *cgo.Context) *Context { return WrapOf(cgo.RDMACore{}, raw) }
 
-// WrapOf is Wrap for a context of another library than rdma-core: a fake, in tests.
+// WrapOf is Wrap for a context of a library other than rdma-core: a fake, in tests.
 func WrapOf(lib cgo.Library, raw *cgo.Context) *Context {
 	c := newContext(lib, raw, infoOf(lib, lib.ContextDevice(raw)))
 	c.lent = true
@@ -115,8 +113,7 @@ func (c *Context) Raw() *cgo.Context { return c.raw }
 // Info returns what was known of the device before it was opened.
 func (c *Context) Info() DeviceInfo { return c.info }
 
-// Close closes the device and ends AsyncEvent. All objects created from the Context have
-// to be closed before.
+// Close closes the device and ends AsyncEvent. All objects created from the Context must be closed first.
 //
 // Implements: int ibv_close_device(struct ibv_context *context)
 func (c *Context) Close() error {

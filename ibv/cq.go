@@ -14,8 +14,7 @@ import (
 // library, and only destroying the queue needs it.
 const ackBatch = 1024
 
-// A CQ is a completion queue. It is closed after its queue pairs and before its
-// channel.
+// A CQ is a completion queue. It must be closed after its queue pairs and before its channel.
 type CQ struct {
 	life
 	raw *cgo.CQ
@@ -80,8 +79,7 @@ func (c *Context) createCQ(call string, cqe int, ch *CompChannel, create func(*c
 // Raw returns the queue for package cgo, valid until Close.
 func (cq *CQ) Raw() *cgo.CQ { return cq.raw }
 
-// Poll takes up to len(wcs) completions and returns how many it has stored. It does not
-// wait and does not keep wcs.
+// Poll takes up to len(wcs) completions and returns how many it has stored. It does not block and does not retain wcs.
 //
 // Implements: int ibv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 func (cq *CQ) Poll(wcs []WC) (int, error) {
@@ -103,11 +101,10 @@ func (cq *CQ) Poll(wcs []WC) (int, error) {
 	return int(out.WCs), nil
 }
 
-// Flags returns the flags of a completion that was polled by other means than Poll.
+// Flags returns the flags of a completion that was polled by means other than Poll.
 //
-// The device rxe writes the kernel's flags into completions, in which the bit for an
-// invalidated key differs: it is IBV_WC_IP_CSUM_OK in libibverbs, which reliable
-// connections never have.
+// The device rxe writes the kernel's flags into completions, in which the bit for an invalidated key differs: it is
+// IBV_WC_IP_CSUM_OK in libibverbs, which reliable connections never have.
 func (cq *CQ) Flags(wc *cgo.WC) WCFlags {
 	if cq.ctx.rxe {
 		return userFlags(WCFlags(wc.Flags))
@@ -169,10 +166,9 @@ func (cq *CQ) Size() int {
 	return cq.ctx.lib.CQSize(cq.raw)
 }
 
-// AckEvents acknowledges n events that the caller has taken from the channel inside
-// [CompChannel.Await], not those of [CompChannel.GetEvent]. They are passed on to the
-// library in batches, the last one by Close, which would block until all events are
-// acknowledged.
+// AckEvents acknowledges n events that the caller has taken from the channel inside [CompChannel.Await], not those of
+// [CompChannel.GetEvent]. They are passed on to the library in batches, the last one by Close, since destroying the
+// queue blocks until all events are acknowledged.
 //
 // Implements: void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 func (cq *CQ) AckEvents(n uint32) { cq.count(n) }

@@ -10,15 +10,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// WCFields are the fields of completions that an extended completion queue reports, see
-// ibv_create_cq_ex(3). ID, Status and VendorErr are always reported, Opcode and Flags of successes.
+// WCFields are the fields of completions that an extended completion queue reports, see ibv_create_cq_ex(3). ID, Status
+// and VendorErr are always reported, and Opcode and Flags for successful requests.
 type WCFields uint64
 
 // Fields of completions.
 const (
 	WCWithByteLen      WCFields = 1 << 0
-	WCWithImmData      WCFields = 1 << 1 // or the key that was invalidated
-	WCWithQPNum        WCFields = 1 << 2 // also of failures
+	WCWithImmData      WCFields = 1 << 1 // or the invalidated key
+	WCWithQPNum        WCFields = 1 << 2 // also for failures
 	WCWithSrcQP        WCFields = 1 << 3
 	WCWithSLID         WCFields = 1 << 4
 	WCWithSL           WCFields = 1 << 5
@@ -29,7 +29,7 @@ const (
 	WCWithTMInfo       WCFields = 1 << 10
 	WCWithWallClock    WCFields = 1 << 11
 
-	// WCStandardFields are those of [WC].
+	// WCStandardFields are the fields of [WC].
 	WCStandardFields = WCWithByteLen | WCWithImmData | WCWithQPNum | WCWithSrcQP | WCWithSLID | WCWithSL | WCWithDLIDPathBits
 )
 
@@ -46,8 +46,8 @@ type CQFlags uint32
 
 // Properties of completion queues.
 const (
-	CQSingleThreaded CQFlags = 1 << 0 // one goroutine at a time uses the queue: the library takes no lock
-	CQIgnoreOverrun  CQFlags = 1 << 1 // completions that find no room are dropped, and the queue stays usable
+	CQSingleThreaded CQFlags = 1 << 0 // one goroutine at a time uses the queue, so the library needs no lock
+	CQIgnoreOverrun  CQFlags = 1 << 1 // completions that do not fit are dropped, and the queue stays usable
 )
 
 func (f CQFlags) String() string {
@@ -56,15 +56,15 @@ func (f CQFlags) String() string {
 
 // A CQInitAttr holds the attributes of an extended completion queue, see ibv_create_cq_ex(3).
 type CQInitAttr struct {
-	Entries int          // completions that the queue holds, at least
+	Entries int          // minimum number of completions that the queue holds
 	Channel *CompChannel // may be nil
 	Vector  int          // completion vector, see [Context.NumCompVectors]
 	Fields  WCFields
 	Flags   CQFlags
 }
 
-// CreateCQEx creates an extended completion queue. [CQ.PollEx] takes its completions, with the fields
-// that are asked for here; a device that cannot report one of them refuses it.
+// CreateCQEx creates an extended completion queue. [CQ.PollEx] takes its completions, with the fields requested here.
+// CreateCQEx fails if the device cannot report one of them.
 //
 // Implements: struct ibv_cq_ex *ibv_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *cq_attr)
 // Implements: struct ibv_cq *ibv_cq_ex_to_cq(struct ibv_cq_ex *cq)
@@ -86,7 +86,7 @@ type WCEx struct {
 	Timestamp uint64 // ticks of the device's clock, see [WCWithTimestamp]
 	WallClock uint64 // nanoseconds since 1970, see [WCEx.Time]
 	Tag       uint64 // of the message that matched, with [WCWithTMInfo]
-	TagPriv   uint32 // its other half, which is the application's
+	TagPriv   uint32 // the application's half of the tag
 	FlowTag   uint32 // of the flow that a packet matched
 	CVLAN     uint16 // priority, CFI and VLAN of a packet
 	_         [3]uint16
@@ -98,11 +98,11 @@ const (
 	_ = uint(unsafe.Sizeof(cgo.WCEx{}) - unsafe.Sizeof(WCEx{}))
 )
 
-// Time is when the request completed, by the device, with [WCWithWallClock].
+// Time returns the device's time at which the request completed, with [WCWithWallClock].
 func (wc *WCEx) Time() time.Time { return time.Unix(0, int64(wc.WallClock)) }
 
-// PollEx is [CQ.Poll] for an extended completion queue: one call into C takes up to len(wcs)
-// completions. On another queue it is the error EINVAL.
+// PollEx is [CQ.Poll] for an extended completion queue: one call into C takes up to len(wcs) completions. On any other
+// queue it fails with EINVAL.
 //
 // Implements: int ibv_start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 // Implements: int ibv_next_poll(struct ibv_cq_ex *cq)
@@ -150,8 +150,8 @@ func (cq *CQ) PollEx(wcs []WCEx) (int, error) {
 	return n, nil
 }
 
-// Moderate delays the events of the queue until count completions have come, or period has passed
-// since the first of them. period is rounded to microseconds, 65,535 of them at most.
+// Moderate delays the events of the queue until count completions have arrived, or period has passed since the first of
+// them. period is rounded to microseconds, at most 65,535.
 //
 // Implements: int ibv_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 func (cq *CQ) Moderate(count uint16, period time.Duration) error {

@@ -36,7 +36,7 @@ const (
 	NodeUnspecified NodeType = 7
 )
 
-// String is the library's description.
+// String returns the library's description.
 //
 // Implements: const char *ibv_node_type_str(enum ibv_node_type node_type)
 func (t NodeType) String() string { return cgo.NodeTypeString(int32(t)) }
@@ -74,7 +74,7 @@ func (t Transport) String() string {
 
 // A DeviceInfo describes a device without opening it.
 type DeviceInfo struct {
-	Name      string // as in "mlx5_0" or "rxe0"
+	Name      string // such as "mlx5_0" or "rxe0"
 	GUID      GUID
 	NodeType  NodeType
 	Transport Transport
@@ -86,8 +86,7 @@ func infoOf(lib cgo.Library, d *cgo.Device) DeviceInfo {
 	return DeviceInfo{Name: i.Name, GUID: i.GUID, NodeType: NodeType(i.NodeType), Transport: Transport(i.Transport), Index: int(i.Index)}
 }
 
-// Devices lists the devices that can be opened. If no device can be, the error is a
-// [*NoDeviceError].
+// Devices lists the devices that can be opened. If there is none, the error is a [*NoDeviceError].
 //
 // Implements: struct ibv_device **ibv_get_device_list(int *num_devices)
 // Implements: void ibv_free_device_list(struct ibv_device **list)

@@ -8,7 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A DM is a block of the device's own memory, which is near to it and small. It is closed after its
+// A DM is a block of the device's own memory, which is fast for the device, and small. It must be closed after its
 // regions.
 type DM struct {
 	life
@@ -42,7 +42,7 @@ func (dm *DM) Raw() *cgo.DM { return dm.raw }
 // Len returns the size of the block in bytes.
 func (dm *DM) Len() uint64 { return dm.size }
 
-// WriteAt copies p to the block. Like ReadAt it copies all or nothing.
+// WriteAt copies p to the block. Like ReadAt, it copies everything or nothing.
 //
 // Implements: int ibv_memcpy_to_dm(struct ibv_dm *dm, uint64_t dm_offset, const void *host_addr, size_t length)
 func (dm *DM) WriteAt(p []byte, offset int64) (int, error) {
@@ -82,7 +82,7 @@ func (pd *PD) RegDMMR(dm *DM, offset, length uint64, access Access) (*MR, error)
 	}, &dm.life)
 }
 
-// Close frees the block, or gives up one of another process.
+// Close frees the block, or releases one imported from another process.
 //
 // Implements: int ibv_free_dm(struct ibv_dm *dm)
 // Implements: void ibv_unimport_dm(struct ibv_dm *dm)

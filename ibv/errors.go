@@ -10,8 +10,7 @@ import (
 	"syscall"
 )
 
-// ErrClosed is returned by calls on a closed object. errors.Is finds net.ErrClosed and
-// os.ErrClosed in it.
+// ErrClosed is returned by calls on a closed object. It matches net.ErrClosed and os.ErrClosed with errors.Is.
 var ErrClosed error = closedError{}
 
 type closedError struct{}
@@ -20,10 +19,10 @@ func (closedError) Error() string { return "ibv: closed" }
 
 func (closedError) Is(target error) bool { return target == net.ErrClosed || target == os.ErrClosed }
 
-// An Error is a call of libibverbs that failed. It unwraps to its errno.
+// An Error is a failed call of libibverbs. It unwraps to its errno.
 type Error struct {
 	Call   string // the C function
-	Device string // as in "rxe0", empty if the call concerns none
+	Device string // such as "rxe0"; empty if the call concerns no device
 	Err    error  // a syscall.Errno
 }
 
@@ -36,13 +35,12 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// A BusyError is the error of closing an object that others still use. The object stays
-// open. It unwraps to EBUSY.
+// A BusyError is the error of closing an object that is in use. The object stays open. It unwraps to EBUSY.
 type BusyError struct {
 	Call   string
 	Device string
-	Object string   // the object, as in "protection domain"
-	Users  []string // its users, as in "2 memory regions"; empty if unknown
+	Object string   // the object, such as "protection domain"
+	Users  []string // its users, such as "2 memory regions"; empty if unknown
 }
 
 func (e *BusyError) Error() string {
@@ -55,12 +53,11 @@ func (e *BusyError) Error() string {
 
 func (e *BusyError) Unwrap() error { return syscall.EBUSY }
 
-// A NoDeviceError is the error if there is no such device, or none at all. It unwraps to
-// ENODEV.
+// A NoDeviceError means that there is no such device, or no device at all. It unwraps to ENODEV.
 type NoDeviceError struct {
-	Name     string   // of the device, empty if any was wanted
-	Devices  []string // names of the devices there are
-	InKernel []string // names of devices of the kernel that libibverbs does not support
+	Name     string   // of the device; empty if any device would do
+	Devices  []string // names of the available devices
+	InKernel []string // names of the kernel's devices that libibverbs does not support
 }
 
 func (e *NoDeviceError) Error() string {
@@ -81,8 +78,7 @@ func (e *NoDeviceError) Error() string {
 
 func (e *NoDeviceError) Unwrap() error { return syscall.ENODEV }
 
-// A PermissionError is the error if the process has no permission to open a device. It
-// unwraps to EACCES or EPERM.
+// A PermissionError means that the process has no permission to open a device. It unwraps to EACCES or EPERM.
 type PermissionError struct {
 	Device string
 	Path   string // the character device

@@ -8,15 +8,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A FlowType is which packets a flow is for, see ibv_create_flow(3).
+// A FlowType selects the packets of a flow, see ibv_create_flow(3).
 type FlowType int32
 
 // Kinds of flows.
 const (
-	FlowNormal     FlowType = 0 // those of its specifications
-	FlowAllDefault FlowType = 1 // all that no other flow has
+	FlowNormal     FlowType = 0 // packets that match its specifications
+	FlowAllDefault FlowType = 1 // all packets that no other flow has
 	FlowMCDefault  FlowType = 2 // all multicast packets that no other flow has
-	FlowSniffer    FlowType = 3 // copies of all
+	FlowSniffer    FlowType = 3 // copies of all packets
 )
 
 func (t FlowType) String() string {
@@ -28,54 +28,54 @@ type FlowFlags uint32
 
 // Options of flows.
 const (
-	FlowDontTrap FlowFlags = 1 << 1 // other flows have the packets as well
-	FlowEgress   FlowFlags = 1 << 2 // of packets that are sent
+	FlowDontTrap FlowFlags = 1 << 1 // other flows get the packets as well
+	FlowEgress   FlowFlags = 1 << 2 // outgoing packets
 )
 
-// A FlowAttr describes a flow, see ibv_create_flow(3). The packets match all Specs, in the order of
-// their layers; actions come last.
+// A FlowAttr describes a flow, see ibv_create_flow(3). Packets match all Specs, in the order of their layers; actions
+// come last.
 type FlowAttr struct {
 	Type     FlowType
-	Priority uint16 // the smallest comes first
+	Priority uint16 // the lowest comes first
 	Port     uint8
 	Flags    FlowFlags
 	Specs    []FlowSpec
 }
 
-// A FlowSpec is a condition or an action of a flow: one of the types with names that begin with Flow.
+// A FlowSpec is a condition or an action of a flow: one of the types whose names begin with Flow.
 type FlowSpec interface {
 	// spec returns the C structure.
 	spec() []byte
 }
 
-// Conditions: the bits of Mask are those of Val. With Inner it is of the packet in a tunnel.
+// Conditions: the bits in Mask must equal those of Val. With Inner the condition is on the packet inside a tunnel.
 type (
-	// FlowEth is of the Ethernet header.
+	// FlowEth matches the Ethernet header.
 	FlowEth struct {
 		Inner     bool
 		Val, Mask EthFilter
 	}
-	// FlowIPv4 is of the header of IPv4.
+	// FlowIPv4 matches the IPv4 header.
 	FlowIPv4 struct {
 		Inner     bool
 		Val, Mask IPv4Filter
 	}
-	// FlowIPv6 is of the header of IPv6.
+	// FlowIPv6 matches the IPv6 header.
 	FlowIPv6 struct {
 		Inner     bool
 		Val, Mask IPv6Filter
 	}
-	// FlowTCP is of the header of TCP.
+	// FlowTCP matches the TCP header.
 	FlowTCP struct {
 		Inner     bool
 		Val, Mask PortFilter
 	}
-	// FlowUDP is of the header of UDP.
+	// FlowUDP matches the UDP header.
 	FlowUDP struct {
 		Inner     bool
 		Val, Mask PortFilter
 	}
-	// FlowVXLAN is of a tunnel's header.
+	// FlowVXLAN matches the header of a tunnel.
 	FlowVXLAN struct{ Val, Mask uint32 }
 )
 
@@ -89,15 +89,15 @@ type (
 	FlowCount struct{ Counters *Counters }
 )
 
-// Filters, with all numbers in host byte order.
+// Filters. All numbers are in host byte order.
 type (
-	// EthFilter is of the Ethernet header.
+	// EthFilter has fields of the Ethernet header.
 	EthFilter = cgo.EthFilter
-	// IPv4Filter is of the header of IPv4.
+	// IPv4Filter has fields of the IPv4 header.
 	IPv4Filter = cgo.IPv4Filter
-	// IPv6Filter is of the header of IPv6.
+	// IPv6Filter has fields of the IPv6 header.
 	IPv6Filter = cgo.IPv6Filter
-	// PortFilter is of the ports of TCP and UDP.
+	// PortFilter has the ports of TCP and UDP.
 	PortFilter = cgo.PortFilter
 )
 
@@ -111,7 +111,7 @@ func (f FlowTag) spec() []byte   { return cgo.TagSpec(uint32(f)) }
 func (f FlowDrop) spec() []byte  { return cgo.DropSpec() }
 func (f FlowCount) spec() []byte { return cgo.CountSpec(f.Counters.raw) }
 
-// A Flow steers packets to a queue pair. It is closed before it.
+// A Flow steers packets to a queue pair. It must be closed before the queue pair.
 type Flow struct {
 	life
 	raw *cgo.Flow
@@ -158,7 +158,7 @@ func (flow *Flow) Close() error {
 	return flow.end("ibv_destroy_flow", func() syscall.Errno { return flow.ctx.lib.DestroyFlow(flow.raw) })
 }
 
-// A CounterDescription says what to count, see ibv_attach_counters_point_flow(3).
+// A CounterDescription selects what to count, see ibv_attach_counters_point_flow(3).
 type CounterDescription int32
 
 // Units of counters.
@@ -167,14 +167,14 @@ const (
 	CounterBytes   CounterDescription = 1
 )
 
-// Counters count the packets of flows. They are closed after those.
+// Counters count the packets of flows. They must be closed after the flows.
 type Counters struct {
 	life
 	raw *cgo.Counters
 	ctx *Context
 }
 
-// CreateCounters creates a set of counters without any: see Attach.
+// CreateCounters creates an empty set of counters: see Attach.
 //
 // Implements: struct ibv_counters *ibv_create_counters(struct ibv_context *context, struct ibv_counters_init_attr *init_attr)
 func (c *Context) CreateCounters() (*Counters, error) {
@@ -189,7 +189,7 @@ func (c *Context) CreateCounters() (*Counters, error) {
 	return n, nil
 }
 
-// Attach adds a counter, which Read has at index. flow is nil before the flow with FlowCount is created.
+// Attach adds a counter, whose value Read stores at index. flow is nil before the flow with FlowCount is created.
 //
 // Implements: int ibv_attach_counters_point_flow(struct ibv_counters *counters, struct ibv_counter_attach_attr *attr, struct ibv_flow *flow)
 func (n *Counters) Attach(flow *Flow, desc CounterDescription, index int) error {
@@ -203,8 +203,7 @@ func (n *Counters) Attach(flow *Flow, desc CounterDescription, index int) error 
 	}, lives...)
 }
 
-// Read fills values with what has been counted. With cached the device is not asked, if it can do
-// without.
+// Read fills values with the counts. With cached it may return cached values without querying the device.
 //
 // Implements: int ibv_read_counters(struct ibv_counters *counters, uint64_t *counters_value, uint32_t ncounters, uint32_t flags)
 func (n *Counters) Read(values []uint64, cached bool) error {

@@ -4,13 +4,12 @@ package ibv
 
 import "github.com/rpcrdma/rpcrdma/cgo"
 
-// A ForkStatus is whether registered memory survives a fork, see
-// ibv_is_fork_initialized(3).
+// A ForkStatus reports whether registered memory survives a fork, see ibv_is_fork_initialized(3).
 type ForkStatus int
 
-// What a fork does to registered memory.
+// Effects of a fork on registered memory.
 const (
-	ForkDisabled ForkStatus = 0 // may take it away from the parent
+	ForkDisabled ForkStatus = 0 // the parent may lose it
 	ForkEnabled  ForkStatus = 1 // the child does not get it
 	ForkUnneeded ForkStatus = 2 // the kernel copies it for the child
 )
@@ -19,23 +18,19 @@ func (s ForkStatus) String() string {
 	return name([]string{"IBV_FORK_DISABLED", "IBV_FORK_ENABLED", "IBV_FORK_UNNEEDED"}, int32(s), "ibv_fork_status")
 }
 
-// ForkInit makes libibverbs keep registered memory out of child processes. It has
-// to come before the first registration and then costs each of them a system
-// call. This package never calls it by itself.
+// ForkInit makes libibverbs keep registered memory out of child processes. It must be called before the first
+// registration, and costs each registration a system call. This package never calls it by itself.
 //
-// The danger is copy-on-write: after a fork the first of the two that writes to a
-// page gets another one, and if that is the parent, its device goes on with the old
-// page. Kernels since 5.12 copy pinned pages for the child at once, and
-// [IsForkInitialized] says ForkUnneeded: nothing is to be done.
+// The danger is copy-on-write: after a fork the first process that writes to a page gets a new page. If that is the
+// parent, its device keeps using the old page. Kernels since 5.12 copy pinned pages for the child at once, and
+// [IsForkInitialized] returns ForkUnneeded: nothing needs to be done.
 //
-// On older kernels, too, os/exec and os.StartProcess are safe without ForkInit:
-// their child shares the parent's memory until it executes the new program, so that
-// nothing is copied. The exception is a child in a new user namespace
-// (syscall.SysProcAttr with CLONE_NEWUSER), for which Go forks; and C code that
-// calls fork by itself. Where these occur on an old kernel, call ForkInit.
+// On older kernels, too, os/exec and os.StartProcess are safe without ForkInit: their child shares the parent's memory
+// until it executes the new program, so nothing is copied. The exceptions are a child in a new user namespace
+// (syscall.SysProcAttr with CLONE_NEWUSER), for which Go forks, and C code that calls fork. If a program does either on
+// an old kernel, call ForkInit.
 //
-// ForkInit has a cost for the child: memory that is registered when it starts is missing there, in
-// whole pages.
+// ForkInit also affects the child: it lacks the memory that is registered when it starts, in whole pages.
 //
 // Implements: int ibv_fork_init(void)
 func ForkInit() error {
@@ -45,7 +40,7 @@ func ForkInit() error {
 	return nil
 }
 
-// IsForkInitialized reports the effect of a fork on registered memory, see [ForkInit].
+// IsForkInitialized returns the effect of a fork on registered memory, see [ForkInit].
 //
 // Implements: enum ibv_fork_status ibv_is_fork_initialized(void)
 func IsForkInitialized() ForkStatus { return ForkStatus(cgo.IsForkInitialized()) }

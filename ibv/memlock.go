@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A MemlockError is the error if memory could not be registered, or a queue not be created,
-// probably because of the limit of locked memory. It unwraps to the errno.
+// A MemlockError means that memory could not be registered, or a queue not be created, probably because of the limit on
+// locked memory. It unwraps to the errno.
 type MemlockError struct {
 	Call      string
 	Device    string
 	Limit     uint64 // RLIMIT_MEMLOCK, in bytes
 	Locked    uint64 // bytes locked and pinned by the process before the call
-	Requested uint64 // bytes that the call needed, for queues an estimate
+	Requested uint64 // bytes that the call needed; for queues an estimate
 	Err       error
 }
 

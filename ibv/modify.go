@@ -20,7 +20,7 @@ const (
 	QPSRTR     QPState = 2 // ready to receive
 	QPSRTS     QPState = 3 // ready to send
 	QPSSQD     QPState = 4 // the send queue is drained
-	QPSSQE     QPState = 5 // the send queue failed; not of reliable connections
+	QPSSQE     QPState = 5 // the send queue failed; not for reliable connections
 	QPSErr     QPState = 6 // everything posted is flushed
 	QPSUnknown QPState = 7
 )
@@ -31,7 +31,7 @@ func (s QPState) String() string {
 	}, int32(s), "ibv_qp_state")
 }
 
-// A MigState is about alternate paths, see ibv_modify_qp(3).
+// A MigState is the state of path migration, see ibv_modify_qp(3).
 type MigState int32
 
 // States of path migration.
@@ -48,7 +48,7 @@ func (s MigState) String() string {
 // An AttrMask is a set of fields of a [QPAttr], see ibv_modify_qp(3).
 type AttrMask uint32
 
-// Fields of a QPAttr, by the same names. AttrAltPath covers all those that begin with Alt.
+// Fields of a QPAttr with the same names. AttrAltPath covers all those whose names begin with Alt.
 const (
 	AttrState            AttrMask = 1 << 0
 	AttrCurState         AttrMask = 1 << 1
@@ -95,7 +95,7 @@ type GlobalRoute struct {
 // An AHAttr is the address of a peer, see ibv_create_ah(3).
 type AHAttr struct {
 	GRH         GlobalRoute
-	IsGlobal    bool // GRH is to be used, as it always is on RoCE
+	IsGlobal    bool // GRH is used, as always on RoCE
 	DLID        uint16
 	SL          uint8
 	SrcPathBits uint8
@@ -110,7 +110,7 @@ type QPAttr struct {
 	PathMTU          MTU
 	PathMigState     MigState
 	RQPSN            uint32 // packet sequence number of the peer's first packet, 24 bits
-	SQPSN            uint32 // of the first packet of this side
+	SQPSN            uint32 // of this side's first packet
 	DestQPNum        uint32
 	Qkey             uint32 // that datagrams to this queue pair must have
 	Access           Access // remote rights of the peer through this queue pair
@@ -119,15 +119,15 @@ type QPAttr struct {
 	AltAH            AHAttr
 	PkeyIndex        uint16
 	AltPkeyIndex     uint16
-	EnSQDAsyncNotify bool  // EventSQDrained is wanted
+	EnSQDAsyncNotify bool  // EventSQDrained is requested
 	SQDraining       bool  // query only
-	MaxRdAtomic      uint8 // RDMA Reads and atomics under way to the peer
-	MaxDestRdAtomic  uint8 // the same from the peer
+	MaxRdAtomic      uint8 // RDMA Reads and atomics in flight to the peer
+	MaxDestRdAtomic  uint8 // RDMA Reads and atomics in flight from the peer
 	MinRNRTimer      uint8 // how long the peer waits if no receive is posted, encoded: 12 is 0.64 ms
 	PortNum          uint8
-	Timeout          uint8 // how long to wait for an acknowledgement: 4.096 us << Timeout, 0 is forever
+	Timeout          uint8 // how long to wait for an acknowledgement: 4.096 us << Timeout; 0 means forever
 	RetryCnt         uint8 // retransmissions without an acknowledgement, up to 7
-	RNRRetry         uint8 // retransmissions if the peer has no receive posted; 7 is without limit
+	RNRRetry         uint8 // retransmissions if the peer has no receive posted; 7 means no limit
 	AltPortNum       uint8
 	AltTimeout       uint8
 	RateLimit        uint32 // kbit/s
@@ -214,7 +214,7 @@ func judge(typ QPType, from, to QPState, mask AttrMask) (missing, invalid AttrMa
 	return 0, 0, false
 }
 
-// A ModifyError is a refused [QP.Modify]. It unwraps to the errno.
+// A ModifyError is the error of a rejected [QP.Modify]. It unwraps to the errno.
 type ModifyError struct {
 	Device   string
 	From, To QPState
@@ -259,10 +259,9 @@ func modifyError(device string, transport Transport, typ QPType, from, to QPStat
 	return e
 }
 
-// Modify changes those fields that are in mask. A queue pair is connected in three
-// steps: to QPSInit, to QPSRTR with the peer's address and number, to QPSRTS; one for datagrams has a Q_Key in
-// place of the peer. An
-// invalid step is a [*ModifyError], which says what is missing.
+// Modify changes the fields in mask. A queue pair is connected in three steps: to QPSInit, to QPSRTR with the peer's
+// address and number, and to QPSRTS. A datagram queue pair has a Q_Key in place of the peer. The error of an invalid
+// step is a [*ModifyError], which says what is missing.
 //
 // Implements: int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask)
 func (qp *QP) Modify(attr QPAttr, mask AttrMask) error {
@@ -329,7 +328,7 @@ func (a *QPAttr) raw() cgo.QPAttr {
 	}
 }
 
-// QPAttrOf returns the attributes that package cgo has.
+// QPAttrOf converts attributes of package cgo.
 func QPAttrOf(a *cgo.QPAttr) QPAttr {
 	return QPAttr{
 		State: QPState(a.State), CurState: QPState(a.CurState), PathMTU: MTU(a.PathMTU), PathMigState: MigState(a.PathMigState),
@@ -348,7 +347,7 @@ func (h *AHAttr) raw() cgo.AHAttr {
 	}
 }
 
-// AHAttrOf returns the address that package cgo has.
+// AHAttrOf converts an address of package cgo.
 func AHAttrOf(h *cgo.AHAttr) AHAttr {
 	return AHAttr{
 		GRH:  GlobalRoute{DGID: h.DGID, FlowLabel: h.FlowLabel, SGIDIndex: h.SGIDIndex, HopLimit: h.HopLimit, TrafficClass: h.TrafficClass},

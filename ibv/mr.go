@@ -23,8 +23,8 @@ const (
 	AccessRemoteAtomic    Access = 1 << 3  // the peer's atomic operations
 	AccessMWBind          Access = 1 << 4  // memory windows may be bound
 	AccessZeroBased       Access = 1 << 5  // remote addresses count from the beginning of the region or window
-	AccessOnDemand        Access = 1 << 6  // pages are faulted in, none is pinned
-	AccessHugeTLB         Access = 1 << 7  // the memory is of huge pages, for AccessOnDemand
+	AccessOnDemand        Access = 1 << 6  // pages are faulted in on demand, and not pinned
+	AccessHugeTLB         Access = 1 << 7  // the memory consists of huge pages, for AccessOnDemand
 	AccessRelaxedOrdering Access = 1 << 20 // the device may reorder its writes; ignored where it cannot
 )
 
@@ -49,10 +49,10 @@ type MR struct {
 	imported   bool
 }
 
-// RegMR registers buf for access by the device until Close. The memory may be Go's, which
-// is pinned until then, or from mmap. The kernel pins the pages and counts them against
-// the limit of locked memory, see [MemlockError]; for processes that fork see [ForkInit].
-// The runtime panics if a region of Go memory is garbage collected without Close.
+// RegMR registers buf for access by the device until Close. The memory may be Go memory, which stays pinned until then,
+// or come from mmap. The kernel pins the pages and counts them against the limit on locked memory, see [MemlockError].
+// For processes that fork see [ForkInit]. The runtime panics if a region of Go memory is garbage collected without
+// Close.
 //
 // Implements: struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
@@ -72,8 +72,8 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return mr, nil
 }
 
-// RegMRIova is RegMR for a region that is known by the address iova to work requests and to the peer,
-// not by that of its memory. The two are equally far from the beginning of a page.
+// RegMRIova is RegMR for a region that work requests and the peer address by iova instead of by its memory address.
+// Both addresses must have the same offset within a page.
 //
 // Implements: struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
 // Implements: struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
@@ -84,8 +84,8 @@ func (pd *PD) RegMRIova(buf []byte, iova uint64, access Access) (*MR, error) {
 	})
 }
 
-// RegMRAt registers memory of this process that is no Go slice, such as that of a C library: length
-// bytes at addr, known by the address iova. It stays mapped until Close, and is not Go's, which moves.
+// RegMRAt registers memory of this process that is not a Go slice, such as memory of a C library: length bytes at addr,
+// addressed by iova. It must stay mapped until Close, and must not be Go memory, which may move.
 func (pd *PD) RegMRAt(addr, length, iova uint64, access Access) (*MR, error) {
 	mr := &MR{ctx: pd.ctx, iova: iova, length: length}
 	return mr.register("ibv_reg_mr_iova", pd, length, func() (*cgo.MR, uint32, uint32, syscall.Errno) {
@@ -93,8 +93,8 @@ func (pd *PD) RegMRAt(addr, length, iova uint64, access Access) (*MR, error) {
 	})
 }
 
-// RegDmabufMR registers memory that another device exports, such as that of an accelerator: length
-// bytes from offset on of the DMA-BUF fd, known by the address iova. fd may be closed afterwards.
+// RegDmabufMR registers memory that another device exports, such as that of an accelerator: length bytes of the DMA-BUF
+// fd from offset on, addressed by iova. fd may be closed afterwards.
 //
 // Implements: struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
 func (pd *PD) RegDmabufMR(fd int, offset, length, iova uint64, access Access) (*MR, error) {
@@ -104,8 +104,8 @@ func (pd *PD) RegDmabufMR(fd int, offset, length, iova uint64, access Access) (*
 	})
 }
 
-// AllocNullMR returns a region without memory: local work requests read zeros from it, and what they
-// write to it is discarded.
+// AllocNullMR returns a region without memory: local work requests read zeros from it, and data that they write to it
+// is discarded.
 //
 // Implements: struct ibv_mr *ibv_alloc_null_mr(struct ibv_pd *pd)
 func (pd *PD) AllocNullMR() (*MR, error) {
@@ -142,7 +142,7 @@ func (mr *MR) pinBuf() {
 	}
 }
 
-// ReregFlags say what [MR.Rereg] changes, see ibv_rereg_mr(3).
+// ReregFlags select what [MR.Rereg] changes, see ibv_rereg_mr(3).
 type ReregFlags int
 
 // Changes of a region.
@@ -158,16 +158,16 @@ func (f ReregFlags) String() string {
 
 // A ReregAttr holds the new attributes of a region, see ibv_rereg_mr(3).
 type ReregAttr struct {
-	Change ReregFlags // which of the others are used
+	Change ReregFlags // which of the other fields are used
 	Buf    []byte     // the memory, as for [PD.RegMR]
 	PD     *PD        // of the same device
-	Access Access     // all rights, not only further ones
+	Access Access     // all rights, not only additional ones
 }
 
-// A ReregError is the error of a region that could not be changed. It unwraps to the errno.
+// A ReregError is the error of a failed [MR.Rereg]. It unwraps to the errno.
 type ReregError struct {
 	Device string
-	Usable bool // the region is as it was; otherwise it can only be closed
+	Usable bool // the region is unchanged; otherwise it can only be closed
 	Err    error
 }
 
@@ -181,8 +181,8 @@ func (e *ReregError) Error() string {
 
 func (e *ReregError) Unwrap() error { return e.Err }
 
-// Rereg changes a region, which no work request may be using, and returns it as it is then, with its
-// keys. The old one is closed. With an error, which may be a [*ReregError], it is not.
+// Rereg changes a region, which no work request may be using, and returns the changed region, with its keys. The old MR
+// is closed, unless there is an error, which may be a [*ReregError].
 //
 // Implements: int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 func (mr *MR) Rereg(attr ReregAttr) (*MR, error) {
@@ -231,14 +231,14 @@ func (mr *MR) Rereg(attr ReregAttr) (*MR, error) {
 	return next, nil
 }
 
-// Advice is what is going to happen to memory, see ibv_advise_mr(3).
+// Advice announces the use of memory, see ibv_advise_mr(3).
 type Advice int
 
 // Advice for regions with [AccessOnDemand].
 const (
-	AdvicePrefetch        Advice = 0 // it is read soon
-	AdvicePrefetchWrite   Advice = 1 // it is written soon
-	AdvicePrefetchNoFault Advice = 2 // it is used soon, as far as it is present: nothing is faulted in
+	AdvicePrefetch        Advice = 0 // it will soon be read
+	AdvicePrefetchWrite   Advice = 1 // it will soon be written
+	AdvicePrefetchNoFault Advice = 2 // it will soon be used; pages that are not present are not faulted in
 )
 
 func (a Advice) String() string {
@@ -247,8 +247,8 @@ func (a Advice) String() string {
 	}, int32(a), "ibv_advise_mr_advice")
 }
 
-// AdviseMR prepares parts of regions with [AccessOnDemand]. With wait it returns when that is done, or
-// could not be.
+// AdviseMR prepares parts of regions with [AccessOnDemand]. With wait it returns when that has been done, or has
+// failed.
 //
 // Implements: int ibv_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sg_list, uint32_t num_sge)
 func (pd *PD) AdviseMR(advice Advice, wait bool, parts ...SGE) error {
@@ -274,7 +274,7 @@ func (pd *PD) AdviseMR(advice Advice, wait bool, parts ...SGE) error {
 // Raw returns the region for package cgo, valid until Close.
 func (mr *MR) Raw() *cgo.MR { return mr.raw }
 
-// Bytes returns the registered memory, nil if it is no Go slice.
+// Bytes returns the registered memory, or nil if it is not a Go slice.
 func (mr *MR) Bytes() []byte { return mr.buf }
 
 // LKey returns the key for local SGEs.
@@ -283,14 +283,14 @@ func (mr *MR) LKey() uint32 { return mr.lkey }
 // RKey returns the key for the peer.
 func (mr *MR) RKey() uint32 { return mr.rkey }
 
-// Addr returns the address by which the first byte of the region is known, unless the region is
+// Addr returns the address by which work requests refer to the first byte of the region, unless the region is
 // zero-based.
 func (mr *MR) Addr() uint64 { return mr.iova }
 
-// Len returns how many bytes the region has.
+// Len returns the size of the region in bytes.
 func (mr *MR) Len() uint64 { return mr.length }
 
-// SGE returns a part of the region, length bytes from offset on, for a work request.
+// SGE returns a part of the region for a work request: length bytes from offset on.
 func (mr *MR) SGE(offset uint64, length uint32) SGE {
 	return SGE{Addr: mr.iova + offset, Length: length, LKey: mr.lkey}
 }

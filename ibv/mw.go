@@ -29,18 +29,16 @@ func (t MWType) String() string {
 	return fmt.Sprintf("ibv_mw_type %d", int(t))
 }
 
-// An MW is a memory window: a key of its own for a part of a region. One work request
-// binds it and one invalidates it.
+// An MW is a memory window: a separate key for a part of a region. One work request binds it and another invalidates
+// it.
 //
-// Eight bits of the key change with every bind. The library derives the key of a bind from
-// that of the last one, which for type 2 the program has to store; devices fail a bind
-// with any other key. Here posting a bind stores its key: [MW.NextRKey] is the key of the
-// next bind, and after [QP.PostSend] RKey returns it. If a bind fails, by its completion,
-// nothing is bound and the previous key is in force: Close the window, or restore the key
-// with SetRKey.
+// Eight bits of the key change with every bind. The library derives the key of a bind from that of the previous one,
+// which for type 2 the program has to store; devices reject a bind with any other key. In this package posting a bind
+// stores its key: [MW.NextRKey] is the key of the next bind, and after [QP.PostSend] RKey returns it. If the completion
+// reports that a bind failed, nothing is bound and the previous key is valid: close the window, or restore the key with
+// SetRKey.
 //
-// The device rxe checks the peer's access rights against the window, but addresses only
-// against the whole region.
+// The device rxe checks the peer's access rights against the window, but addresses only against the whole region.
 type MW struct {
 	life
 	raw *cgo.MW
@@ -68,15 +66,13 @@ func (pd *PD) AllocMW(typ MWType) (*MW, error) {
 	return mw, nil
 }
 
-// Raw returns the window for package cgo, valid until Close. SetRKey has to follow each
-// bind posted through it.
+// Raw returns the window for package cgo, valid until Close. Call SetRKey after each bind that is posted through it.
 func (mw *MW) Raw() *cgo.MW { return mw.raw }
 
 // Type returns the type of the window.
 func (mw *MW) Type() MWType { return mw.typ }
 
-// RKey returns the key for the peer, that of the last bind posted, or 0 if the window is
-// closed.
+// RKey returns the key for the peer: that of the last bind posted, or 0 if the window is closed.
 func (mw *MW) RKey() uint32 {
 	if mw.enter("") != nil {
 		return 0
@@ -90,8 +86,8 @@ func (mw *MW) RKey() uint32 {
 // Implements: uint32_t ibv_inc_rkey(uint32_t rkey)
 func (mw *MW) NextRKey() uint32 { return cgo.IncRKey(mw.RKey()) }
 
-// SetRKey stores the key of the window: that of a bind posted by other means than
-// [QP.PostSend], or the previous key after a bind that failed.
+// SetRKey stores the key of the window: that of a bind posted by means other than [QP.PostSend], or the previous key
+// after a failed bind.
 func (mw *MW) SetRKey(rkey uint32) {
 	if mw.enter("") != nil {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A PD is a protection domain: queue pairs can access only the memory regions and windows
-// of their own domain. It is closed after all of them.
+// A PD is a protection domain: queue pairs can access only the memory regions and windows of their own domain. It must
+// be closed after all of them.
 type PD struct {
 	life
 	raw      *cgo.PD
@@ -41,7 +41,7 @@ func (pd *PD) Raw() *cgo.PD { return pd.raw }
 // Context returns the device of the domain.
 func (pd *PD) Context() *Context { return pd.ctx }
 
-// Close deallocates the domain, or gives up one of another process.
+// Close deallocates the domain, or releases one imported from another process.
 //
 // Implements: int ibv_dealloc_pd(struct ibv_pd *pd)
 // Implements: void ibv_unimport_pd(struct ibv_pd *pd)

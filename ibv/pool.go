@@ -13,19 +13,19 @@ import (
 	"syscall"
 )
 
-// PoolAttr are the parameters of a [Pool].
+// PoolAttr are the attributes of a [Pool].
 type PoolAttr struct {
 	// Access are the rights of the regions. AccessZeroBased is refused.
 	Access Access
 
-	// Limit is how many bytes the pool may register, at least one region.
+	// Limit is the number of bytes that the pool may register, at least one region.
 	Limit int
 
-	// Region is the size of a region in bytes, which is that of the largest buffer: a power of two,
-	// from a page to 1 GiB. 0: as large as 16 of them fit into the limit, but at most 2 MiB.
+	// Region is the size of a region in bytes, and of the largest buffer: a power of two, from a page to 1 GiB. 0: as
+	// large as possible so that 16 fit in the limit, but at most 2 MiB.
 	Region int
 
-	// HugePages maps regions of 2 MiB and more to huge pages of 2 MiB, while the kernel has free ones
+	// HugePages maps regions of 2 MiB and more to huge pages of 2 MiB as long as the kernel has free ones
 	// (vm.nr_hugepages), and to ordinary pages otherwise.
 	HugePages bool
 }
@@ -52,15 +52,14 @@ func (a *PoolAttr) region() (int, error) {
 	return n, nil
 }
 
-// A Pool has registered memory for many small buffers. It registers few large regions, outside the Go
-// heap, and a region is cut into buffers of one size: the power of two that a [Pool.Get] is rounded up
-// to. A region with no buffer in use serves any size, so there have to be as many regions as sizes that
-// are in use at once. Get and Put allocate nothing and make no system
-// call, unless the pool needs a further region. Memory never moves.
+// A Pool has registered memory for many small buffers. It registers few large regions, outside the Go heap. Each region
+// is divided into buffers of one size: the power of two that the size of a [Pool.Get] is rounded up to. A region with
+// no buffer in use serves any size, so a pool needs at least as many regions as there are sizes in use at once. Get and
+// Put allocate nothing and make no system call, unless the pool needs another region. Memory never moves.
 //
-// The keys of a buffer are those of its region. A peer that has a remote key reaches all buffers of that
-// region, and those that come later: give peers that do not trust each other a pool each, or bind
-// windows ([AccessMWBind]).
+// The keys of a buffer are those of its region. A peer with a remote key reaches all buffers of that region, including
+// later ones. Use a separate pool for each of several peers that do not trust each other, or bind windows
+// ([AccessMWBind]).
 type Pool struct {
 	life
 	pd     *PD
@@ -118,8 +117,7 @@ func (s *shelf) remove(r *poolRegion) {
 	*s = (*s)[:last]
 }
 
-// A Buffer is a part of a [Pool], from Get until Put. Copies are the same buffer. The zero Buffer is
-// none.
+// A Buffer is a part of a [Pool], from Get until Put. A copy is the same buffer. The zero Buffer is not a buffer.
 type Buffer struct {
 	region *poolRegion
 	offset int32
@@ -127,8 +125,8 @@ type Buffer struct {
 	use    uint64 // what its slot holds meanwhile
 }
 
-// NewPool returns an empty pool. It registers memory when buffers are needed. The domain cannot be
-// closed before the pool.
+// NewPool returns an empty pool, which registers memory when buffers are needed. The pool must be closed before the
+// domain.
 func (pd *PD) NewPool(attr PoolAttr) (*Pool, error) {
 	const call = "NewPool"
 	size, err := attr.region()
@@ -144,15 +142,14 @@ func (pd *PD) NewPool(attr PoolAttr) (*Pool, error) {
 	return p, nil
 }
 
-// Get returns a buffer of size bytes, from 1 to the size of a region. It has the alignment and the
-// capacity of the next power of two, at least 64. Its content is undefined: a former user's, or zero.
+// Get returns a buffer of size bytes, from 1 to the size of a region. It has the alignment and the capacity of the next
+// power of two, at least 64. Its content is undefined: that of a previous user, or zero.
 //
-// Errors are a [*ExhaustedError], those of [PD.RegMR] and of mmap(2), EINVAL for a size that no buffer
-// has, and ErrClosed.
+// Errors are an [*ExhaustedError], those of [PD.RegMR] and of mmap(2), EINVAL for an invalid size, and ErrClosed.
 func (p *Pool) Get(size int) (Buffer, error) { return p.get("Pool.Get", size, nil) }
 
-// Wait is Get that waits for memory until ctx is done, and then returns its error. Memory goes to the calls
-// that wait in their order; until all are served, Get finds the pool exhausted.
+// Wait is Get, except that it waits for memory until ctx is done, and then returns its error. Calls of Wait are served
+// in order; until all are served, Get finds the pool exhausted.
 func (p *Pool) Wait(ctx context.Context, size int) (Buffer, error) {
 	const call = "Pool.Wait"
 	b, err := p.get(call, size, nil)
@@ -303,8 +300,8 @@ func (r *poolRegion) use() (slot int, use uint64) {
 	return slot, use
 }
 
-// Put returns a buffer to its pool. Neither the program nor a work request may use it any longer. If it
-// is not in use, or of another pool, it fails with a [*BufferError] and changes nothing.
+// Put returns a buffer to its pool. The buffer must no longer be used, by the program or by a work request. If the
+// buffer is not in use, or belongs to another pool, Put fails with a [*BufferError] and changes nothing.
 func (p *Pool) Put(b Buffer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -358,7 +355,7 @@ func mapRegion(size int, huge bool) (mem []byte, isHuge bool, err error) {
 	return mem, false, err
 }
 
-// Trim deregisters the regions without a buffer in use, and returns how many bytes they had.
+// Trim deregisters the regions without a buffer in use, and returns their total size in bytes.
 func (p *Pool) Trim() (freed int, err error) {
 	if err := p.enter("Pool.Trim"); err != nil {
 		return 0, err
@@ -398,9 +395,8 @@ func (p *Pool) trimOne() (freed int, err error) {
 	return p.size, nil
 }
 
-// Close deregisters all memory. While buffers are in use it fails with a [*BusyError]. If a region
-// cannot be deregistered, for instance because a window is bound to it, the pool stays open. Calls of
-// Wait end with ErrClosed.
+// Close deregisters all memory. While buffers are in use it fails with a [*BusyError]. If a region cannot be
+// deregistered, for instance because a window is bound to it, the pool stays open. Calls of Wait return ErrClosed.
 func (p *Pool) Close() error {
 	const call = "Pool.Close"
 	var failed error
@@ -461,8 +457,7 @@ func (p *Pool) Stats() PoolStats {
 	}
 }
 
-// Bytes returns the memory of the buffer, as many bytes as were asked for. Slices of it must not be used
-// after Put.
+// Bytes returns the memory of the buffer, with the requested length. Slices of it must not be used after Put.
 func (b Buffer) Bytes() []byte {
 	if b.region == nil {
 		return nil
@@ -471,7 +466,7 @@ func (b Buffer) Bytes() []byte {
 	return b.region.mr.buf[b.offset:][: b.length : 1<<class]
 }
 
-// MR returns the region of the buffer, which has its keys. The pool closes it.
+// MR returns the region of the buffer, which has its keys. The pool owns it.
 func (b Buffer) MR() *MR { return b.region.mr }
 
 // Addr returns the address of the first byte, for the peer.
@@ -480,18 +475,18 @@ func (b Buffer) Addr() uint64 { return b.region.mr.iova + uint64(b.offset) }
 // RKey returns the key for the peer, see [Pool].
 func (b Buffer) RKey() uint32 { return b.region.mr.rkey }
 
-// SGE returns a part of the buffer, length bytes from offset on, for a work request. It panics if the
-// buffer has no such part, as slicing does.
+// SGE returns a part of the buffer for a work request: length bytes from offset on. Like slicing, it panics if that is
+// out of range.
 func (b Buffer) SGE(offset, length uint32) SGE {
 	_ = b.Bytes()[offset:][:length]
 	return b.region.mr.SGE(uint64(b.offset)+uint64(offset), length)
 }
 
-// An ExhaustedError is the error of a [Pool] that has reached its limit, or has calls of Wait
-// to serve first. It unwraps to ENOBUFS.
+// An ExhaustedError is the error of a [Pool] that has reached its limit, or has calls of Wait to serve first. It
+// unwraps to ENOBUFS.
 type ExhaustedError struct {
 	Device string
-	Size   int // bytes of the buffer asked for
+	Size   int // requested bytes
 	InUse  int // bytes in use, of buffers rounded up to powers of two
 	Limit  int // bytes that the pool may register
 }
@@ -505,7 +500,7 @@ func (e *ExhaustedError) Unwrap() error { return syscall.ENOBUFS }
 // A BufferError is the error of [Pool.Put] for a buffer that is not in use. It unwraps to EINVAL.
 type BufferError struct {
 	Device  string
-	Foreign bool // the buffer is of another pool, or the zero Buffer; otherwise it has been put back before
+	Foreign bool // the buffer belongs to another pool, or is the zero Buffer; otherwise it was already put back
 }
 
 func (e *BufferError) Error() string {

@@ -43,19 +43,19 @@ func (t QPType) String() string {
 // A QPInitAttr holds the attributes of a new queue pair, see ibv_create_qp(3).
 type QPInitAttr struct {
 	SendCQ *CQ
-	RecvCQ *CQ  // may be the same; nil of QPTypeXRCSend, and with Table
+	RecvCQ *CQ  // may be the same as SendCQ; nil for QPTypeXRCSend, and with Table
 	SRQ    *SRQ // replaces the receive queue; may be nil
 	Cap    QPCap
 	Type   QPType // zero is QPTypeRC
 	SigAll bool   // every work request has a completion, not only those with SendSignaled
 
-	// SendOps are the operations of an extended queue pair; zero is one that is not extended. It
-	// takes only these, and a list of work requests as a whole or not at all, see [QP.PostSend].
+	// SendOps are the operations of an extended queue pair, which supports only these. It posts a list of work requests
+	// as a whole or not at all, see [QP.PostSend]. Zero: the queue pair is not extended.
 	SendOps SendOps
 
 	Flags        QPCreateFlags
 	MaxTSOHeader uint16       // bytes of the header of an OpTSO
-	Table        *RWQIndTable // receives in place of RecvCQ; such a queue pair sends nothing
+	Table        *RWQIndTable // receives in place of RecvCQ; such a queue pair cannot send
 	Hash         RxHash       // with Table
 	SourceQPNum  uint32       // with QPCreateSourceQPN
 }
@@ -79,7 +79,7 @@ type RxHash struct {
 	Fields   uint64 // of the packet, enum ibv_rx_hash_fields
 }
 
-// Extended reports whether it takes ibv_create_qp_ex to create the queue pair.
+// Extended reports whether creating the queue pair requires ibv_create_qp_ex.
 func (a *QPInitAttr) Extended() bool {
 	return a.SendOps != 0 || a.Flags != 0 || a.MaxTSOHeader != 0 || a.Table != nil || a.Type == QPTypeXRCSend
 }
@@ -111,7 +111,7 @@ func (a *QPInitAttr) init() cgo.QPInit {
 // SendOps are operations of an extended queue pair, see ibv_create_qp_ex(3).
 type SendOps uint64
 
-// SendOpsOf returns the set of some operations.
+// SendOpsOf returns the set of the given operations.
 func SendOpsOf(ops ...Opcode) (set SendOps) {
 	for _, op := range ops {
 		set |= op.bit()
@@ -130,11 +130,11 @@ func (o Opcode) bit() SendOps {
 	return 0
 }
 
-// A QP is a queue pair: one end of a connection, or of any number of conversations by datagrams. It is closed
-// before the objects that it was created with.
+// A QP is a queue pair: one end of a connection, or of any number of datagram conversations. It must be closed before
+// the objects it was created with.
 //
-// The device stops using posted buffers when the queue pair is closed, or when it is in
-// QPSErr and the completions of all work requests have been polled.
+// The device stops using posted buffers when the queue pair is closed, or once it is in QPSErr and the completions of
+// all work requests have been polled.
 type QP struct {
 	life
 	raw     *cgo.QP
@@ -185,8 +185,8 @@ func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
 	}, pd.ctx.lib.DestroyQP)
 }
 
-// CreateQPBy creates a queue pair by another C function than ibv_create_qp, which errors name, such as
-// one of librdmacm. create is called with attr for C and with all its objects open; Close calls destroy.
+// CreateQPBy creates a queue pair with a C function other than ibv_create_qp, such as one of librdmacm. call is its
+// name, for errors. create is called with attr for C and with all its objects open; Close calls destroy.
 func (pd *PD) CreateQPBy(call string, attr QPInitAttr, create func(cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno), destroy func(*cgo.QP) syscall.Errno) (*QP, error) {
 	parents, err := attr.parents(pd)
 	if err != nil {
@@ -216,8 +216,8 @@ func (c *Context) createQP(call string, parents []*life, attr QPInitAttr, create
 
 func (a *QPInitAttr) kind() QPType { return cmp.Or(a.Type, QPTypeRC) }
 
-// WrapQP returns a QP for a queue pair that something else has created on pd and destroys after Close,
-// such as a library of the device's vendor. attr has its queues, capacity and operations.
+// WrapQP returns a QP for a queue pair on pd that is created elsewhere, such as by a library of the device's vendor,
+// and is destroyed there after Close. attr has its queues, capacity and operations.
 func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
 	return pd.CreateQPBy("ibv_create_qp", attr,
 		func(cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) { return raw, cgo.QPCap(attr.Cap), 0 },
@@ -227,7 +227,7 @@ func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
 // Raw returns the queue pair for package cgo, valid until Close.
 func (qp *QP) Raw() *cgo.QP { return qp.raw }
 
-// Num returns the number of the queue pair, by which completions and the peer name it.
+// Num returns the number of the queue pair, which identifies it in completions and to the peer.
 func (qp *QP) Num() uint32 { return qp.num }
 
 // Type returns the transport service of the queue pair.
@@ -236,18 +236,17 @@ func (qp *QP) Type() QPType { return qp.typ }
 // Cap returns the capacity of the queue pair.
 func (qp *QP) Cap() QPCap { return qp.cap }
 
-// PostSend posts a list of work requests, with one call into C and one doorbell for every
-// 128 of them. If not all can be posted, the error is a [*PostError].
+// PostSend posts a list of work requests, with one call into C and one doorbell for every 128 of them. If not all can
+// be posted, the error is a [*PostError].
 //
-// The list can be reused when PostSend returns. Buffers belong to the device until the
-// completion of their request has been polled, or of a later one for a request without
-// SendSignaled; inline data is copied at once. PostSend does not wait: an error of an
-// operation is in its completion.
+// The list can be reused when PostSend returns. The device owns the buffers of a request until its completion has been
+// polled, or for a request without SendSignaled that of a later one; inline data is copied at once. PostSend does not
+// wait: the completion of an operation reports its error.
 //
-// An extended queue pair, of QPInitAttr.SendOps, is posted to by ibv_wr_start and ibv_wr_complete,
-// with as few calls into C. Of a list with an error no request is posted; one that binds the same
-// window twice counts as two lists. On rxe a request has at most one buffer, since its library sends
-// other bytes of several: it is refused with EOPNOTSUPP.
+// An extended queue pair, with QPInitAttr.SendOps, posts with ibv_wr_start and ibv_wr_complete, with as few calls into
+// C. If a list has an error, none of its requests are posted; a list that binds the same window twice counts as two
+// lists. On rxe a request may have only one buffer, because its library sends the wrong bytes with several: such a
+// request is refused with EOPNOTSUPP.
 //
 // Implements: int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 // Implements: struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
@@ -288,7 +287,7 @@ func (qp *QP) PostSend(wrs []SendWR) error {
 	return nil
 }
 
-// PostRecv posts a list of receives in the same way. It fails on a queue pair with an SRQ.
+// PostRecv posts a list of receives, as PostSend does. It fails on a queue pair with an SRQ.
 //
 // Implements: int ibv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 func (qp *QP) PostRecv(wrs []RecvWR) error {

@@ -9,19 +9,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// QPTypes are a set of transport services, of a capability that not all of them have.
+// QPTypes is a set of transport services that support a capability.
 type QPTypes uint32
 
-// Has reports whether the set has a transport service.
+// Has reports whether the set contains a transport service.
 //
 // Implements: int ibv_is_qpt_supported(uint32_t caps, enum ibv_qp_type qpt)
 func (s QPTypes) Has(t QPType) bool { return t >= 0 && t < 32 && s>>t&1 != 0 }
 
-// A DeviceAttrEx holds further capabilities of a device, see ibv_query_device_ex(3). What the device
-// does not have is zero.
+// A DeviceAttrEx holds further capabilities of a device, see ibv_query_device_ex(3). Capabilities that the device lacks
+// are zero.
 type DeviceAttrEx struct {
 	OnDemand      bool // regions with AccessOnDemand
-	OnDemandWhole bool // one of them can be of all memory of the process
+	OnDemandWhole bool // one of them may cover all memory of the process
 	// ODPRC, ODPUC, ODPUD and ODPXRC have the bits of enum ibv_odp_transport_cap_bits.
 	ODPRC, ODPUC, ODPUD, ODPXRC uint32
 
@@ -29,12 +29,12 @@ type DeviceAttrEx struct {
 	CoreClock     uint64 // its frequency in kHz
 	CapFlags      uint64 // DeviceCap with further bits
 
-	MaxTSO   uint32  // bytes that OpTSO cuts into packets
-	TSOTypes QPTypes // that take OpTSO
+	MaxTSO   uint32  // bytes that OpTSO splits into packets
+	TSOTypes QPTypes // that support OpTSO
 
-	RSSTypes         QPTypes // with indirection tables
+	RSSTypes         QPTypes // that support indirection tables
 	MaxTables        uint32
-	MaxTableSize     uint32 // queues of a table
+	MaxTableSize     uint32 // queues in a table
 	RSSHashFields    uint64 // bits of RxHash.Fields
 	RSSHashFunctions uint8  // bits of RxHash.Function
 	MaxWQ            uint32
@@ -44,7 +44,7 @@ type DeviceAttrEx struct {
 
 	RawPacketCaps uint32 // enum ibv_raw_packet_caps
 
-	MaxTagHeader, MaxTags, TagFlags, MaxTagOps, MaxTagSGE uint32 // of queues that match tags
+	MaxTagHeader, MaxTags, TagFlags, MaxTagOps, MaxTagSGE uint32 // for queues that match tags
 
 	MaxModerateCount  uint16 // see CQ.Moderate
 	MaxModeratePeriod time.Duration
@@ -81,7 +81,7 @@ func (c *Context) QueryEx() (out DeviceAttrEx, err error) {
 	}, err
 }
 
-// RawClock returns what the clock of WCEx.Timestamp shows, in its own units: see DeviceAttrEx.CoreClock.
+// RawClock returns the time on the clock of WCEx.Timestamp, in its own units: see DeviceAttrEx.CoreClock.
 //
 // Implements: int ibv_query_rt_values_ex(struct ibv_context *context, struct ibv_values_ex *values)
 func (c *Context) RawClock() (ticks uint64, err error) {
@@ -92,8 +92,8 @@ func (c *Context) RawClock() (ticks uint64, err error) {
 	return ticks, err
 }
 
-// DataInOrder reports whether the data of an operation of the peer, such as OpRDMAWrite, arrives in the
-// order of addresses, so that a program may poll the last byte.
+// DataInOrder reports whether the data of a peer's operation, such as OpRDMAWrite, arrives in address order, so that a
+// program may poll the last byte.
 //
 // Implements: int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
 func (qp *QP) DataInOrder(op Opcode) (inOrder bool, err error) {
@@ -104,14 +104,14 @@ func (qp *QP) DataInOrder(op Opcode) (inOrder bool, err error) {
 	return inOrder, err
 }
 
-// A RateLimit is the pace of a queue pair's packets, see ibv_modify_qp_rate_limit(3).
+// A RateLimit limits the rate of a queue pair's packets, see ibv_modify_qp_rate_limit(3).
 type RateLimit struct {
 	Kbps          uint32 // kbit/s; zero: no limit
 	MaxBurst      uint32 // bytes; zero: the device's choice
 	TypicalPacket uint16 // bytes; zero: the device's choice
 }
 
-// LimitRate limits the pace of packets, of a queue pair in QPSRTS.
+// LimitRate limits the packet rate of a queue pair in QPSRTS.
 //
 // Implements: int ibv_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)
 func (qp *QP) LimitRate(r RateLimit) error {
@@ -120,21 +120,21 @@ func (qp *QP) LimitRate(r RateLimit) error {
 	}, &qp.life)
 }
 
-// An ECE holds options of one vendor's adapters, which both ends agree on while they connect: enhanced
-// connection establishment, see ibv_set_ece(3).
+// An ECE holds vendor-specific options that both ends agree on while they connect: enhanced connection establishment,
+// see ibv_set_ece(3).
 type ECE struct {
 	VendorID uint32 // as given by the IEEE; zero: none
 	Options  uint32
 }
 
-// SetECE sets the options that the peer has offered, before the queue pair leaves QPSInit.
+// SetECE sets the options that the peer has offered. It must be called before the queue pair leaves QPSInit.
 //
 // Implements: int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 func (qp *QP) SetECE(e ECE) error {
 	return qp.ctx.do("ibv_set_ece", func() syscall.Errno { return qp.ctx.lib.SetECE(qp.raw, cgo.ECE(e)) }, &qp.life)
 }
 
-// ECE returns the options that the queue pair offers, and from QPSRTR those that it has accepted.
+// ECE returns the options that the queue pair offers, or from QPSRTR on those that it has accepted.
 //
 // Implements: int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 func (qp *QP) ECE() (e ECE, err error) {

@@ -4,26 +4,26 @@ package ibv
 
 import "github.com/rpcrdma/rpcrdma/cgo"
 
-// A Rate is a limit of the speed of a path, as [AHAttr.StaticRate] has it: see ibv_rate_to_mbps(3). The zero value is the
-// most that the port can.
+// A Rate limits the rate of a path, for [AHAttr.StaticRate]: see ibv_rate_to_mbps(3). The zero value is the port's
+// maximum.
 type Rate uint8
 
-// RateOfMult returns the Rate that is mult times 2.5 Gbit/s, zero for other numbers.
+// RateOfMult returns the Rate of mult times 2.5 Gbit/s, or zero if there is none.
 //
 // Implements: enum ibv_rate mult_to_ibv_rate(int mult)
 func RateOfMult(mult int) Rate { return Rate(cgo.MultToRate(mult)) }
 
-// RateOfMbps returns the Rate of mbps Mbit/s, zero for other numbers.
+// RateOfMbps returns the Rate of mbps Mbit/s, or zero if there is none.
 //
 // Implements: enum ibv_rate mbps_to_ibv_rate(int mbps)
 func RateOfMbps(mbps int) Rate { return Rate(cgo.MbpsToRate(mbps)) }
 
-// Mult returns the rate as a multiple of 2.5 Gbit/s, and -1 if it is not one.
+// Mult returns the rate as a multiple of 2.5 Gbit/s, or -1 if it is not a multiple.
 //
 // Implements: int ibv_rate_to_mult(enum ibv_rate rate)
 func (r Rate) Mult() int { return cgo.RateToMult(int32(r)) }
 
-// Mbps returns the rate in Mbit/s, -1 for the most that the port can and for a value that is not known.
+// Mbps returns the rate in Mbit/s, or -1 for the port's maximum and for unknown values.
 //
 // Implements: int ibv_rate_to_mbps(enum ibv_rate rate)
 func (r Rate) Mbps() int { return cgo.RateToMbps(int32(r)) }

@@ -31,7 +31,7 @@ type WQFlags uint32
 const (
 	WQCVLANStripping WQFlags = 1 << 0 // receives frames without their VLAN tags
 	WQScatterFCS     WQFlags = 1 << 1 // receives the checksums of frames
-	WQDelayDrop      WQFlags = 1 << 2 // keeps frames for a while when there is no receive
+	WQDelayDrop      WQFlags = 1 << 2 // keeps frames for a while if no receive is posted
 	WQPCIPadding     WQFlags = 1 << 3 // writes whole cache lines
 )
 
@@ -48,13 +48,13 @@ const (
 // A WQAttr holds what [WQ.Modify] changes, see ibv_modify_wq(3).
 type WQAttr struct {
 	State, CurState  WQState
-	Flags, FlagsMask WQFlags // the new values, of which ones
+	Flags, FlagsMask WQFlags // the new values, and which flags to change
 }
 
 // A WQInitAttr holds the attributes of a new work queue, see ibv_create_wq(3).
 type WQInitAttr struct {
 	CQ            *CQ
-	MaxWR, MaxSGE uint32 // receives, and buffers of each
+	MaxWR, MaxSGE uint32 // receives, and buffers in each
 	Flags         WQFlags
 }
 
@@ -94,7 +94,7 @@ func (wq *WQ) Num() uint32 { return wq.num }
 // Cap returns how many receives the queue holds, and how many buffers each may have.
 func (wq *WQ) Cap() (maxWR, maxSGE uint32) { return wq.maxWR, wq.sge }
 
-// Modify changes what mask says.
+// Modify changes the fields in mask.
 //
 // Implements: int ibv_modify_wq(struct ibv_wq *wq, struct ibv_wq_attr *wq_attr)
 func (wq *WQ) Modify(attr WQAttr, mask WQAttrMask) error {
@@ -141,7 +141,7 @@ type RWQIndTable struct {
 	num uint32
 }
 
-// CreateRWQIndTable creates a table of a power of two of work queues, which may repeat.
+// CreateRWQIndTable creates a table of work queues, whose number is a power of two. A queue may occur more than once.
 //
 // Implements: struct ibv_rwq_ind_table *ibv_create_rwq_ind_table(struct ibv_context *context, struct ibv_rwq_ind_table_init_attr *init_attr)
 func (c *Context) CreateRWQIndTable(wqs ...*WQ) (*RWQIndTable, error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A TD is a thread domain: what is made in it is used by one thread at a time, so that the library needs
-// no locks. The program sees to that, with a mutex or runtime.LockOSThread.
+// A TD is a thread domain: only one thread at a time uses the objects created in it, so that the library needs no
+// locks. The program must ensure that, with a mutex or runtime.LockOSThread.
 type TD struct {
 	life
 	raw *cgo.TD
@@ -38,8 +38,8 @@ func (td *TD) Close() error {
 	return td.end("ibv_dealloc_td", func() syscall.Errno { return td.ctx.lib.DeallocTD(td.raw) })
 }
 
-// AllocParentDomain returns a domain with the protection of pd and the thread domain td, which may be
-// nil. It is closed before both, and takes the place of pd in what creates queues.
+// AllocParentDomain returns a domain with the protection of pd and the thread domain td, which may be nil. It must be
+// closed before both. Use it in place of pd to create queues.
 //
 // Implements: struct ibv_pd *ibv_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr)
 func (pd *PD) AllocParentDomain(td *TD) (*PD, error) {
@@ -59,8 +59,8 @@ func (pd *PD) AllocParentDomain(td *TD) (*PD, error) {
 	return parent, nil
 }
 
-// FD returns the descriptor of the device, which the Context owns, for a process that imports it: it
-// is passed over a Unix socket. -1 is a closed device.
+// FD returns the descriptor of the device, which the Context owns, for a process that imports the device; pass it over
+// a Unix socket. FD returns -1 if the device is closed.
 func (c *Context) FD() int {
 	if c.enter("") != nil {
 		return -1
@@ -69,9 +69,9 @@ func (c *Context) FD() int {
 	return c.lib.CommandFD(c.raw)
 }
 
-// ImportDevice opens a device by the descriptor that another process has of it, see [Context.FD]. The
-// Context owns fd from then on. What the other process has created on the device can be imported then, by
-// its handle, and is the other's: it stays there until that closes it.
+// ImportDevice opens a device by the descriptor that another process has of it, see [Context.FD]. The Context then owns
+// fd. Objects that the other process has created on the device can be imported by their handles. The other process
+// keeps owning them: they exist until it closes them.
 //
 // Implements: struct ibv_context *ibv_import_device(int cmd_fd)
 func ImportDevice(fd int) (*Context, error) { return importDevice(cgo.RDMACore{}, fd) }
@@ -104,7 +104,7 @@ func handle(c *Context, l *life, read func() uint32) (n uint32, err error) {
 	return n, err
 }
 
-// ImportPD returns the domain with a handle.
+// ImportPD returns the domain with the given handle.
 //
 // Implements: struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle)
 func (c *Context) ImportPD(handle uint32) (*PD, error) {
@@ -119,7 +119,7 @@ func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	return pd, nil
 }
 
-// ImportMR returns the region with a handle, of length bytes known by addr.
+// ImportMR returns the region with the given handle, of length bytes addressed by addr.
 //
 // Implements: struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
 func (pd *PD) ImportMR(handle uint32, addr, length uint64) (*MR, error) {
@@ -129,7 +129,7 @@ func (pd *PD) ImportMR(handle uint32, addr, length uint64) (*MR, error) {
 	})
 }
 
-// ImportDM returns the block of device memory with a handle, of length bytes.
+// ImportDM returns the block of device memory with the given handle, of length bytes.
 //
 // Implements: struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t dm_handle)
 func (c *Context) ImportDM(handle uint32, length uint64) (*DM, error) {

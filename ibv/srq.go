@@ -12,10 +12,10 @@ import (
 type SRQAttr struct {
 	MaxWR  uint32 // receives in the queue
 	MaxSGE uint32 // buffers of each
-	Limit  uint32 // EventSRQLimitReached is raised once fewer receives are left; 0 is never
+	Limit  uint32 // EventSRQLimitReached is raised once fewer receives are left; 0 means never
 }
 
-// An SRQAttrMask says what [SRQ.Modify] changes, see ibv_modify_srq(3).
+// An SRQAttrMask selects what [SRQ.Modify] changes, see ibv_modify_srq(3).
 type SRQAttrMask uint32
 
 // Attributes of a shared receive queue that can be changed.
@@ -28,7 +28,7 @@ func (m SRQAttrMask) String() string {
 	return flagString(uint32(m), []string{"IBV_SRQ_MAX_WR", "IBV_SRQ_LIMIT"})
 }
 
-// An SRQ is a receive queue shared by several queue pairs. It is closed after them.
+// An SRQ is a receive queue shared by several queue pairs. It must be closed after them.
 type SRQ struct {
 	life
 	raw   *cgo.SRQ
@@ -70,8 +70,8 @@ func (srq *SRQ) Raw() *cgo.SRQ { return srq.raw }
 // Attr returns the size of the queue when it was created.
 func (srq *SRQ) Attr() SRQAttr { return srq.attr }
 
-// PostRecv posts a list of receives. If not all can be posted, the error is a
-// [*PostError]. Buffers belong to the device until their completions have been polled.
+// PostRecv posts a list of receives. If not all can be posted, the error is a [*PostError]. The device owns the buffers
+// until their completions have been polled.
 //
 // Implements: int ibv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *recv_wr, struct ibv_recv_wr **bad_recv_wr)
 func (srq *SRQ) PostRecv(wrs []RecvWR) error {
@@ -104,7 +104,7 @@ func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 	return nil
 }
 
-// Query returns size and limit. A limit that has raised its event is 0.
+// Query returns the size and the limit. A limit that has raised its event is 0.
 //
 // Implements: int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr)
 func (srq *SRQ) Query() (SRQAttr, error) {

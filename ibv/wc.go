@@ -24,12 +24,12 @@ const (
 	WCWRFlushErr       WCStatus = 5  // the queue pair was in the error state
 	WCMWBindErr        WCStatus = 6  // a window could not be bound
 	WCBadRespErr       WCStatus = 7  // the peer's device sent an invalid response
-	WCLocAccessErr     WCStatus = 8  // a protection error of local memory while the peer writes
+	WCLocAccessErr     WCStatus = 8  // a local protection error while the peer was writing
 	WCRemInvReqErr     WCStatus = 9  // the peer's device found the request invalid
 	WCRemAccessErr     WCStatus = 10 // the access to the peer's memory is not permitted
 	WCRemOpErr         WCStatus = 11 // the peer could not complete the operation
 	WCRetryExcErr      WCStatus = 12 // the peer does not acknowledge
-	WCRNRRetryExcErr   WCStatus = 13 // the peer has posted no receive
+	WCRNRRetryExcErr   WCStatus = 13 // the peer has no receive posted
 	WCLocRDDViolErr    WCStatus = 14
 	WCRemInvRdReqErr   WCStatus = 15
 	WCRemAbortErr      WCStatus = 16
@@ -52,7 +52,7 @@ var wcStatusNames = []string{
 
 func (s WCStatus) String() string { return name(wcStatusNames, int32(s), "ibv_wc_status") }
 
-// Text is the library's description of the status.
+// Text returns the library's description of the status.
 //
 // Implements: const char *ibv_wc_status_str(enum ibv_wc_status status)
 func (s WCStatus) Text() string { return cgo.WCStatusString(int32(s)) }
@@ -60,7 +60,7 @@ func (s WCStatus) Text() string { return cgo.WCStatusString(int32(s)) }
 // A WCOpcode is the operation that was completed, see ibv_poll_cq(3).
 type WCOpcode int32
 
-// Completed operations. Those of receives include the bit WCRecv.
+// Completed operations. Those of receives contain the bit WCRecv.
 const (
 	WCSend            WCOpcode = 0
 	WCRDMAWrite       WCOpcode = 1
@@ -88,7 +88,7 @@ func (o WCOpcode) String() string {
 	}, int32(o), "ibv_wc_opcode")
 }
 
-// WCFlags say which other fields of a completion are valid, see ibv_poll_cq(3).
+// WCFlags report which other fields of a completion are valid, see ibv_poll_cq(3).
 type WCFlags uint32
 
 // Flags of completions.
@@ -102,8 +102,7 @@ func (f WCFlags) String() string {
 	return flagString(uint32(f), []string{"IBV_WC_GRH", "IBV_WC_WITH_IMM", "IBV_WC_IP_CSUM_OK", "IBV_WC_WITH_INV"})
 }
 
-// A WC is a completion, see ibv_poll_cq(3). Unless Status is WCSuccess only ID,
-// Status, VendorErr and QPNum are valid.
+// A WC is a completion, see ibv_poll_cq(3). Unless Status is WCSuccess, only ID, Status, VendorErr and QPNum are valid.
 type WC struct {
 	ID           uint64 // of the work request
 	Status       WCStatus
@@ -127,15 +126,13 @@ const (
 	_ = uint(unsafe.Sizeof(cgo.WC{}) - unsafe.Sizeof(WC{}))
 )
 
-// ImmData is the immediate data that came with the message, if Flags has
-// WCWithImm.
+// ImmData returns the immediate data that came with the message, if Flags has WCWithImm.
 func (wc *WC) ImmData() uint32 { return htonl(wc.imm) }
 
-// InvalidatedRKey is the key that the message has invalidated, if Flags has
-// WCWithInv.
+// InvalidatedRKey returns the key that the message invalidated, if Flags has WCWithInv.
 func (wc *WC) InvalidatedRKey() uint32 { return wc.imm }
 
-// Err is nil for success and otherwise a [*WCError].
+// Err returns nil for success and otherwise a [*WCError].
 func (wc *WC) Err() error {
 	if wc.Status == WCSuccess {
 		return nil

@@ -16,21 +16,20 @@ import (
 // An Opcode is the operation of a work request of the send queue, see ibv_post_send(3).
 type Opcode uint32
 
-// Operations. The comments name the fields of [SendWR] that each uses besides ID and
-// Flags.
+// Operations. The comments list the fields of [SendWR] that each uses in addition to ID and Flags.
 const (
 	OpRDMAWrite        Opcode = 0  // SGL to RemoteAddr, RKey
 	OpRDMAWriteWithImm Opcode = 1  // the same with Imm; consumes a receive of the peer
-	OpSend             Opcode = 2  // SGL; To of a datagram
-	OpSendWithImm      Opcode = 3  // SGL, Imm; To of a datagram
+	OpSend             Opcode = 2  // SGL; To for a datagram
+	OpSendWithImm      Opcode = 3  // SGL, Imm; To for a datagram
 	OpRDMARead         Opcode = 4  // RemoteAddr, RKey to SGL
 	OpAtomicCmpSwp     Opcode = 5  // RemoteAddr, RKey, CompareAdd, Swap; 8 bytes to SGL
 	OpAtomicFetchAdd   Opcode = 6  // RemoteAddr, RKey, CompareAdd; 8 bytes to SGL
 	OpLocalInv         Opcode = 7  // RKey: unbinds a window of type 2 of this side
 	OpBindMW           Opcode = 8  // Bind
 	OpSendWithInv      Opcode = 9  // SGL, RKey: unbinds a window of type 2 of the peer
-	OpTSO              Opcode = 10 // TSO, SGL: of a raw packet queue pair
-	OpAtomicWrite      Opcode = 15 // SGL of one buffer of 8 bytes, copied while posting by extended queue pairs, to RemoteAddr, RKey
+	OpTSO              Opcode = 10 // TSO, SGL: on a raw packet queue pair
+	OpAtomicWrite      Opcode = 15 // SGL with one buffer of 8 bytes, which extended queue pairs copy while posting, to RemoteAddr, RKey
 )
 
 func (o Opcode) String() string {
@@ -47,7 +46,7 @@ type SendFlags uint32
 // Flags of work requests.
 const (
 	SendFence     SendFlags = 1 << 0 // starts after earlier RDMA Reads and atomics have completed
-	SendSignaled  SendFlags = 1 << 1 // success has a completion, as failure always has
+	SendSignaled  SendFlags = 1 << 1 // success has a completion; failure always has one
 	SendSolicited SendFlags = 1 << 2 // raises an event at the peer if it has armed its queue for solicited completions
 	SendInline    SendFlags = 1 << 3 // SGL is copied while posting, up to QPCap.MaxInlineData bytes, and needs no region
 )
@@ -58,9 +57,8 @@ func (f SendFlags) String() string {
 	})
 }
 
-// An SGE is a buffer of a work request: a part of the region with the local key LKey, or any memory for
-// SendInline. It is Buf, or without it Length bytes at Addr, by which the region is known: see
-// [MR.SGE].
+// An SGE is a buffer of a work request: a part of the region with the local key LKey, or any memory for SendInline. The
+// buffer is Buf or, if that is nil, Length bytes at the region's address Addr: see [MR.SGE].
 type SGE struct {
 	Buf    []byte
 	Addr   uint64
@@ -78,7 +76,7 @@ func (s *SGE) span() (addr uint64, length int) {
 
 // A SendWR is a work request for the send queue, see ibv_post_send(3).
 type SendWR struct {
-	ID         uint64 // comes back in the completion
+	ID         uint64 // returned in the completion
 	Opcode     Opcode
 	Flags      SendFlags
 	SGL        []SGE
@@ -88,34 +86,34 @@ type SendWR struct {
 	CompareAdd uint64
 	Swap       uint64
 	Bind       *MWBind
-	To         *Destination // of a datagram, which has to have one
-	RemoteSRQ  uint32       // over XRC: the number of the queue that receives it, see [SRQ.Num]
+	To         *Destination // for a datagram, which requires one
+	RemoteSRQ  uint32       // over XRC: the number of the queue that receives the message, see [SRQ.Num]
 	TSO        *TSO
 }
 
-// A TSO is how a long payload becomes Ethernet frames, see ibv_post_send(3).
+// A TSO describes how a long payload is split into Ethernet frames, see ibv_post_send(3).
 type TSO struct {
 	Header []byte // of each frame, up to QPInitAttr.MaxTSOHeader bytes; copied while posting
-	MSS    uint16 // bytes of payload of each frame
+	MSS    uint16 // bytes of payload in each frame
 }
 
 // A Destination is where a datagram goes, see ibv_post_send(3).
 type Destination struct {
 	AH    *AH
 	QPNum uint32 // MulticastQPNum for a group
-	Qkey  uint32 // of the queue pair there; with the highest bit, the one of the sender
+	Qkey  uint32 // of the queue pair there; if the highest bit is set, the sender's own is used
 }
 
-// MulticastQPNum is the number of all queue pairs of a multicast group.
+// MulticastQPNum is the queue pair number that addresses all queue pairs of a multicast group.
 const MulticastQPNum = 0xffffff
 
 // An MWBind describes the bind of a window. [MW.NextRKey] returns the window's new key
 // before the bind is posted, [MW.RKey] afterwards.
 type MWBind struct {
 	MW     *MW
-	MR     *MR    // with AccessMWBind, and AccessLocalWrite for AccessRemoteWrite
+	MR     *MR    // with AccessMWBind, and for AccessRemoteWrite also AccessLocalWrite
 	Buf    []byte // a part of the region's memory,
-	Addr   uint64 // or without Buf: where a part is in the region,
+	Addr   uint64 // or without Buf: the address of a part of the region,
 	Length uint64 // and its length
 	Access Access // remote rights of the peer
 }
@@ -134,9 +132,8 @@ type RecvWR struct {
 	SGL []SGE
 }
 
-// A PostError is the error of a list of work requests that was not posted as a whole. It
-// unwraps to an errno: usually ENOMEM if the queue is full, and EINVAL for an invalid
-// request.
+// A PostError is the error of a list of work requests that was not posted as a whole. It unwraps to an errno: usually
+// ENOMEM if the queue is full, and EINVAL for an invalid request.
 type PostError struct {
 	Call   string
 	Device string

@@ -8,17 +8,17 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// An XRCD is a domain of extended reliable connections: one connection between two processes reaches all
-// shared receive queues of the domain, those of other processes of the host too. It is closed after them
-// and its queue pairs.
+// An XRCD is a domain of extended reliable connections: one connection between two processes reaches all shared receive
+// queues of the domain, including those of other processes on the host. It must be closed after them and its queue
+// pairs.
 type XRCD struct {
 	life
 	raw *cgo.XRCD
 	ctx *Context
 }
 
-// OpenXRCD opens the domain of a file, which processes share that open the same one. fd -1 is a domain
-// of this process alone, with flags syscall.O_CREAT; the flags are those of open(2).
+// OpenXRCD opens the domain of a file. Processes that open the same file share it. With fd -1 and the flags
+// syscall.O_CREAT the domain belongs only to this process; flags are those of open(2).
 //
 // Implements: struct ibv_xrcd *ibv_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *xrcd_init_attr)
 func (c *Context) OpenXRCD(fd, flags int) (*XRCD, error) {
@@ -40,8 +40,8 @@ func (d *XRCD) Close() error {
 	return d.end("ibv_close_xrcd", func() syscall.Errno { return d.ctx.lib.CloseXRCD(d.raw) })
 }
 
-// CreateQP creates the receiving end of a connection, a queue pair of QPTypeXRCRecv. Its messages
-// arrive in the domain's shared receive queues. It is connected as others are.
+// CreateQP creates the receiving end of a connection, a queue pair of QPTypeXRCRecv. Its messages arrive in the
+// domain's shared receive queues. It is connected like other queue pairs.
 func (d *XRCD) CreateQP() (*QP, error) {
 	attr := QPInitAttr{Type: QPTypeXRCRecv}
 	return d.ctx.createQP("ibv_create_qp_ex", []*life{&d.life}, attr, func(init cgo.QPInit) (*cgo.QP, cgo.QPCap, syscall.Errno) {
@@ -50,8 +50,8 @@ func (d *XRCD) CreateQP() (*QP, error) {
 	}, d.ctx.lib.DestroyQP)
 }
 
-// OpenQP opens a receiving end that another process has created, to keep it: it is destroyed when the
-// last process has closed it.
+// OpenQP opens a receiving end that another process has created, and so keeps it alive: it is destroyed when the last
+// process closes it.
 //
 // Implements: struct ibv_qp *ibv_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *qp_open_attr)
 func (d *XRCD) OpenQP(num uint32) (*QP, error) {
@@ -62,12 +62,12 @@ func (d *XRCD) OpenQP(num uint32) (*QP, error) {
 	}, d.ctx.lib.DestroyQP)
 }
 
-// An SRQType is a kind of shared receive queues, see ibv_create_srq_ex(3).
+// An SRQType is a kind of shared receive queue, see ibv_create_srq_ex(3).
 type SRQType int32
 
 // Kinds of shared receive queues.
 const (
-	SRQTypeBasic SRQType = 0 // of connections and datagrams
+	SRQTypeBasic SRQType = 0 // for connections and datagrams
 	SRQTypeXRC   SRQType = 1 // of an XRC domain
 	SRQTypeTM    SRQType = 2 // finds the receive of a message by its tag
 )
@@ -80,10 +80,10 @@ func (t SRQType) String() string {
 type SRQInitAttr struct {
 	SRQAttr
 	Type    SRQType
-	XRCD    *XRCD  // of SRQTypeXRC
-	CQ      *CQ    // of SRQTypeXRC and SRQTypeTM
-	MaxTags uint32 // of SRQTypeTM: entries of the list
-	MaxOps  uint32 // of SRQTypeTM: changes of the list at once
+	XRCD    *XRCD  // for SRQTypeXRC
+	CQ      *CQ    // for SRQTypeXRC and SRQTypeTM
+	MaxTags uint32 // for SRQTypeTM: entries in the list
+	MaxOps  uint32 // for SRQTypeTM: concurrent changes of the list
 }
 
 // CreateSRQEx creates a shared receive queue of any kind.
@@ -118,7 +118,7 @@ func (srq *SRQ) Num() (num uint32, err error) {
 	return num, err
 }
 
-// TagFlags are flags of a change of a list of tags, see ibv_post_srq_ops(3).
+// TagFlags are flags for changes of a list of tags, see ibv_post_srq_ops(3).
 type TagFlags int32
 
 // Flags of changes.
@@ -127,13 +127,13 @@ const (
 	TagSync     TagFlags = 1 << 1 // Unexpected is set
 )
 
-// A TagRecv is a receive of messages with a tag, see ibv_post_srq_ops(3).
+// A TagRecv is a receive for messages with a tag, see ibv_post_srq_ops(3).
 type TagRecv struct {
 	ID         uint64 // of the completion of the change, with TagSignaled
 	RecvID     uint64 // of the completions of the message
 	SGL        []SGE
-	Tag, Mask  uint64 // the bits of Mask have to be those of Tag
-	Unexpected uint32 // messages without a receive that the program has polled, with TagSync
+	Tag, Mask  uint64 // the tag must equal Tag in the bits of Mask
+	Unexpected uint32 // with TagSync: the number of messages without a receive that the program has polled
 	Flags      TagFlags
 }
 
@@ -151,13 +151,13 @@ func (srq *SRQ) AddTag(r TagRecv) (handle uint32, err error) {
 	return op.Handle, err
 }
 
-// DeleteTag removes a receive from the list. It fails, in its completion, if a message has it already.
+// DeleteTag removes a receive from the list. If a message has already taken it, the completion reports the failure.
 func (srq *SRQ) DeleteTag(id uint64, handle uint32, flags TagFlags) error {
 	const del = 1
 	return srq.postOp(&cgo.SRQOp{ID: id, Opcode: del, Flags: int32(flags), Handle: handle}, nil)
 }
 
-// SyncTags tells the device how many messages without a receive the program has polled.
+// SyncTags reports to the device how many messages without a receive the program has polled.
 func (srq *SRQ) SyncTags(id uint64, unexpected uint32, flags TagFlags) error {
 	const sync = 2
 	return srq.postOp(&cgo.SRQOp{ID: id, Opcode: sync, Flags: int32(flags | TagSync), Unexpected: unexpected}, nil)

@@ -31,22 +31,19 @@ const (
 	phaseOver
 )
 
-// A Conn is one iWARP stream over one TCP connection, with its queues and its
-// protection domain. It is a fabric.Conn.
+// A Conn is one iWARP stream over one TCP connection, with its queues and its protection domain. It is a fabric.Conn.
 //
 // # Owners
 //
-// Any goroutine may use the fields of a Conn itself: they do not change, are atomic, or are
-// locked values. The rest is in parts that are reached with their lock alone. A setup belongs
-// to the goroutine that has begun it.
+// Any goroutine may use the fields of a Conn itself: they do not change, are atomic, or are locked values. All other
+// state is in parts that can be reached only with their lock. A setup belongs to the goroutine that began it.
 //
 // # Locks
 //
-// The order is tx, rx, stags, state, as package lockorder has it. The holder of tx may
-// write to the socket and read the memory to be sent; the holder of rx may read from the
-// socket and place data. Both are held for one non-blocking system call at a time, never while
-// waiting for the peer. So once they have been held after an STag was changed, nothing uses
-// its former memory: see fence.
+// The order is tx, rx, stags, state, as in package lockorder. The holder of tx may write to the socket and read the
+// memory to be sent; the holder of rx may read from the socket and place data. Both are held for one non-blocking
+// system call at a time, never while waiting for the peer. So once a goroutine has acquired both after an STag was
+// changed, nothing uses the STag's former memory: see fence.
 type Conn struct {
 	p       *Provider
 	attr    fabric.ConnAttr
@@ -170,7 +167,7 @@ func (c *Conn) Capabilities() fabric.Capabilities {
 	return caps
 }
 
-// LocalAddr implements fabric.Conn. It is nil until there is a TCP connection.
+// LocalAddr implements fabric.Conn. It returns nil until there is a TCP connection.
 func (c *Conn) LocalAddr() net.Addr {
 	defer c.state.Unlock()
 	return c.state.Lock().laddr

@@ -21,17 +21,16 @@ var ErrNotConnected = errors.New("iwarp: not connected yet")
 // Connect on a Conn from a Listener.
 var ErrMisuse = errors.New("iwarp: invalid call in this state")
 
-// ErrRejected is the cause of the end of a Conn on which Reject was called.
+// ErrRejected is the cause in the ConnError of a Conn on which Reject was called.
 var ErrRejected = errors.New("iwarp: connection request rejected by this side")
 
-// ErrRevoked is the cause of a connection's end when memory was invalidated or deregistered
-// while it was being sent.
+// ErrRevoked is the cause in the ConnError if memory was invalidated or deregistered while it was being sent.
 var ErrRevoked = errors.New("iwarp: memory was revoked while it was being sent")
 
 // A SetupError is a failure of connection setup other than a rejection by the peer, which is a
 // *fabric.RejectError.
 type SetupError struct {
-	Provider string // its name; empty: iwarp
+	Provider string // the provider's name; empty: iwarp
 	Addr     string // the peer
 	Reason   string // for humans
 	Err      error  // the underlying error, or nil
@@ -54,12 +53,10 @@ func (e *SetupError) Error() string {
 
 func (e *SetupError) Unwrap() error { return e.Err }
 
-// A StrangerError is a peer that answers the MPA request with something else than an MPA
-// reply: another protocol has the port. It is the Err of a SetupError, and unwraps to
-// mpa.ErrKey. RFC 5044 section 7.1.1.
+// A StrangerError means that the peer answered the MPA request with something other than an MPA reply: another protocol
+// uses the port. It is the Err of a SetupError, and unwraps to mpa.ErrKey. RFC 5044 section 7.1.1.
 type StrangerError struct {
-	// Answer is the beginning of what the peer has sent, as it came: at most maxAnswer (64)
-	// bytes, owned by the error.
+	// Answer is the beginning of the peer's answer, unmodified: at most maxAnswer (64) bytes, owned by the error.
 	Answer []byte
 }
 
@@ -70,8 +67,8 @@ func (e *StrangerError) Error() string {
 	return fmt.Sprintf("not an iWARP server (it answered with %s)", e.Text())
 }
 
-// Text describes the answer in printable ASCII: its first line, as far as that is printable, or
-// what is known of an answer that is not text.
+// Text describes the answer in printable ASCII: its first line, as far as it is printable, or a description of an
+// answer that is not text.
 func (e *StrangerError) Text() string {
 	n := 0
 	for n < len(e.Answer) && e.Answer[n] >= ' ' && e.Answer[n] <= '~' {
@@ -147,8 +144,8 @@ func (e *TerminateError) status() fabric.WCStatus {
 	return fabric.WCRemOpErr
 }
 
-// A WorkError is a work request that this side could not execute. The request
-// has completed with Status; as with any queue pair, the connection ended.
+// A WorkError is a work request that this side could not execute. The request has completed with Status, and the
+// connection has ended, as with any queue pair.
 type WorkError struct {
 	ID     uint64
 	Status fabric.WCStatus

@@ -9,10 +9,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 )
 
-// An Engine makes connections over another lower layer protocol than TCP. Package shm is built on it.
+// An Engine makes connections over a lower layer protocol other than TCP. Package shm is built on it.
 type Engine struct{ p *Provider }
 
-// NewEngine returns the Engine of a fabric.Provider with that name.
+// NewEngine returns the Engine of a fabric.Provider with the given name.
 func NewEngine(name string) *Engine {
 	e := &Engine{New(Config{})}
 	e.p.over = name
@@ -22,11 +22,11 @@ func NewEngine(name string) *Engine {
 // OpenObjects is Provider.OpenObjects, without listeners.
 func (e *Engine) OpenObjects() OpenObjects { return e.p.OpenObjects() }
 
-// CheckAttr fills in defaults and refuses values out of range.
+// CheckAttr fills in defaults and rejects values out of range.
 func (e *Engine) CheckAttr(a fabric.ConnAttr) (fabric.ConnAttr, error) { return e.p.checkAttr(a) }
 
-// NewConn returns a connection that s will make, with attributes of CheckAttr: one that is to be
-// connected to remote, or the one that request asks for, with its offer. It owns s.
+// NewConn returns a connection that s will set up, with attributes from CheckAttr: either one to be connected to
+// remote, or the one that request, the peer's offer, asks for. The connection owns s.
 func (e *Engine) NewConn(s llp.Setup, attr fabric.ConnAttr, local, remote net.Addr, request *llp.Offer) *Conn {
 	by := &setup{over: s, laddr: local, raddr: remote, target: remote.String(), link: link{eitherFirst: true}}
 	if request != nil {

@@ -33,9 +33,9 @@ const (
 	MaxDepth = 1 << 16
 )
 
-// MaxPrivateData is the longest private data that can be sent. The protocol allows 512 bytes
-// (RFC 5044 section 7.1.1), but Linux's siw accepts no more than 256, four of which are the
-// enhanced data of RFC 6581. Received private data may be as long as the protocol allows.
+// MaxPrivateData is the longest private data that can be sent. The protocol allows 512 bytes (RFC 5044 section 7.1.1),
+// but Linux's siw accepts only 256, four of which are the enhanced data of RFC 6581. Received private data may be as
+// long as the protocol allows.
 const MaxPrivateData = 252
 
 // MaxSendSGE is the longest gather list of a Send or Write.
@@ -43,11 +43,11 @@ const MaxSendSGE = 16
 
 // Config configures a Provider. The zero value is valid.
 type Config struct {
-	// CRC requests a CRC32C on every FPDU when this side connects. Both sides use it if either
-	// requests it (RFC 5044 section 7.1.1). Default: no CRC, as TCP has its own checksum.
+	// CRC requests a CRC32C on every FPDU when this side connects. Both sides use it if either requests it (RFC 5044
+	// section 7.1.1). Default: no CRC, because TCP has its own checksum.
 	CRC bool
 
-	// RequireCRC requests CRCs also when this side accepts.
+	// RequireCRC also requests CRCs when this side accepts.
 	RequireCRC bool
 
 	// PeerToPeer requests the peer-to-peer model of RFC 6581 section 4 when this side
@@ -57,12 +57,12 @@ type Config struct {
 	// that this side accepts.
 	PeerToPeer bool
 
-	// TLS, if not nil, protects connections by TLS 1.3, in both roles: the handshake comes before that of
-	// MPA. The peer has to have it, too, and with siw and adapters in hardware it does not work. A client
-	// verifies that the server's certificate is for the host in the address, unless ServerName is set;
-	// ClientAuth and ClientCAs are for servers that want certificates of clients. The protocol of ALPN
-	// is "iwarp" if NextProtos is empty. Conn.TLS has the outcome. It must not be changed while the
-	// Provider is used; its functions may return others with time.
+	// TLS, if not nil, protects connections with TLS 1.3, in both roles: its handshake precedes that of MPA. The peer
+	// must use TLS, too; it does not work with siw or hardware adapters. A client verifies that the server's
+	// certificate is valid for the host in the address, unless ServerName is set; ClientAuth and ClientCAs are for
+	// servers that require client certificates. The ALPN protocol is "iwarp" if NextProtos is empty. Conn.TLS returns
+	// the outcome. The configuration must not be changed while the Provider is in use, but its callbacks may return
+	// different values over time.
 	TLS *tls.Config
 
 	// MaxFPDU is the longest FPDU to send, in bytes on the wire. Default: the maximum (64 KiB)
@@ -80,22 +80,20 @@ type Config struct {
 	// accept.
 	ReplyTimeout time.Duration
 
-	// MaxPending bounds the incoming TCP connections of a Listener that have not sent a complete MPA
-	// request. One more replaces the oldest of the host that has the most.
+	// MaxPending bounds the incoming TCP connections of a Listener that have not sent a complete MPA request. Another
+	// one replaces the oldest connection of the host that has the most.
 	MaxPending int
 
-	// Backlog bounds the connection requests of a Listener that wait for Accept. Further ones
-	// are rejected.
+	// Backlog bounds the connection requests of a Listener that wait for Accept. Further requests are rejected.
 	Backlog int
 
-	// Park makes every wait park at once. By default a wait begins by polling the socket, for up to 200 microseconds, on
-	// connections where that has been faster. That costs a processor meanwhile, which a container with a small quota
-	// may not have.
+	// Park makes every wait park at once. By default a wait begins by polling the socket, for up to 200 microseconds,
+	// on connections where that has been faster. Polling occupies a processor, which a container with a small quota may
+	// not have.
 	Park bool
 
-	// ListenTCP returns the socket of a Listener on addr, for a program that was started with
-	// its sockets open. The Listener uses a duplicate, and closes what it was given. Default:
-	// a new socket.
+	// ListenTCP returns the socket for a Listener on addr. It is for programs that are started with open sockets. The
+	// Listener uses a duplicate, and closes the socket that was returned. Default: a new socket.
 	ListenTCP func(ctx context.Context, addr string) (*net.TCPListener, error)
 }
 
@@ -143,7 +141,7 @@ type listening struct {
 	closed bool
 }
 
-// New returns a Provider. It holds nothing open until it is used.
+// New returns a Provider. It opens nothing until it is used.
 func New(cfg Config) *Provider {
 	p := &Provider{cfg: cfg, made: time.Now()}
 	p.listening.Init(lockorder.IwarpProvider)
@@ -174,9 +172,9 @@ func (p *Provider) mayOpen(addr string) error {
 // open counts what is open.
 type open struct{ conns, mrs, mws, handshakes atomic.Int64 }
 
-// OpenObjects counts the objects of a Provider that are not closed yet.
+// OpenObjects counts the objects of a Provider that have not been closed.
 type OpenObjects struct {
-	Conns      int // connections, those being set up included
+	Conns      int // connections, including those being set up
 	Listeners  int
 	MRs        int // memory regions
 	MWs        int // memory windows
@@ -235,8 +233,7 @@ func (p *Provider) checkAttr(a fabric.ConnAttr) (fabric.ConnAttr, error) {
 	return a, nil
 }
 
-// Resolve implements fabric.Provider. It looks the host name up; the TCP
-// connection is made by Connect.
+// Resolve implements fabric.Provider. It looks up the host name; Connect makes the TCP connection.
 func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
 	attr, err := p.checkAttr(attr)
 	if err != nil {

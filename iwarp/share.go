@@ -187,7 +187,7 @@ func (c *Conn) look() {
 	}
 }
 
-// AllocMR implements fabric.Allocator, over shared memory.
+// AllocMR implements fabric.Allocator, for shared memory.
 func (c *Conn) AllocMR(n int) (fabric.MR, error) {
 	l := c.link.Load()
 	if l == nil || l.share == nil {

@@ -2,25 +2,24 @@ package iwarp
 
 import "github.com/rpcrdma/rpcrdma/fabric"
 
-// Stats counts the operations of a connection. Bytes are those of FPDUs, headers included.
+// Stats counts the operations of a connection. Bytes count whole FPDUs, including headers.
 type Stats struct {
 	Doorbells  uint64 // Post calls that put work into the send queue
 	Writev     uint64 // write system calls, including those that found the buffer full
 	WriteFull  uint64 // writes that found the buffer full
 	TxFPDUs    uint64
 	TxBytes    uint64
-	TxLent     uint64 // bytes that the peer takes from memory that it has mapped
-	Writers    uint64 // times that a writer goroutine was started
+	TxLent     uint64 // bytes that the peer copies from memory it has mapped
+	Writers    uint64 // times a writer goroutine was started
 	Readv      uint64 // read system calls, including those that found nothing
 	ReadEmpty  uint64 // reads that found nothing
 	ReadDirect uint64 // reads that went directly into their destination
 	RxFPDUs    uint64
 	RxBytes    uint64
-	Wakes      uint64 // times that a waiter was woken by something other than the socket
+	Wakes      uint64 // times a waiter was woken by something other than the socket
 }
 
-// Stats returns the counters. It takes the locks of the data path, so it is for tests and
-// monitoring.
+// Stats returns the counters. It acquires the locks of the data path, so it is for tests and monitoring.
 func (c *Conn) Stats() Stats {
 	s := Stats{Doorbells: c.state.Lock().doorbells}
 	c.state.Unlock()
@@ -36,7 +35,7 @@ func (c *Conn) Stats() Stats {
 
 var _ fabric.Counting = (*Conn)(nil)
 
-// Counters implements fabric.Counting: Stats under names.
+// Counters implements fabric.Counting. It returns Stats as named counters.
 func (c *Conn) Counters() []fabric.Counter {
 	s := c.Stats()
 	return []fabric.Counter{

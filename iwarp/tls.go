@@ -70,7 +70,7 @@ func (p *Provider) tlsConfig(host string) *tls.Config {
 
 var _ fabric.Private = (*Provider)(nil)
 
-// Private implements fabric.Private: it reports whether there is a Config.TLS.
+// Private implements fabric.Private. It reports whether Config.TLS is set.
 func (p *Provider) Private() bool { return p.cfg.TLS != nil }
 
 // whyNoTLS is the reason of a handshake that has failed.
@@ -92,7 +92,7 @@ func (s *secured) handshake() error {
 
 var _ fabric.Encrypted = (*Conn)(nil)
 
-// TLS implements fabric.Encrypted: it is nil without Config.TLS, and before the connection is established.
+// TLS implements fabric.Encrypted. It returns nil without Config.TLS, and before the connection is established.
 func (c *Conn) TLS() *tls.ConnectionState {
 	l := c.link.Load()
 	if l == nil || l.sock.secured == nil {

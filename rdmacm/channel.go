@@ -32,8 +32,8 @@ type ids struct {
 	left   bool // to be closed with the last ID
 }
 
-// NewEventChannel opens a channel, to be closed after its IDs. If the machine has no RDMA
-// device, the error wraps syscall.ENODEV.
+// NewEventChannel opens a channel. The caller closes it after its IDs. If the machine has no RDMA device, the error
+// wraps syscall.ENODEV.
 //
 // Implements: struct rdma_event_channel *rdma_create_event_channel(void)
 func NewEventChannel() (*EventChannel, error) { return newEventChannel(cgo.RDMACore{}) }
@@ -184,8 +184,8 @@ func (ch *EventChannel) leave() {
 	_ = ch.Close() // busy: ID.Close does it
 }
 
-// Close closes the channel, after its IDs: otherwise the error wraps syscall.EBUSY and
-// the channel stays open. Closing twice is harmless.
+// Close closes the channel. Its IDs must be closed first: otherwise the error wraps syscall.EBUSY and the channel stays
+// open. Closing twice is harmless.
 //
 // Implements: void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 func (ch *EventChannel) Close() error {

@@ -7,26 +7,24 @@ import (
 	"time"
 )
 
-// ErrNotBuilt is returned by New in a program that was built without cgo, or for a
-// system without rdma-core.
+// ErrNotBuilt is returned by New if the program was built without cgo, or for a system without rdma-core.
 var ErrNotBuilt = errors.New("rdmacm: this program was built without rdma-core, which needs cgo and Linux: use the iwarp provider")
 
-// A WaitMode is how Wait of a connection waits for completions.
+// A WaitMode is how a connection's Wait waits for completions.
 type WaitMode uint8
 
 const (
-	// WaitAdaptive either polls for up to 200 microseconds before it waits for an
-	// event, or waits for an event at once, whichever has taken less time lately on
-	// this connection. From time to time it tries the other way. Between polls it
-	// yields to other goroutines and processes.
+	// WaitAdaptive either polls for up to 200 microseconds before it waits for an event, or waits for an event at once,
+	// whichever has recently taken less time on this connection. From time to time it tries the other way. Between
+	// polls it yields to other goroutines and processes.
 	WaitAdaptive WaitMode = iota
 	// WaitEvent waits for an event of the device at once.
 	WaitEvent
-	// WaitPoll polls all the time: one processor for each waiting connection.
+	// WaitPoll polls all the time. It occupies one processor for each waiting connection.
 	WaitPoll
 )
 
-// String is the name of the mode, as in options of commands.
+// String returns the name of the mode, as used in command options.
 func (m WaitMode) String() string {
 	switch m {
 	case WaitAdaptive:
@@ -41,7 +39,7 @@ func (m WaitMode) String() string {
 
 // Config configures a provider. The zero value suits most programs.
 type Config struct {
-	// Wait is how connections wait for completions.
+	// Wait selects how connections wait for completions.
 	Wait WaitMode
 
 	// SharedCQ, if not 0, makes the connections of a device share completion queues of
@@ -49,21 +47,19 @@ type Config struct {
 	// all connections of its queue.
 	SharedCQ int
 
-	// MaxInline is the size in bytes up to which messages are copied into the work
-	// request instead of being fetched by the device. The device may have a lower
-	// limit. Default 220; negative is no limit.
+	// MaxInline is the maximum size in bytes of messages that are copied into the work request instead of being fetched
+	// by the device. The device may have a lower limit. Default 220; negative means no limit.
 	MaxInline int
 
-	// UnsafeWindows enables memory windows on rxe, where they do not protect memory: an
-	// access in progress continues after the invalidation and, in Linux 6.1, accesses
-	// are not confined to the window, the peer of another connection can invalidate
-	// it, and a second invalidation crashes the kernel. Without windows memory is
-	// registered for each call.
+	// UnsafeWindows enables memory windows on rxe, where they do not protect memory. An access in progress continues
+	// after the invalidation. In Linux 6.1, moreover, accesses are not confined to the window, the peer of another
+	// connection can invalidate it, and a second invalidation crashes the kernel. Without windows memory is registered
+	// for each call.
 	UnsafeWindows bool
 
-	// RetryCount is how often the device retransmits what the peer does not
-	// acknowledge, 1 to 7, default 7. RNRRetryCount is the same for a peer that has no
-	// receive posted; 7, the default, is without limit. iWARP has neither.
+	// RetryCount is how often the device retransmits packets that the peer does not acknowledge, 1 to 7, default 7.
+	// RNRRetryCount is how often it retransmits when the peer has no receive posted; 7, the default, means no limit.
+	// iWARP has neither.
 	RetryCount, RNRRetryCount int
 
 	// AckTimeout is the exponent of the time that the device waits for an
@@ -74,15 +70,15 @@ type Config struct {
 	// TOS is the type of service (RFC 2474) of outgoing connections.
 	TOS uint8
 
-	// Backlog is how many connection requests the kernel queues. Default 128.
+	// Backlog is the maximum number of connection requests that the kernel queues. Default 128.
 	Backlog int
 
 	// ResolveTimeout bounds the kernel's resolution of the peer's address, and of the
 	// route to it. Default 2 seconds.
 	ResolveTimeout time.Duration
 
-	// Logger logs what no call returns, such as a connection request that could not be
-	// served. Default: slog.Default().
+	// Logger logs problems that no call returns, such as a connection request that could not be served. Default:
+	// slog.Default().
 	Logger *slog.Logger
 }
 

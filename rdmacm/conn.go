@@ -31,24 +31,21 @@ const (
 	phaseOver // ended, and the reason is known
 )
 
-// A Conn is one reliable connection: ID, queue pair, completion queue and
-// protection domain. It is a fabric.Conn.
+// A Conn is one reliable connection: ID, queue pair, completion queue and protection domain. It is a fabric.Conn.
 //
 // # Owners
 //
-// Any goroutine may use the fields of a Conn itself, but for spin: they do not change, are
-// atomic, or are locked values. The rest is in parts that are reached with their lock alone:
-// sender and receiver post, the poller takes completions, and has the lock of the queue. They
-// share the positions of the work queues, which are atomic.
+// Any goroutine may use the fields of a Conn itself, except spin: they do not change, are atomic, or are locked values.
+// All other state is in parts that can be reached only with their lock. Sender and receiver post. The poller takes
+// completions, under the lock of the queue. They share the positions of the work queues, which are atomic.
 //
-// The lock order, which package lockorder has, is: queue, send, recv, memory, state.
+// The lock order is queue, send, recv, memory, state, as in package lockorder.
 //
 // # The end
 //
-// A failed request, an event of the connection manager or Close ends the connection.
-// The next poll settles it: it destroys the queue pair, after which the device uses no
-// memory of outstanding requests, and completes those as flushed. This does not depend
-// on what a device flushes by itself, and when, in which devices differ.
+// A failed request, an event of the connection manager or Close ends the connection. The next poll finishes the end: it
+// destroys the queue pair, after which the device uses no memory of outstanding requests, and completes them as
+// flushed. This does not depend on what a device flushes by itself and when, since devices differ in that.
 type Conn struct {
 	p        *Provider
 	dev      *device
@@ -656,7 +653,7 @@ func (c *Conn) maxReadSGE() int {
 	return max(1, min(int(c.dev.attr.MaxSGERd), int(c.cap.MaxSendSGE)))
 }
 
-// Device is the name of the RDMA device that carries the connection.
+// Device returns the name of the RDMA device that carries the connection.
 func (c *Conn) Device() string { return c.dev.name }
 
 // LocalAddr implements fabric.Conn.
@@ -727,9 +724,8 @@ func (c *Conn) sendTail() uint64 {
 	return c.send.Lock().tail
 }
 
-// Close implements fabric.Conn. It destroys, children first, windows, queue pair,
-// completion queue, regions, ID and protection domain. After an abandoned set-up over
-// iWARP all but the regions is destroyed in the background.
+// Close implements fabric.Conn. It destroys, children first, windows, queue pair, completion queue, regions, ID and
+// protection domain. After an abandoned setup over iWARP everything except the regions is destroyed in the background.
 func (c *Conn) Close() error {
 	c.closed.Do(func() {
 		c.shut.Store(true)

@@ -12,10 +12,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/ibv"
 )
 
-// CreateQP creates the queue pair of an ID that is bound to a device, on a domain of that device.
-// librdmacm moves it through its states, one for datagrams to QPSRTS at once. The caller closes it
-// before the ID, which waits for calls that are under way on the ID: over siw rdma_connect lasts until
-// the peer has answered.
+// CreateQP creates the queue pair of an ID that is bound to a device, on a protection domain of that device. librdmacm
+// moves it through its states; one for datagrams moves to QPSRTS at once. The caller closes it before the ID. Closing
+// it waits for calls in progress on the ID: over siw rdma_connect does not return until the peer has answered.
 //
 // Implements: int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 // Implements: int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *qp_init_attr)
@@ -69,20 +68,20 @@ func (id *ID) destroyQP(qp *cgo.QP) syscall.Errno {
 	return errno
 }
 
-// A Destination is where datagrams go: to the peer that an ID has connected to, or to a group.
+// A Destination is where datagrams are sent: to the peer that an ID has connected to, or to a group.
 type Destination struct {
 	AH    ibv.AHAttr // for PD.CreateAH
 	QPNum uint32
 	Qkey  uint32
 }
 
-// AcceptDatagrams answers the request of a peer that will send datagrams to the queue pair, with its
-// number and key. There is no connection, and no event, after it.
+// AcceptDatagrams answers the request of a peer that will send datagrams to the queue pair, with its number and key. No
+// connection is established, and no event follows.
 func (id *ID) AcceptDatagrams(p ConnParam) error {
 	return id.use("rdma_accept", id.PeerAddr().String(), func(raw *cgo.CMID) syscall.Errno { return id.lib.Accept(raw, p.raw()) })
 }
 
-// A JoinFlag is the kind of a membership, see rdma_join_multicast_ex(3).
+// A JoinFlag is the kind of membership, see rdma_join_multicast_ex(3).
 type JoinFlag uint32
 
 // Kinds of memberships.
@@ -91,8 +90,8 @@ const (
 	JoinSendOnly JoinFlag = 1
 )
 
-// JoinMulticast makes the ID a member of a group, attaches its queue pair for datagrams to it, and
-// returns where datagrams to the group go. The ID is bound to a device.
+// JoinMulticast makes the ID a member of a group, attaches its datagram queue pair to the group, and returns the
+// destination of datagrams to the group. The ID must be bound to a device.
 //
 // Implements: int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
 // Implements: int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *mc_join_attr, void *context)
@@ -126,8 +125,8 @@ func (id *ID) left(group netip.Addr) {
 	}
 }
 
-// LeaveMulticast ends the membership, or a join that has not ended, and detaches the queue pair.
-// Closing the queue pair or the ID leaves all groups.
+// LeaveMulticast ends the membership, or a join in progress, and detaches the queue pair. Closing the queue pair or the
+// ID leaves all groups.
 //
 // Implements: int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 func (id *ID) LeaveMulticast(group netip.Addr) error {
@@ -140,8 +139,8 @@ func (id *ID) LeaveMulticast(group netip.Addr) error {
 	})
 }
 
-// InitQPAttr returns the attributes, and which are set, that move a queue pair to a state as the
-// connection needs it: for queue pairs that are not of [ID.CreateQP].
+// InitQPAttr returns the attributes, and the mask of those set, that move a queue pair to a state for this connection.
+// It is for queue pairs that [ID.CreateQP] did not create.
 //
 // Implements: int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *qp_attr, int *qp_attr_mask)
 func (id *ID) InitQPAttr(state ibv.QPState) (attr ibv.QPAttr, mask ibv.AttrMask, err error) {
@@ -153,23 +152,23 @@ func (id *ID) InitQPAttr(state ibv.QPState) (attr ibv.QPAttr, mask ibv.AttrMask,
 	return attr, mask, err
 }
 
-// Establish completes the set-up of a connection after [EventConnectResponse], which comes if its queue
-// pair is not of [ID.CreateQP].
+// Establish completes the setup of a connection after [EventConnectResponse], which is raised if [ID.CreateQP] did not
+// create its queue pair.
 //
 // Implements: int rdma_establish(struct rdma_cm_id *id)
 func (id *ID) Establish() error {
 	return id.use("rdma_establish", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.Establish(raw) })
 }
 
-// SetLocalECE sets the options that Connect or Accept offers the peer, for a queue pair that is not of
-// [ID.CreateQP], which sees to them itself.
+// SetLocalECE sets the options that Connect or Accept offers the peer. It is for queue pairs that [ID.CreateQP] did not
+// create; CreateQP takes care of them itself.
 //
 // Implements: int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 func (id *ID) SetLocalECE(ece ibv.ECE) error {
 	return id.use("rdma_set_local_ece", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.SetLocalECE(raw, cgo.ECE(ece)) })
 }
 
-// RemoteECE returns the options that the peer has offered with its request or reply.
+// RemoteECE returns the options that the peer offered with its request or reply.
 //
 // Implements: int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 func (id *ID) RemoteECE() (ece ibv.ECE, err error) {
@@ -181,15 +180,15 @@ func (id *ID) RemoteECE() (ece ibv.ECE, err error) {
 	return ece, err
 }
 
-// RejectECE rejects a request because of the options that it offers: the peer may try without them.
+// RejectECE rejects a request because of the options it offers: the peer may retry without them.
 //
 // Implements: int rdma_reject_ece(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)
 func (id *ID) RejectECE(privateData []byte) error {
 	return id.use("rdma_reject_ece", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.RejectECE(raw, privateData) })
 }
 
-// NotifyEvent tells librdmacm of an event of the queue pair: of [ibv.EventCommEst], that the peer's
-// first message came before its word that the connection is established.
+// NotifyEvent reports an event of the queue pair to librdmacm: with [ibv.EventCommEst], that the peer's first message
+// arrived before its notice that the connection is established.
 //
 // Implements: int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
 func (id *ID) NotifyEvent(event ibv.EventType) error {

@@ -16,17 +16,17 @@ import (
 // is one.
 var ErrNotConnected = errors.New("rdmacm: not connected yet")
 
-// ErrMisuse is wrapped by errors of calls that the state of the connection does not
-// allow, such as Connect on a Conn from a Listener.
+// ErrMisuse is wrapped by errors of calls that are invalid in the state of the connection, such as Connect on a Conn
+// from a Listener.
 var ErrMisuse = errors.New("rdmacm: call out of place")
 
-// ErrRejected is the cause of the end of a Conn on which Reject was called.
+// ErrRejected is the cause in the ConnError of a Conn on which Reject was called.
 var ErrRejected = errors.New("rdmacm: the request was rejected")
 
-// ErrWithdrawn is the cause of the end of a Conn when the peer withdrew its request before Accept.
+// ErrWithdrawn is the cause in the ConnError of a Conn whose peer withdrew its request before Accept.
 var ErrWithdrawn = errors.New("rdmacm: the peer has withdrawn its request")
 
-// A CallError is a call of librdmacm that failed. It unwraps to its errno.
+// A CallError is a failed call of librdmacm. It unwraps to its errno.
 type CallError struct {
 	Op    string // the C function
 	Addr  string // the address concerned, or empty
@@ -86,8 +86,8 @@ func callError(op, addr string, errno syscall.Errno) error {
 // errClosed is the error of calls on a closed ID or channel.
 func errClosed(what string) error { return fmt.Errorf("rdmacm: %s: %w", what, net.ErrClosed) }
 
-// A DeviceError is the cause of the end of a connection when its device has failed or has been
-// removed. It unwraps to the errno of the call that failed.
+// A DeviceError is the cause in the ConnError if the device failed or was removed. It unwraps to the errno of the call
+// that failed.
 type DeviceError struct {
 	Device string
 	Op     string // the C function, empty for an event
@@ -103,7 +103,7 @@ func (e *DeviceError) Error() string {
 
 func (e *DeviceError) Unwrap() error { return e.Errno }
 
-// A WCError is the cause of the end of a connection on which a request failed.
+// A WCError is the cause in the ConnError if a request failed.
 type WCError struct {
 	Status    fabric.WCStatus
 	VendorErr uint32 // a code of the device's vendor

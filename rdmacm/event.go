@@ -32,7 +32,7 @@ const (
 	EventTimewaitExit    EventType = 15
 )
 
-// String is librdmacm's name of the event.
+// String returns librdmacm's name of the event.
 //
 // Implements: const char *rdma_event_str(enum rdma_cm_event_type event)
 func (t EventType) String() string { return cgo.EventString(int32(t)) }
@@ -40,21 +40,20 @@ func (t EventType) String() string { return cgo.EventString(int32(t)) }
 // An Event is an event of an ID: the result of an operation or a change of the
 // connection.
 type Event struct {
-	Type EventType // what has happened
+	Type EventType // what happened
 
-	// Status is zero, a negative errno, or for a rejection over InfiniBand the code of
-	// the reason (volume 1, 12.6.7.2).
+	// Status is zero, a negative errno or, for a rejection over InfiniBand, the reason code (volume 1, 12.6.7.2).
 	Status int
 
 	// PrivateData is what the peer sent with its request or reply. InfiniBand pads it
 	// with zeros to a fixed length. The receiver owns it.
 	PrivateData []byte
 
-	// ResponderResources is how many Reads and atomics the peer wants to have
-	// outstanding towards this side, InitiatorDepth how many it will serve.
+	// ResponderResources is the number of Reads and atomics that the peer wants to have outstanding towards this side,
+	// and InitiatorDepth the number that it will serve.
 	ResponderResources, InitiatorDepth int
 
-	// Destination is where datagrams go, of EventEstablished and EventMulticastJoin.
+	// Destination is where datagrams are sent. It is set in EventEstablished and EventMulticastJoin.
 	Destination Destination
 }
 
@@ -72,10 +71,9 @@ const (
 	rejectConsumer  = 28 // the peer's program said no
 )
 
-// An EventError is an unexpected event in place of the one waited for. It unwraps to the
-// event's errno, if there is one.
+// An EventError is an unexpected event in place of the expected one. It unwraps to the event's errno, if there is one.
 type EventError struct {
-	Op    string // the operation, as in "connecting to"
+	Op    string // the operation, such as "connecting to"
 	Addr  string // of the peer, or listened on
 	Event Event
 }

@@ -52,8 +52,8 @@ type mailbox struct {
 	closed   bool
 }
 
-// A PortSpace is what the ports of an ID are numbers of, see rdma_create_id(3). It says which queue
-// pairs the ID can have.
+// A PortSpace is the namespace of an ID's port numbers, see rdma_create_id(3). It determines which queue pairs the ID
+// can have.
 type PortSpace int32
 
 // Port spaces.
@@ -61,7 +61,7 @@ const (
 	PortSpaceIPoIB PortSpace = 0x0002 // datagrams to the queue pairs of IP over InfiniBand
 	PortSpaceTCP   PortSpace = 0x0106 // connections
 	PortSpaceUDP   PortSpace = 0x0111 // datagrams
-	PortSpaceIB    PortSpace = 0x013f // any, by the services of InfiniBand
+	PortSpaceIB    PortSpace = 0x013f // any service of InfiniBand
 )
 
 func (ps PortSpace) String() string {
@@ -152,9 +152,8 @@ func (id *ID) requested(child *ID) bool {
 	return true
 }
 
-// Notify makes every event from now on a call of f instead of queueing it. f is called
-// first with the events that are queued. It runs on the channel's goroutine and must
-// neither block nor call Close.
+// Notify makes every event from now on a call of f instead of queueing it. First f is called with the queued events. It
+// runs on the channel's goroutine and must neither block nor call Close.
 func (id *ID) Notify(f func(Event)) {
 	box := id.box.Lock()
 	queued := box.events
@@ -240,8 +239,7 @@ func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort, timeout 
 	return err
 }
 
-// ResolveRoute resolves the route to the address given to ResolveAddr, which has to come
-// first.
+// ResolveRoute resolves the route to the address given to ResolveAddr, which must be called first.
 //
 // Implements: int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)
 func (id *ID) ResolveRoute(ctx context.Context, timeout time.Duration) error {
@@ -264,9 +262,9 @@ type ConnParam struct {
 	ResponderResources int    // Reads and atomics of the peer that this side serves at once, at most 255
 	InitiatorDepth     int    // Reads and atomics of this side that may be outstanding, at most 255
 	RetryCount         int    // 0 to 7: retransmissions if the peer does not acknowledge
-	RNRRetryCount      int    // 0 to 7: retransmissions if the peer has no receive posted; 7 is without limit
+	RNRRetryCount      int    // 0 to 7: retransmissions if the peer has no receive posted; 7 means no limit
 
-	// Of a queue pair that is not of [ID.CreateQP]:
+	// For a queue pair that [ID.CreateQP] did not create:
 	QPNum uint32
 	SRQ   bool // it has a shared receive queue
 }
@@ -280,8 +278,8 @@ func (p *ConnParam) raw() *cgo.ConnParam {
 	}
 }
 
-// Connect sends the connection request and waits for the reply. The ID needs a queue
-// pair. For datagrams the reply has the peer's address, see [Event]. A rejection, or any other event than EventEstablished, is an *EventError.
+// Connect sends the connection request and waits for the reply. The ID needs a queue pair. For datagrams the reply has
+// the peer's address, see [Event]. A rejection, or any event other than EventEstablished, is an *EventError.
 //
 // Implements: int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *conn_param)
 func (id *ID) Connect(ctx context.Context, p ConnParam) (Event, error) {
@@ -425,8 +423,8 @@ const (
 	optionAckTimeout
 )
 
-// SetTOS sets the type of service (RFC 2474) of what the connection sends. It has to come
-// before ResolveAddr.
+// SetTOS sets the type of service (RFC 2474) of the packets that the connection sends. It must be called before
+// ResolveAddr.
 //
 // Implements: int rdma_set_option(struct rdma_cm_id *id, int level, int optname, void *optval, size_t optlen)
 func (id *ID) SetTOS(tos uint8) error { return id.setOption(optionTOS, int32(tos), 1) }
@@ -434,13 +432,11 @@ func (id *ID) SetTOS(tos uint8) error { return id.setOption(optionTOS, int32(tos
 // SetReuseAddr allows binding to an address in use, as SO_REUSEADDR does.
 func (id *ID) SetReuseAddr(on bool) error { return id.setOption(optionReuseAddr, toInt(on), 4) }
 
-// SetAFOnly restricts a listener on an IPv6 address to IPv6, as IPV6_V6ONLY does. It has
-// to come before BindAddr.
+// SetAFOnly restricts a listener on an IPv6 address to IPv6, as IPV6_V6ONLY does. It must be called before BindAddr.
 func (id *ID) SetAFOnly(on bool) error { return id.setOption(optionAFOnly, toInt(on), 4) }
 
-// SetAckTimeout sets the time that the queue pair waits for an acknowledgement to
-// 4.096 us * 2^exp, exp 0 to 31, instead of what the path suggests. It has to come before
-// Connect or Accept. iWARP does not support it.
+// SetAckTimeout sets the time that the queue pair waits for an acknowledgement to 4.096 us * 2^exp, with exp from 0 to
+// 31, instead of what the path suggests. It must be called before Connect or Accept. iWARP does not support it.
 func (id *ID) SetAckTimeout(exp uint8) error { return id.setOption(optionAckTimeout, int32(exp), 1) }
 
 func (id *ID) setOption(option int, value int32, size int) error {
@@ -480,8 +476,8 @@ func (id *ID) addr(get func(*cgo.CMID) cgo.Sockaddr) netip.AddrPort {
 	return addrPort(&s)
 }
 
-// Verbs returns the device that the ID is bound to, nil before it is bound. librdmacm
-// owns the device's context and keeps it open.
+// Verbs returns the device that the ID is bound to, or nil before it is bound. librdmacm owns the device's context and
+// keeps it open.
 func (id *ID) Verbs() *ibv.Context {
 	id.life.RLock()
 	defer id.life.RUnlock()
@@ -505,9 +501,9 @@ func (id *ID) Port() uint8 {
 	return id.lib.IDPort(id.raw)
 }
 
-// Close destroys the ID, after its queue pair: otherwise the error is syscall.EBUSY. A goroutine that
-// waits on the ID gets net.ErrClosed, and pending requests of a listener are rejected. Closing twice is
-// harmless. It must not be called from a Notify function.
+// Close destroys the ID. Its queue pair must be closed first: otherwise the error is syscall.EBUSY. A goroutine that
+// waits on the ID gets net.ErrClosed, and pending requests of a listener are rejected. Closing twice is harmless. It
+// must not be called from a Notify function.
 //
 // Implements: int rdma_destroy_id(struct rdma_cm_id *id)
 func (id *ID) Close() error {

@@ -63,7 +63,7 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	return c.register(access, func(bits ibv.Access) (*ibv.MR, error) { return c.pd.RegMR(buf, bits) })
 }
 
-// RegForeign implements fabric.Conn. The region has the addresses of mem, for requests and the peer.
+// RegForeign implements fabric.Conn. The region has the addresses of mem, for requests and for the peer.
 func (c *Conn) RegForeign(mem fabric.Foreign, access fabric.Access) (fabric.MR, error) {
 	return c.register(access, func(bits ibv.Access) (mr *ibv.MR, err error) {
 		if mem.File == nil {

@@ -24,15 +24,14 @@ import (
 
 const name = "rdma"
 
-// OpenObjects counts the objects of a provider that are not closed yet: Conns, Listeners, memory
-// regions (MRs) and memory windows (MWs).
+// OpenObjects counts the objects of a provider that have not been closed: Conns, Listeners, memory regions (MRs) and
+// memory windows (MWs).
 type OpenObjects struct {
 	Conns, Listeners, MRs, MWs int
 }
 
-// A Provider makes connections over RDMA devices. It is a fabric.Provider. While it has
-// connections or listeners, and for 100 ms after unless it is closed, it has one event channel
-// with one goroutine.
+// A Provider makes connections over RDMA devices. It is a fabric.Provider. It has one event channel with one goroutine
+// while it has connections or listeners, and for 100 ms after that unless it is closed.
 type Provider struct {
 	cfg Config
 	lib cgo.Library
@@ -52,12 +51,11 @@ type holdings struct {
 	closed    bool
 }
 
-// New makes a provider. It fails if the machine has no RDMA device or the process has no
-// permission to use it.
+// New returns a new Provider. It fails if the machine has no RDMA device or the process has no permission to use it.
 func New(cfg Config) (*Provider, error) { return NewOn(cgo.RDMACore{}, cfg) }
 
-// NewOn is New with another implementation of the libraries than rdma-core: tests of programs that have
-// no device can use package cgotest's, which has adapters that exist only in memory.
+// NewOn is New with an implementation of the libraries other than rdma-core. Tests of programs without a device can use
+// package cgotest, whose adapters exist only in memory.
 func NewOn(lib cgo.Library, cfg Config) (*Provider, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -431,8 +429,7 @@ func lookup(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 	return out, nil
 }
 
-// A Listener accepts connections of one address, or of all devices when that is
-// unspecified.
+// A Listener accepts connections to one address, or on all devices if that address is unspecified.
 type Listener struct {
 	p    *Provider
 	id   *ID
@@ -599,8 +596,8 @@ func listenOn(id *ID, ap netip.AddrPort, backlog int) error {
 // Addr implements fabric.Listener.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// Accept implements fabric.Listener. A request that cannot be served for lack of
-// resources, such as locked memory, is rejected and logged.
+// Accept implements fabric.Listener. A request that cannot be served for lack of resources, such as locked memory, is
+// rejected and logged.
 func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 	for {
 		id, err := l.next(ctx)

@@ -4,7 +4,7 @@ package rdmacm
 
 import "github.com/rpcrdma/rpcrdma/fabric"
 
-// PostCounts counts what a connection has posted.
+// PostCounts counts the requests that a connection has posted.
 type PostCounts struct {
 	SendCalls, Sends uint64 // calls into C, each with one doorbell for up to 128 requests, and requests
 	RecvCalls, Recvs uint64
@@ -18,8 +18,8 @@ type PollCounts struct {
 	Events uint64 // completion events taken
 }
 
-// Stats counts the calls into C of the data path since the connection was made, and
-// with a shared completion queue the polling for all its connections.
+// Stats counts the C calls of the data path since the connection was made. With a shared completion queue it includes
+// the polling for all connections of the queue.
 type Stats struct {
 	PostCounts
 	PollCounts
@@ -38,7 +38,7 @@ func (c *Conn) Stats() Stats {
 
 var _ fabric.Counting = (*Conn)(nil)
 
-// Counters implements fabric.Counting: Stats under names.
+// Counters implements fabric.Counting. It returns Stats as named counters.
 func (c *Conn) Counters() []fabric.Counter {
 	s := c.Stats()
 	return []fabric.Counter{

@@ -8,19 +8,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// A Provider cannot be made in this build.
+// A Provider cannot be created in this build.
 type Provider struct{}
 
 // New fails with [ErrNotBuilt].
 func New(Config) (*Provider, error) { return nil, ErrNotBuilt }
 
-// OpenObjects counts the objects of a provider that are not closed yet: Conns, Listeners, memory
-// regions (MRs) and memory windows (MWs).
+// OpenObjects counts the objects of a provider that have not been closed: Conns, Listeners, memory regions (MRs) and
+// memory windows (MWs).
 type OpenObjects struct {
 	Conns, Listeners, MRs, MWs int
 }
 
-// OpenObjects counts nothing.
+// OpenObjects returns zero counts.
 func (*Provider) OpenObjects() OpenObjects { return OpenObjects{} }
 
 // Close does nothing.

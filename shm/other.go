@@ -12,12 +12,12 @@ type state struct{}
 
 var errNotLinux = &fabric.CapabilityError{Provider: name, Capability: "memory with seals, which Linux has"}
 
-// Resolve implements fabric.Provider: it fails, but on Linux.
+// Resolve implements fabric.Provider. It fails on systems other than Linux.
 func (p *Provider) Resolve(context.Context, string, fabric.ConnAttr) (fabric.Conn, error) {
 	return nil, errNotLinux
 }
 
-// Listen implements fabric.Provider: it fails, but on Linux.
+// Listen implements fabric.Provider. It fails on systems other than Linux.
 func (p *Provider) Listen(context.Context, string, fabric.ConnAttr) (fabric.Listener, error) {
 	return nil, errNotLinux
 }

@@ -58,7 +58,7 @@ func (p *Provider) mayOpen(addr string) error {
 	return nil
 }
 
-// Resolve implements fabric.Provider. addr is the one that the peer listens at.
+// Resolve implements fabric.Provider. addr is the address that the peer listens on.
 func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -92,8 +92,8 @@ type listener struct {
 	down    bool
 }
 
-// Listen implements fabric.Provider. The socket is created with the permissions that umask(2) leaves:
-// to connect to a path a program needs the right to write to it.
+// Listen implements fabric.Provider. The socket is created with the permissions that umask(2) leaves: to connect to a
+// path a program needs write permission on it.
 func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

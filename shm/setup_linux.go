@@ -83,8 +83,7 @@ func say(c *net.UnixConn, k kind, o offer, fds ...int) error {
 	return err
 }
 
-// A StrangerError is a peer that has sent something else than the message which was expected. The
-// connection setup ends.
+// A StrangerError means that a peer sent something other than the expected message. It ends the connection setup.
 type StrangerError struct {
 	Reason string // for humans
 }

@@ -28,14 +28,14 @@ const (
 
 // Config configures a Provider. The zero value is valid.
 type Config struct {
-	// Ring is how many bytes that have been sent wait for the peer to take them, at most: a power of
-	// two. Memory of that size becomes resident as it is used, once for each connection and direction.
+	// Ring is the maximum number of bytes that have been sent and not yet been taken by the peer: a power of two.
+	// Memory of that size becomes resident as it is used, for each connection and direction.
 	Ring int
 
-	// Arena is how many bytes of bulk results a server has, for each connection, where its client copies
-	// them from: what Response.Alloc of package rpc returns is there while there is room. It can be read by that
-	// client all the time. Memory that has been used stays resident until the connection ends.
-	// Without an arena, with a negative value, results go through the ring.
+	// Arena is the number of bytes of bulk results, per connection, that a server keeps where its client can copy them
+	// from: memory from Response.Alloc of package rpc is there while there is room. That client can read it at all
+	// times. Memory that has been used stays resident until the connection ends. With a negative value there is no
+	// arena, and results go through the ring.
 	Arena int
 
 	// RequestTimeout bounds the time in which a program that has connected must send its request.
@@ -44,9 +44,8 @@ type Config struct {
 	// ReplyTimeout bounds how long Connect waits for the peer to accept.
 	ReplyTimeout time.Duration
 
-	// Backlog bounds the connection requests of a Listener that wait for Accept, and the connections
-	// that have sent none yet. Of the former, further ones are rejected; of the latter, a further one
-	// replaces the oldest.
+	// Backlog bounds the connection requests of a Listener that wait for Accept, and the connections that have not sent
+	// a request. Further requests are rejected; a further connection replaces the oldest.
 	Backlog int
 }
 
@@ -69,7 +68,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// A Provider makes connections over shared memory. It must not be copied, and is made by New.
+// A Provider makes connections over shared memory. It must not be copied. Use New to make one.
 type Provider struct {
 	cfg    Config
 	engine *iwarp.Engine
@@ -83,7 +82,7 @@ func setupError(addr, reason string, err error) error {
 	return &iwarp.SetupError{Provider: name, Addr: addr, Reason: reason, Err: err}
 }
 
-// New returns a Provider. It holds nothing open until it is used.
+// New returns a Provider. It opens nothing until it is used.
 func New(cfg Config) *Provider {
 	return &Provider{cfg: cfg.withDefaults(), engine: iwarp.NewEngine(name)}
 }
@@ -108,25 +107,25 @@ func (p *Provider) checkMemory() error {
 	return nil
 }
 
-// OpenObjects counts the objects of a Provider that are not closed yet.
+// OpenObjects counts the objects of a Provider that have not been closed.
 type OpenObjects struct {
-	Conns      int // connections, those being set up included
+	Conns      int // connections, including those being set up
 	Listeners  int
 	MRs        int // memory regions
 	MWs        int // memory windows
-	Handshakes int // programs that have connected, without a request
+	Handshakes int // programs that have connected and not sent a request
 }
 
-// An Addr is the address of one end. Of the peer's, the system vouches for all but the name (SO_PEERCRED
-// in unix(7)): they are those of the process that has connected, or has begun to listen.
+// An Addr is the address of one end. For the peer's address, the kernel vouches for everything except the name
+// (SO_PEERCRED in unix(7)): it describes the process that connected, or that began to listen.
 type Addr struct {
-	Name string // the address that it listens at, if it does
-	PID  int    // 0: of no process in the PID namespace of this one
-	UID  uint32 // 4294967295, which no user has: the system does not say; and so for GID
+	Name string // the address that it listens on, if it does
+	PID  int    // 0: not a process in this PID namespace
+	UID  uint32 // 4294967295, which is no user: not reported by the system; the same for GID
 	GID  uint32
 }
 
-// Network implements net.Addr: it is "unix".
+// Network implements net.Addr. It returns "unix".
 func (a Addr) Network() string { return "unix" }
 
 // Process implements fabric.ProcessAddr.
@@ -136,7 +135,7 @@ func (a Addr) Process() (p fabric.Process, ok bool) {
 
 const noID = 1<<32 - 1
 
-// String implements net.Addr: it is the name, or else the process.
+// String implements net.Addr. It returns the name, or else the process.
 func (a Addr) String() string {
 	if a.Name != "" && a.Name != "@" {
 		return a.Name

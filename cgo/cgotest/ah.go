@@ -15,7 +15,7 @@ type AH struct {
 	Attr cgo.AHAttr
 }
 
-// AH returns the address handle that a word of a request stands for.
+// AH returns the address handle for a word of a request.
 func (f *Library) AH(word uint64) *AH {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -36,7 +36,7 @@ func (f *Library) CreateAH(pd *cgo.PD, attr *cgo.AHAttr) (*cgo.AH, syscall.Errno
 	return h, 0
 }
 
-// InitAHFromWC implements cgo.Verbs. The sender's address is where a GRH has it.
+// InitAHFromWC implements cgo.Verbs. The sender's address is read from where a GRH has it.
 func (f *Library) InitAHFromWC(ctx *cgo.Context, port uint8, wc *cgo.WC, grh *[40]byte) (a cgo.AHAttr, errno syscall.Errno) {
 	errno = f.enter("ibv_init_ah_from_wc")
 	defer f.mu.Unlock()

@@ -64,18 +64,18 @@ type ID struct {
 
 func (id *ID) handle() *cgo.CMID { return (*cgo.CMID)(unsafe.Pointer(id)) }
 
-// ID returns the ID that a handle stands for.
+// ID returns the ID for a handle.
 func (f *Library) ID(h *cgo.CMID) *ID { return (*ID)(unsafe.Pointer(h)) }
 
-// Requested returns the argument of Connect or Accept, nil before.
+// Requested returns the argument of Connect or Accept, or nil before that.
 func (id *ID) Requested() *cgo.ConnParam {
 	id.f.mu.Lock()
 	defer id.f.mu.Unlock()
 	return id.param
 }
 
-// OnDisconnect makes f be called once within Disconnect, when the queue pair has
-// failed: a device may complete and flush requests then.
+// OnDisconnect arranges for f to be called once within Disconnect, when the queue pair has failed: a device may
+// complete and flush requests then.
 func (id *ID) OnDisconnect(f func()) {
 	id.f.mu.Lock()
 	defer id.f.mu.Unlock()
@@ -104,7 +104,7 @@ func (id *ID) auto(e cgo.CMEvent) {
 	}
 }
 
-// Request raises a connection request of a peer to a listener, through a device.
+// Request raises a connection request from a peer at a listener, through a device.
 func (id *ID) Request(d *Device, peer netip.AddrPort, e cgo.CMEvent) {
 	id.f.mu.Lock()
 	defer id.f.mu.Unlock()
@@ -201,7 +201,7 @@ func (f *Library) use(call string, h *cgo.CMID) (*ID, syscall.Errno) {
 	return id, errno
 }
 
-// MigrateID implements cgo.CM. Events that have not been taken move, too.
+// MigrateID implements cgo.CM. Pending events move, too.
 func (f *Library) MigrateID(h *cgo.CMID, ch *cgo.EventChannel) syscall.Errno {
 	id, errno := f.use("rdma_migrate_id", h)
 	defer f.mu.Unlock()
@@ -294,7 +294,7 @@ func (f *Library) DestroyID(h *cgo.CMID) syscall.Errno {
 	return f.end(&id.object)
 }
 
-// BindAddr implements cgo.CM. The fake has IPv4 only.
+// BindAddr implements cgo.CM. The fake supports only IPv4.
 func (f *Library) BindAddr(h *cgo.CMID, addr *cgo.Sockaddr) syscall.Errno {
 	id, errno := f.use("rdma_bind_addr", h)
 	defer f.mu.Unlock()
@@ -513,7 +513,7 @@ func (f *Library) Notify(h *cgo.CMID, event int32) syscall.Errno {
 	return errno
 }
 
-// InitQPAttr implements cgo.CM: the state alone.
+// InitQPAttr implements cgo.CM. It returns only the state.
 func (f *Library) InitQPAttr(h *cgo.CMID, state int32) (attr cgo.QPAttr, mask int, errno syscall.Errno) {
 	_, errno = f.use("rdma_init_qp_attr", h)
 	f.mu.Unlock()

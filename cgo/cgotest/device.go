@@ -11,27 +11,26 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A Device is a fake RDMA device. Its exported fields are to be set before it is
-// used.
+// A Device is a fake RDMA device. Set its exported fields before it is used.
 type Device struct {
 	Info cgo.DeviceInfo
 	Attr cgo.DeviceAttr
 	Ex   cgo.DeviceAttrEx
 	Port cgo.PortAttr
 
-	// MaxInline is how many bytes of inline data a queue pair can have.
+	// MaxInline is the maximum inline data of a queue pair in bytes.
 	MaxInline uint32
 
-	// CleansCQ: completions of a queue pair go with it, even those not polled yet.
+	// CleansCQ: destroying a queue pair removes its completions, even those not polled yet.
 	CleansCQ bool
 
-	// NoWindows: no memory window can be made, whatever Attr says.
+	// NoWindows: no memory window can be allocated, whatever Attr says.
 	NoWindows bool
 
-	// NoConnections: the device has datagrams only, and the connection manager does not know it.
+	// NoConnections: the device supports only datagrams, and the connection manager does not know it.
 	NoConnections bool
 
-	// Nature, if not nil, makes the device work by itself.
+	// Nature, if not nil, makes the device execute requests by itself.
 	Nature *Nature
 
 	f    *Library
@@ -39,15 +38,15 @@ type Device struct {
 	cm   *context // librdmacm's, which stays open
 }
 
-// Vendors and transports that make a difference.
+// Vendors and transports with differences in behavior.
 const (
 	TransportIWARP = 1
 	VendorSIW      = 0x626d74
 	VendorRXE      = 0xffffff
 )
 
-// AddDevice adds a device that has an IPv4 address: InfiniBand, able to do all that
-// ibv and rdmacm use. Changing its transport and vendor makes it another.
+// AddDevice adds a device with an IPv4 address: InfiniBand, with everything that ibv and rdmacm use. Set its transport
+// and vendor to make it a different device.
 func (f *Library) AddDevice(name string, addr netip.Addr) *Device {
 	d := &Device{
 		Info: cgo.DeviceInfo{Name: name, NodeType: 1},
@@ -66,7 +65,7 @@ func (f *Library) AddDevice(name string, addr netip.Addr) *Device {
 	return d
 }
 
-// Unplug removes the device from the list. Contexts that are open stay usable.
+// Unplug removes the device from the list. Open contexts stay usable.
 func (d *Device) Unplug() {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()

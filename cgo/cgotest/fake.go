@@ -11,10 +11,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A Library is a cgo.Library without rdma-core. Its methods that the interface does
-// not have are for tests, which may call them at any time and from any goroutine.
+// A Library is a cgo.Library without rdma-core. Methods that are not in the interface are for tests, which may call
+// them at any time and from any goroutine.
 type Library struct {
-	// Manual leaves the events of set-up and of Disconnect to the test.
+	// Manual leaves the events of setup and of Disconnect to the test.
 	Manual bool
 
 	t         testing.TB
@@ -39,8 +39,8 @@ type Library struct {
 
 var _ cgo.Library = (*Library)(nil)
 
-// New makes a Library without devices. At the end of the test all objects must have
-// been destroyed, but for the contexts that librdmacm keeps.
+// New returns a Library without devices. At the end of the test all objects must have been destroyed, except the
+// contexts that librdmacm keeps.
 func New(t testing.TB) *Library {
 	f := &Library{
 		t: t, fail: make(map[string][]syscall.Errno), qps: make(map[uint32]*QP),
@@ -62,16 +62,16 @@ func New(t testing.TB) *Library {
 	return f
 }
 
-// Fail makes the next calls of a C function, such as "ibv_reg_mr", return these
-// errors, one each. Zero is a call that succeeds.
+// Fail makes the next calls of a C function, such as "ibv_reg_mr", return these errors, one per call. Zero is a call
+// that succeeds.
 func (f *Library) Fail(call string, errs ...syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail[call] = append(f.fail[call], errs...)
 }
 
-// Calls are the C functions that have created or destroyed objects or changed a
-// connection since the last Calls, in order.
+// Calls returns the C functions that have created or destroyed objects, or changed a connection, since the last Calls,
+// in order.
 func (f *Library) Calls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,8 +80,7 @@ func (f *Library) Calls() []string {
 	return calls
 }
 
-// Live lists the kinds of the objects that have not been destroyed, in the order of
-// their creation.
+// Live returns the kinds of the objects that have not been destroyed, in the order of their creation.
 func (f *Library) Live() (kinds []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

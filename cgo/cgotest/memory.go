@@ -27,7 +27,7 @@ type region struct {
 	pages, mapped []byte // of a descriptor, on a device that works
 }
 
-// Memory is what a region is of.
+// Memory describes the memory of a region.
 type Memory struct {
 	Addr, Length uint64 // in this process; Addr of a DMA-BUF or of device memory is an offset
 	Iova         uint64
@@ -36,7 +36,7 @@ type Memory struct {
 	Device       *cgo.DM
 }
 
-// Memory returns what a region is of, and the domain that it is in.
+// Memory returns the memory of a region, and its domain.
 func (f *Library) Memory(mr *cgo.MR) (Memory, *cgo.PD) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,8 +152,8 @@ func (f *Library) RegDMMR(pd *cgo.PD, dm *cgo.DM, offset, length uint64, access 
 	return f.regMR("ibv_reg_dm_mr", pd, Memory{Addr: offset, Length: length, FD: -1, Access: access, Device: dm})
 }
 
-// ReregMR implements cgo.Verbs. Of an error the code is -1, the region is as it was; EIO is one after
-// which it may not be used.
+// ReregMR implements cgo.Verbs. If it fails, the code is -1 and the region is unchanged; after EIO the region may not
+// be used.
 func (f *Library) ReregMR(mr *cgo.MR, flags int, pd *cgo.PD, addr, length uint64, access int) (lkey, rkey uint32, code int32, errno syscall.Errno) {
 	const translation, domain, rights = 1, 2, 4
 	errno = f.enter("ibv_rereg_mr")
@@ -312,8 +312,7 @@ func (f *Library) SetRKey(mw *cgo.MW, rkey uint32) {
 	w.rkey = rkey
 }
 
-// BoundKey is the key that is stored in the window of a bind: the next bind starts
-// from it.
+// BoundKey returns the key stored in the window of a bind: the next bind starts from it.
 func (f *Library) BoundKey(s *Send) uint32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

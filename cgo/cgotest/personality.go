@@ -7,16 +7,16 @@ import (
 	"net/netip"
 )
 
-// A Personality is an adapter as rdma-core's provider and the kernel's driver describe it: a device of
+// A Personality describes an adapter as rdma-core's provider and the kernel's driver do: a device added with
 // [Library.AddAdapter] behaves like it.
 type Personality struct {
-	Name  string // of the provider, and what it is spoken over if that is not the only one
-	Facts []Fact // what differs from [Library.AddDevice], or could be thought to
-	// Carries: it has reliable connections by librdmacm.
+	Name  string // of the provider, and its transport if there are several
+	Facts []Fact // what differs from [Library.AddDevice], or might be expected to
+	// Carries: it supports reliable connections through librdmacm.
 	Carries bool
 }
 
-// A Fact is one property of an adapter, and where it is written.
+// A Fact is one property of an adapter, and its source.
 type Fact struct {
 	What, Value string
 	// Source is a file of rdma-core v64.0 or of Linux 6.1, with a function or constant.
@@ -25,7 +25,7 @@ type Fact struct {
 	set func(*Device)
 }
 
-// AddAdapter adds a device that works by itself, with the properties of a personality.
+// AddAdapter adds a device that executes requests by itself, with the properties of a personality.
 func (f *Library) AddAdapter(p *Personality, addr netip.Addr) *Device {
 	d := f.AddDevice(p.Name, addr)
 	d.Nature = &Nature{InvalidateFlag: 1 << 3}
@@ -138,7 +138,7 @@ const (
 	windowType2B     = 1 << 24
 )
 
-// Personalities are the adapters that are known. Immutable.
+// Personalities are the known adapters. Immutable.
 var Personalities = []Personality{
 	{Name: "mlx5", Carries: true, Facts: []Fact{
 		vendor(0x02c9, "drivers/infiniband/hw/mlx5/main.c mlx5_query_vendor_id: the OUI of Mellanox"),

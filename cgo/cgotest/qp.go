@@ -62,38 +62,37 @@ type QP struct {
 
 func (qp *QP) handle() *cgo.QP { return (*cgo.QP)(unsafe.Pointer(qp)) }
 
-// QP returns the queue pair that a handle stands for.
+// QP returns the queue pair for a handle.
 func (f *Library) QP(h *cgo.QP) *QP { return (*QP)(unsafe.Pointer(h)) }
 
-// A Send is a request that was posted to a send queue.
+// A Send is a request posted to a send queue.
 type Send struct {
 	cgo.SendWR
 	SGL []cgo.SGE
 	qp  *QP
 }
 
-// A Recv is a receive that was posted.
+// A Recv is a posted receive.
 type Recv struct {
 	cgo.RecvWR
 	SGL []cgo.SGE
 	qp  *QP // nil in a shared receive queue
 }
 
-// Init is what the queue pair was created with beside its operations.
+// Init returns the attributes that the queue pair was created with, in addition to its operations.
 func (qp *QP) Init() cgo.QPInitEx { return qp.ex }
 
-// Num is the number of the queue pair.
+// Num returns the number of the queue pair.
 func (qp *QP) Num() uint32 { return qp.num }
 
-// Sends are the requests of the send queue that have not been completed, in order.
+// Sends returns the requests of the send queue that have not been completed, in order.
 func (qp *QP) Sends() []*Send {
 	qp.f.mu.Lock()
 	defer qp.f.mu.Unlock()
 	return slices.Clone(qp.sends)
 }
 
-// Recvs are the receives that have not been completed, in order; with a shared
-// receive queue those of that.
+// Recvs returns the receives that have not been completed, in order; with a shared receive queue, those of that queue.
 func (qp *QP) Recvs() []*Recv {
 	qp.f.mu.Lock()
 	defer qp.f.mu.Unlock()
@@ -107,15 +106,15 @@ func (qp *QP) recvQueue() *[]*Recv {
 	return &qp.recvs
 }
 
-// OnPost makes f be called once within the next call that posts to the queue pair,
-// when the device has the requests and the call has not returned.
+// OnPost arranges for f to be called once within the next call that posts to the queue pair, when the device has the
+// requests and the call has not returned.
 func (qp *QP) OnPost(f func()) {
 	qp.f.mu.Lock()
 	defer qp.f.mu.Unlock()
 	qp.onPost = f
 }
 
-// Signaled reports whether a success is reported.
+// Signaled reports whether the request has a completion if it succeeds.
 func (s *Send) Signaled() bool { return s.Flags&sendSignaled != 0 || s.qp.sigAll }
 
 // Complete ends the request with a status. An unsignaled request that succeeds has no completion; one
@@ -140,8 +139,7 @@ func (s *Send) Complete(status int32) {
 	qp.sendCQ.add(cgo.WCEx{WC: cgo.WC{ID: s.ID, Status: status, QPNum: qp.num, ByteLen: length}})
 }
 
-// Forget ends the request without a completion, whatever it is: some devices flush
-// so what is not signaled.
+// Forget ends the request without a completion, whatever its flags: some devices flush unsignaled requests in this way.
 func (s *Send) Forget() {
 	s.qp.f.mu.Lock()
 	defer s.qp.f.mu.Unlock()
@@ -186,8 +184,7 @@ func (f *Library) invalidate(key uint32) {
 // Complete fills the receive with data and ends it with a status.
 func (r *Recv) Complete(status int32, data []byte) { r.complete(status, data, cgo.WC{}) }
 
-// CompleteInv is Complete for a message that has invalidated a key. flag is the
-// device's flag for that.
+// CompleteInv is Complete for a message that invalidated a key. flag is the device's flag for that.
 func (r *Recv) CompleteInv(data []byte, key, flag uint32) {
 	r.qp.f.mu.Lock()
 	r.qp.f.invalidate(key)
@@ -216,7 +213,7 @@ func (r *Recv) complete(status int32, data []byte, wc cgo.WC) {
 	qp.recvCQ.add(cgo.WCEx{WC: wc})
 }
 
-// Flush completes everything that is outstanding as flushed, receives first.
+// Flush completes all outstanding requests as flushed, receives first.
 func (qp *QP) Flush() {
 	for _, r := range qp.Recvs() {
 		r.Complete(FlushErr, nil)
@@ -267,7 +264,7 @@ func (f *Library) newQP(ctx *context, pd *cgo.PD, init cgo.QPInit) (*QP, syscall
 	return qp, 0
 }
 
-// ReuseNum makes the next queue pair have the number of this one.
+// ReuseNum gives the next queue pair the number of this one.
 func (qp *QP) ReuseNum() {
 	qp.f.mu.Lock()
 	defer qp.f.mu.Unlock()

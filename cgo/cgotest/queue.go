@@ -39,18 +39,17 @@ type CQ struct {
 
 func (cq *CQ) handle() *cgo.CQ { return (*cgo.CQ)(unsafe.Pointer(cq)) }
 
-// CQ returns the completion queue that a handle stands for.
+// CQ returns the completion queue for a handle.
 func (f *Library) CQ(h *cgo.CQ) *CQ { return (*CQ)(unsafe.Pointer(h)) }
 
-// OnArm makes f be called once between the poll that finds nothing and the arming
-// of the queue.
+// OnArm arranges for f to be called once between the poll that finds nothing and the arming of the queue.
 func (cq *CQ) OnArm(f func()) {
 	cq.f.mu.Lock()
 	defer cq.f.mu.Unlock()
 	cq.onArm = f
 }
 
-// OnPoll makes f be called once before the next poll.
+// OnPoll arranges for f to be called once before the next poll.
 func (cq *CQ) OnPoll(f func()) {
 	cq.f.mu.Lock()
 	defer cq.f.mu.Unlock()
@@ -64,14 +63,14 @@ func (cq *CQ) Armed() bool {
 	return cq.armed
 }
 
-// Unacked is how many events have been taken and not acknowledged.
+// Unacked returns the number of events that have been taken and not acknowledged.
 func (cq *CQ) Unacked() int {
 	cq.f.mu.Lock()
 	defer cq.f.mu.Unlock()
 	return cq.unacked
 }
 
-// Add adds a completion that the test makes up as a whole.
+// Add adds a completion that the test makes up.
 func (cq *CQ) Add(wc cgo.WC) { cq.AddEx(cgo.WCEx{WC: wc}) }
 
 // AddEx is Add for a completion of an extended queue.
@@ -230,7 +229,7 @@ func (f *Library) AckCQEvents(cq *cgo.CQ, n uint32) {
 	f.acked.Broadcast()
 }
 
-// DestroyCQ implements cgo.Verbs. Events that have not been taken go with the queue.
+// DestroyCQ implements cgo.Verbs. It drops pending events of the queue.
 func (f *Library) DestroyCQ(cq *cgo.CQ) syscall.Errno {
 	errno := f.enter("ibv_destroy_cq")
 	defer f.mu.Unlock()

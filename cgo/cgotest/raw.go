@@ -17,7 +17,7 @@ type WQ struct {
 	State int32
 }
 
-// WQ returns the work queue that a handle stands for.
+// WQ returns the work queue for a handle.
 func (f *Library) WQ(h *cgo.WQ) *WQ { return (*WQ)(unsafe.Pointer(h)) }
 
 // CreateWQ implements cgo.Verbs.
@@ -58,7 +58,7 @@ func (f *Library) PostWQRecv(wq *cgo.WQ, recvs []cgo.RecvWR, sges []cgo.SGE) (in
 	return len(recvs), 0
 }
 
-// Recvs are the receives of the queue.
+// Recvs returns the receives of the queue.
 func (wq *WQ) Recvs() []cgo.RecvWR { return slices.Clone(wq.recvs) }
 
 // CreateRWQIndTable implements cgo.Verbs.
@@ -76,14 +76,14 @@ func (f *Library) DestroyRWQIndTable(table *cgo.RWQIndTable) syscall.Errno {
 	return f.destroy("ibv_destroy_rwq_ind_table", plainOf(table))
 }
 
-// A Flow is what a flow was created with.
+// A Flow holds the arguments that a flow was created with.
 type Flow struct {
 	object
 	Attr  cgo.FlowAttr
 	Specs []byte
 }
 
-// Flow returns the flow that a handle stands for.
+// Flow returns the flow for a handle.
 func (f *Library) Flow(h *cgo.Flow) *Flow { return (*Flow)(unsafe.Pointer(h)) }
 
 // CreateFlow implements cgo.Verbs.
@@ -136,7 +136,7 @@ func (f *Library) AttachCounters(c *cgo.Counters, flow *cgo.Flow, desc int32, in
 	return errno
 }
 
-// ReadCounters implements cgo.Verbs. A counter has counted 100 and its description.
+// ReadCounters implements cgo.Verbs. The value of a counter is 100 plus its description.
 func (f *Library) ReadCounters(c *cgo.Counters, values []uint64, flags uint32) syscall.Errno {
 	errno := f.touch("ibv_read_counters", &countersOf(c).object)
 	for i := range values {

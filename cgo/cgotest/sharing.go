@@ -57,7 +57,7 @@ func (f *Library) imported(call, kind string, handle uint32) (*object, syscall.E
 	return f.live[handle], 0
 }
 
-// CommandFD implements cgo.Verbs: it is that of asynchronous events.
+// CommandFD implements cgo.Verbs. It returns the descriptor of asynchronous events.
 func (f *Library) CommandFD(ctx *cgo.Context) int { return contextOf(ctx).async.fd }
 
 // PDHandle implements cgo.Verbs.
@@ -69,7 +69,7 @@ func (f *Library) MRHandle(mr *cgo.MR) uint32 { return f.handleOf(plainOf(mr)) }
 // DMHandle implements cgo.Verbs.
 func (f *Library) DMHandle(dm *cgo.DM) uint32 { return f.handleOf(&deviceMemoryOf(dm).object) }
 
-// ImportDevice implements cgo.Verbs. fd is any descriptor, of the first device.
+// ImportDevice implements cgo.Verbs. fd may be any descriptor; the device is the first one.
 func (f *Library) ImportDevice(fd int) (*cgo.Context, syscall.Errno) {
 	errno := f.enter("ibv_import_device")
 	defer f.mu.Unlock()
@@ -163,7 +163,7 @@ func (f *Library) CloseXRCD(d *cgo.XRCD) syscall.Errno {
 	return f.destroy("ibv_close_xrcd", plainOf(d))
 }
 
-// OpenQP implements cgo.Verbs. The queue pair is there already, and has the same number.
+// OpenQP implements cgo.Verbs. The queue pair exists already, and keeps its number.
 func (f *Library) OpenQP(ctx *cgo.Context, d *cgo.XRCD, num uint32, typ int32) (*cgo.QP, syscall.Errno) {
 	errno := f.enter("ibv_open_qp")
 	defer f.mu.Unlock()
@@ -200,7 +200,7 @@ func (f *Library) SRQNum(srq *cgo.SRQ) (uint32, syscall.Errno) {
 	return num, f.touch("ibv_get_srq_num", &srqOf(srq).object)
 }
 
-// PostSRQOp implements cgo.Verbs: additions and deletions of tags.
+// PostSRQOp implements cgo.Verbs. It supports adding and deleting tags.
 func (f *Library) PostSRQOp(srq *cgo.SRQ, op *cgo.SRQOp, sges []cgo.SGE) syscall.Errno {
 	const add, del = 0, 1
 	errno := f.enter("ibv_post_srq_ops")
@@ -218,14 +218,14 @@ func (f *Library) PostSRQOp(srq *cgo.SRQ, op *cgo.SRQOp, sges []cgo.SGE) syscall
 	return errno
 }
 
-// Tags are the entries of a queue that matches tags, by their handles.
+// Tags returns the entries of a queue that matches tags, by their handles.
 func (f *Library) Tags(srq *cgo.SRQ) map[uint32]cgo.SRQOp {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return srqOf(srq).tags
 }
 
-// QPDataInOrder implements cgo.Verbs: Writes are, and nothing else.
+// QPDataInOrder implements cgo.Verbs. It returns true only for Writes.
 func (f *Library) QPDataInOrder(qp *cgo.QP, opcode uint32) bool {
 	return f.touch("ibv_query_qp_data_in_order", &f.QP(qp).object) == 0 && opcode == 0
 }

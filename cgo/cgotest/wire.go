@@ -13,27 +13,25 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A Nature makes a device work by itself, and says how: what adapters differ in beyond their
-// attributes. Requests are executed when they are posted, on the goroutine that posts them, or that
-// posts the receive for which they have waited. Both ends of a connection are of one Library.
+// A Nature makes a device execute requests by itself, and describes how: the differences between adapters beyond their
+// attributes. Requests are executed when they are posted, on the goroutine that posts them, or that posts the receive
+// they have waited for. Both ends of a connection must be in one Library.
 type Nature struct {
 	// SilentFlush: a flushed request that is not signaled has no completion.
 	SilentFlush bool
-	// Refuses is a set of requests, 1 << the opcode of each, that are refused when they are posted.
+	// Refuses is the set of requests, as 1 << opcode, that are refused when they are posted.
 	Refuses uint64
-	// MaxSGE and MaxWR, if not 0, bound queue pairs in truth, whatever the attributes say.
+	// MaxSGE and MaxWR, if not 0, are the actual limits of queue pairs, whatever the attributes say.
 	MaxSGE, MaxWR uint32
-	// PowerOfTwo: queues have as many entries as the next power of two.
+	// PowerOfTwo: the number of entries of queues is rounded up to a power of two.
 	PowerOfTwo bool
-	// ReadSinkRights: the memory that a Read fills needs the right of remote write, see RFC 5040
-	// section 4.4.
+	// ReadSinkRights: the memory that a Read fills needs the remote write right, see RFC 5040 section 4.4.
 	ReadSinkRights bool
-	// InvalidateFlag is the flag of the completion of a message that has invalidated a window: 1 << 3
-	// of enum ibv_wc_flags.
+	// InvalidateFlag is the completion flag for a message that has invalidated a window: 1 << 3 in enum ibv_wc_flags.
 	InvalidateFlag uint32
 
-	// PrivateData bounds the private data of requests, replies and rejections, in bytes. Padded: so
-	// many bytes arrive, zeros after what was given.
+	// PrivateData bounds the private data of requests, replies and rejections, in bytes. Padded: that many bytes always
+	// arrive, with zeros after the given data.
 	PrivateData struct{ Request, Reply, Reject int }
 	Padded      bool
 }

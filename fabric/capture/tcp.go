@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Listener returns l with all connections that it accepts recorded, as [Writer.Conn] does it. It is
-// for ONC RPC over TCP, beside RDMA.
+// Listener returns a listener that records all connections accepted from l, as [Writer.Conn] does. It is for ONC RPC
+// over TCP, in addition to RDMA.
 func (w *Writer) Listener(l net.Listener) net.Listener { return &tcpListener{l, w} }
 
 type tcpListener struct {
@@ -23,10 +23,9 @@ func (l *tcpListener) Accept() (net.Conn, error) {
 	return l.w.Conn(nc, false), nil
 }
 
-// Conn returns nc, a connection over TCP, and records its reads and writes, as segments of TCP in
-// both framings. active reports whether this end has opened it. Data is recorded before it is
-// written, whether or not the write succeeds. The result has CloseWrite if nc has it; it is no
-// *net.TCPConn.
+// Conn wraps nc, a TCP connection, and records its reads and writes, as TCP segments in both framings. active reports
+// whether this end opened the connection. Data is recorded before it is written, whether or not the write succeeds. The
+// result has CloseWrite if nc does, but it is not a *net.TCPConn.
 func (w *Writer) Conn(nc net.Conn, active bool) net.Conn {
 	s := &stream{active: active, plain: true}
 	s.local, s.remote = w.addresses(nc, active)

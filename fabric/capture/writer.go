@@ -10,32 +10,32 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// VersionComment is the comment of a packet in which rdma_vers was 2 and was written as 1.
+// VersionComment is the comment of a packet whose rdma_vers was 2 and was written as 1.
 const VersionComment = "RPC-over-RDMA version 2, written as version 1"
 
-// PaddingComment is the comment of a packet with XDR padding that is not written into a chunk, and
-// without which Wireshark does not understand the reply after it.
+// PaddingComment is the comment of a packet with XDR padding that was not written into a chunk. Without it Wireshark
+// cannot decode the reply that follows.
 const PaddingComment = "XDR padding for Wireshark, not on the wire"
 
-// DroppedComment begins the comment of the first packet after messages and operations, of any
-// connection, that were dropped. Their number follows.
+// DroppedComment begins the comment of the first packet after messages and operations, of any connection, were dropped.
+// Their number follows.
 const DroppedComment = "dropped before this packet: "
 
-// ContinuedComment is the comment of packets that set up a connection in a file in which it goes on:
-// that was done before.
+// ContinuedComment is the comment of packets that set up, in a later file, a connection that was set up in an earlier
+// one.
 const ContinuedComment = "set up in an earlier file"
 
-// A Framing is how packets are written.
+// A Framing is the format of packets.
 type Framing uint8
 
 const (
 	// IWARP is RDMAP, DDP and MPA over TCP: RFC 5040, RFC 5041, RFC 5044.
 	IWARP Framing = iota
-	// RoCE is the reliable connections of InfiniBand over UDP port 4791, RoCE v2.
+	// RoCE is InfiniBand's reliable connections over UDP port 4791, RoCE v2.
 	RoCE
 )
 
-// String returns the name as it is usually written.
+// String returns the usual spelling of the name.
 func (f Framing) String() string {
 	switch f {
 	case IWARP:
@@ -48,40 +48,38 @@ func (f Framing) String() string {
 
 // Config bounds the recording. The zero value is ready for use.
 type Config struct {
-	// SnapLen is how many bytes of data are kept of each packet, of which one has up to 60 KiB.
-	// Headers of the layers below are kept always. Wireshark does not reassemble messages from chunks
-	// that were cut. Zero: everything.
+	// SnapLen is the maximum number of bytes of data kept of each packet, which has up to 60 KiB. Headers of the lower
+	// layers are always kept. Wireshark does not reassemble messages from truncated chunks. Zero: everything.
 	SnapLen int
 
-	// MaxSize is how many bytes a file may have. Zero: no limit.
+	// MaxSize is the maximum size of a file in bytes. Zero: no limit.
 	MaxSize int64
 
-	// Files is how many files of MaxSize there may be: the newest has the name given to
-	// [Create], those before it have ".1", ".2" and so on appended. With 0 or 1 recording ends
-	// when the file is full. A [New] Writer has one.
+	// Files is the maximum number of files of MaxSize: the newest has the name given to [Create], and older ones have
+	// ".1", ".2" and so on appended. With 0 or 1 recording ends when the file is full. A [New] Writer has one.
 	Files int
 
-	// Queue is how many bytes may wait for the disk. Events that do not fit are dropped and counted.
-	// Zero: 32 MiB.
+	// Queue is the maximum number of bytes waiting for the disk. Events that do not fit are dropped and counted. Zero:
+	// 32 MiB.
 	Queue int
 
-	// KeepVersion leaves version 2 in messages. Wireshark shows them as Sends then.
+	// KeepVersion keeps version 2 in messages. Wireshark then shows them as Sends.
 	KeepVersion bool
 
-	// Framing is how packets are written.
+	// Framing is the format of packets.
 	Framing Framing
 }
 
 const defaultQueue = 32 << 20
 
-// Stats count what a Writer has done.
+// Stats are the counters of a Writer.
 type Stats struct {
 	Packets uint64 // written
-	Bytes   uint64 // written, blocks included
-	Dropped uint64 // messages and RDMA operations that did not fit into the queue, or into the file
+	Bytes   uint64 // written, including block headers
+	Dropped uint64 // messages and RDMA operations that did not fit in the queue or the file
 
-	// Unknown counts segments of chunks in memory that this end does not know, or no longer knows.
-	// Their data are not in the file.
+	// Unknown counts segments of chunks in memory that is not, or no longer, known at this end. Their data is not in
+	// the file.
 	Unknown uint64
 }
 
@@ -113,8 +111,8 @@ type sink interface {
 	Close() error
 }
 
-// New returns a Writer that writes a capture file to w. A nil cfg is the zero Config. Writes are of
-// whole blocks. Close does not close w.
+// New returns a Writer that writes a capture to w. A nil cfg is the zero Config. Each Write to w is of whole blocks.
+// Close does not close w.
 func New(w io.Writer, cfg *Config) *Writer { return newWriter(plain{w}, cfg) }
 
 func newWriter(out sink, cfg *Config) *Writer {
@@ -141,8 +139,8 @@ type plain struct{ io.Writer }
 func (plain) rotate() (bool, error) { return false, nil }
 func (plain) Close() error          { return nil }
 
-// Provider returns p with all its connections recorded. The result has p's name, and closing it
-// closes p. Connections go on when the Writer has been closed.
+// Provider returns a provider that records all connections of p. The result has p's name, and closing it closes p.
+// Connections continue to work after the Writer has been closed.
 func (w *Writer) Provider(p fabric.Provider) fabric.Provider { return &provider{p, w} }
 
 // Stats returns the counters so far.
@@ -152,8 +150,8 @@ func (w *Writer) Stats() Stats {
 	return w.stats
 }
 
-// Close writes the queued packets and the counters, and closes the file. It returns the first error
-// of writing. It may be called twice, from any goroutine.
+// Close writes the queued packets and the counters, and closes the file. It returns the first write error. It may be
+// called more than once, from any goroutine.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	w.closed = true

@@ -23,8 +23,7 @@ const (
 	defaultTimeout = 20 * time.Second
 )
 
-// A Setup configures Pair. The zero value is a connection over loopback with the provider's
-// defaults and no private data.
+// A Setup configures Pair. The zero value is a loopback connection with the provider's defaults and no private data.
 type Setup struct {
 	Addr           string // of the listener; "127.0.0.1:0" if empty
 	Client, Server fabric.ConnAttr
@@ -460,7 +459,7 @@ func (e *Endpoint) Post(what string, wrs ...fabric.SendWR) {
 	}
 }
 
-// Region registers n bytes of new memory. It is deregistered with the Conn at the latest.
+// Region registers n bytes of new memory. It is deregistered when the Conn is closed, at the latest.
 func (e *Endpoint) Region(n int, access fabric.Access) fabric.MR {
 	e.t.Helper()
 	mr, err := e.Conn.RegMR(make([]byte, n), access)
@@ -572,8 +571,7 @@ func (e *Endpoint) state() string {
 	return s
 }
 
-// NextSend returns the next completion of the send queue, or an error if it does not come in
-// time.
+// NextSend returns the next completion of the send queue, or an error if there is none in time.
 func (e *Endpoint) NextSend() (fabric.WC, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -606,7 +604,7 @@ func (e *Endpoint) none(what string) error {
 	return fmt.Errorf("no completion of a %s: %s", what, e.state())
 }
 
-// WantSent wants the next request of the send queue to succeed, and to have this ID.
+// WantSent expects the next request of the send queue to succeed, and to have this ID.
 func (e *Endpoint) WantSent(what string, id uint64) fabric.WC {
 	e.t.Helper()
 	wc, err := e.NextSend()
@@ -632,8 +630,7 @@ func (e *Endpoint) wantTold(what string) {
 	e.sent = e.sent[:0]
 }
 
-// WantFailed wants the next request of the send queue to have this ID, and to fail with one of the
-// given statuses.
+// WantFailed expects the next request of the send queue to have this ID, and to fail with one of the given statuses.
 func (e *Endpoint) WantFailed(what string, id uint64, status ...fabric.WCStatus) fabric.WC {
 	e.t.Helper()
 	wc, err := e.NextSend()
@@ -646,7 +643,7 @@ func (e *Endpoint) WantFailed(what string, id uint64, status ...fabric.WCStatus)
 	return wc
 }
 
-// WantRecv wants a message, and returns its completion and its bytes.
+// WantRecv expects a message, and returns its completion and its bytes.
 func (e *Endpoint) WantRecv(what string) (fabric.WC, []byte) {
 	e.t.Helper()
 	wc, data, err := e.NextRecv()
@@ -659,7 +656,7 @@ func (e *Endpoint) WantRecv(what string) (fabric.WC, []byte) {
 	return wc, data
 }
 
-// WantMessage wants a message with these bytes.
+// WantMessage expects a message with these bytes.
 func (e *Endpoint) WantMessage(what string, want []byte) fabric.WC {
 	e.t.Helper()
 	wc, got := e.WantRecv(what)
@@ -669,7 +666,7 @@ func (e *Endpoint) WantMessage(what string, want []byte) fabric.WC {
 	return wc
 }
 
-// WantNothing wants no completion to be left. Call it after an expectation of something later.
+// WantNothing expects that no completion is left. Call it after an expectation of a later event.
 func (e *Endpoint) WantNothing(what string) {
 	e.t.Helper()
 	e.mu.Lock()
@@ -679,8 +676,8 @@ func (e *Endpoint) WantNothing(what string) {
 	}
 }
 
-// WantEnd wants the connection to end, and every outstanding request to be flushed before.
-// Messages that still arrive are ignored.
+// WantEnd expects the connection to end, after every outstanding request has been flushed. Messages that still arrive
+// are ignored.
 func (e *Endpoint) WantEnd(what string) *fabric.ConnError {
 	e.t.Helper()
 	e.mu.Lock()

@@ -1,23 +1,21 @@
 // Package fabrictest tests implementations of package fabric.
 //
-// [Run] is the conformance suite, which every provider must pass. A capability that a provider
-// declares to lack is verified to be missing before its checks are skipped. [Pair] and
-// [Endpoint] are for tests that need a connected pair, or control of one end: they account for
-// every request, so that lost, duplicated and reordered completions are detected in any test.
-// [Faulty] wraps a provider and injects the faults of a [Plan].
+// [Run] is the conformance suite, which every provider must pass. If a provider declares that it lacks a capability,
+// the suite verifies that before it skips the checks. [Pair] and [Endpoint] are for tests that need a connected pair,
+// or control of one end. They account for every request, so that any test detects lost, duplicated and reordered
+// completions. [Faulty] wraps a provider and injects the faults of a [Plan].
 //
 // # Time
 //
-// Every expectation has a deadline and no test sleeps. A test that something does not happen
-// relies on order: a later message has arrived, or the connection has ended, and it still has
-// not happened.
+// Every expectation has a deadline, and no test sleeps. A test that an event does not happen relies on order: a later
+// message has arrived, or the connection has ended, and the event has not happened.
 //
 // # Memory and the race detector
 //
-// The memory of a request is accessed by the goroutine that is in Poll or Wait. An Endpoint
-// has its own goroutine for that and passes completions under a lock, so a test may access a
-// buffer only after it has received the completion. A buffer exposed to the peer may be
-// accessed after a message that the peer sent after its last access, or after a fence.
+// The goroutine that is in Poll or Wait accesses the memory of a request. An Endpoint has its own goroutine for that
+// and passes completions under a lock, so a test may access a buffer only after it has received the completion. A
+// buffer exposed to the peer may be accessed after a message that the peer sent after its last access, or after a
+// fence.
 package fabrictest
 
 import (
@@ -58,12 +56,12 @@ type Config struct {
 	// Limits describe the provider's behavior where package fabric permits several.
 	Limits Limits
 
-	// Live counts the open objects of the provider that New has returned last. After each
-	// check there must be none. Nil: not checked.
+	// Live counts the open objects of the provider that New returned last. After each check there must be none. Nil:
+	// not checked.
 	Live func() (conns, mrs, mws int)
 
-	// Stall opens a connection to addr that never becomes a connection request, such as a bare
-	// TCP connection, until it is closed. Nil: the check that needs it is skipped.
+	// Stall opens a connection to addr that does not become a connection request until it is closed, such as a bare TCP
+	// connection. Nil: the check that needs it is skipped.
 	Stall func(t testing.TB, addr string) io.Closer
 }
 
@@ -73,8 +71,8 @@ type Limits struct {
 	// Shortage is the behavior of a Send that finds no receive posted.
 	Shortage Shortage
 
-	// PaddedPrivateData: received private data may be longer than what was sent, as with the
-	// fixed-length fields of InfiniBand's connection manager.
+	// PaddedPrivateData: received private data may be longer than the data sent, as with the fixed-length fields of
+	// InfiniBand's connection manager.
 	PaddedPrivateData bool
 
 	// ClientFirst: the end that accepted must not send before the end that
@@ -100,16 +98,15 @@ type Limits struct {
 	// underlying region (rxe of Linux 6.1).
 	LooseWindows bool
 
-	// LooseReads: a Read needs no access right, only a region of the connection (siw of Linux
-	// 6.1).
+	// LooseReads: a Read needs no access right, only a region of the connection (siw of Linux 6.1).
 	LooseReads bool
 
 	// LooseInvalidation: a Send with Invalidate of a handle that is not bound does not fail at
 	// its sender, and one of another connection's window is executed (rxe of Linux 6.1).
 	LooseInvalidation bool
 
-	// CrossedInvalidation: a Send with Invalidate of a window that its owner has invalidated
-	// itself, and not bound since, arrives, once. Elsewhere it ends the connection.
+	// CrossedInvalidation: a Send with Invalidate of a window that its owner has already invalidated, and not bound
+	// since, arrives once. With other adapters it ends the connection.
 	CrossedInvalidation bool
 }
 
@@ -274,10 +271,10 @@ func repeat(n int) int {
 	return n
 }
 
-// A Lack is why a check is skipped: a capability that the provider declares to lack, and the
-// error of an attempt to use it.
+// A Lack is the reason that a check is skipped: a capability that the provider declares to lack, and the error of an
+// attempt to use it.
 type Lack struct {
-	Capability string // as the field of fabric.Capabilities is called
+	Capability string // the name of the field of fabric.Capabilities
 	Proof      error  // of the attempt
 }
 
@@ -285,14 +282,14 @@ func (l Lack) String() string {
 	return fmt.Sprintf("the provider has no %s: %v", l.Capability, l.Proof)
 }
 
-// A Check is one rule of package fabric, of [Checks].
+// A Check is one rule of package fabric: see [Checks].
 type Check struct {
 	Name string // "Group/Check"
 	Run  func(testing.TB)
 }
 
-// Checks returns the checks of Run, for a program that is no test and has a [testing.TB] of its own. It has
-// called testing.Init and parsed flags.
+// Checks returns the checks of Run, for a program that is not a test and has its own [testing.TB]. The program must
+// have called testing.Init and parsed flags.
 func Checks(cfg Config) (list []Check) {
 	cfg = cfg.withDefaults()
 	for _, g := range suite() {

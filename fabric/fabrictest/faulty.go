@@ -45,12 +45,11 @@ func (p Point) String() string {
 type Action uint8
 
 const (
-	// Fail makes the call fail without effect. At a completion it replaces the status by that
-	// of the Fault, and the connection ends as after any failed request.
+	// Fail makes the call fail without effect. At a completion it replaces the status with that of the Fault, and the
+	// connection ends as after any failed request.
 	Fail Action = iota
-	// Break lets the call or the completion succeed, and then ends the connection: outstanding
-	// requests are flushed, the peer sees the end. At a request, the following ones in the
-	// list are flushed without having been posted.
+	// Break lets the call or the completion succeed, and then ends the connection: outstanding requests are flushed,
+	// and the peer sees the end. At a request, the following ones in the list are flushed without having been posted.
 	Break
 	// Cut ends the connection before the call, which then fails, or before the completion,
 	// which then does not happen. At a request, the preceding ones in the list have been

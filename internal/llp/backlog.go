@@ -15,7 +15,7 @@ type Backlog struct {
 	once     *sync.Once
 }
 
-// NewBacklog returns a Backlog of n requests at most.
+// NewBacklog returns a Backlog of up to n requests.
 func NewBacklog(n int) Backlog {
 	return Backlog{make(chan fabric.Conn, n), make(chan struct{}), new(sync.Once)}
 }
@@ -29,7 +29,7 @@ func (b *Backlog) Add(c fabric.Conn) {
 	}
 }
 
-// Accept is that of a fabric.Listener.
+// Accept implements fabric.Listener.
 func (b *Backlog) Accept(ctx context.Context) (fabric.Conn, error) {
 	select {
 	case <-b.closed:
@@ -51,11 +51,11 @@ func (b *Backlog) Accept(ctx context.Context) (fabric.Conn, error) {
 	}
 }
 
-// Closed is closed by Close.
+// Closed returns a channel that Close closes.
 func (b *Backlog) Closed() <-chan struct{} { return b.closed }
 
-// Close ends Accept, calls stop, after which nothing calls Add, and closes the requests that have not
-// been accepted. A second call waits for the first one.
+// Close ends Accept. It calls stop, after which nothing may call Add, and closes the requests that have not been
+// accepted. A second call waits for the first one.
 func (b *Backlog) Close(stop func()) {
 	b.once.Do(func() {
 		close(b.closed)

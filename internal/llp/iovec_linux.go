@@ -2,5 +2,5 @@ package llp
 
 import "syscall"
 
-// An Iovec is a piece of memory, as the system calls have it.
+// An Iovec is a piece of memory in the form of the system calls.
 type Iovec = syscall.Iovec

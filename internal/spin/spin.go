@@ -6,16 +6,14 @@ import (
 	"time"
 )
 
-// A Spinner decides whether the waits of a connection begin with polling or park at once. Which is
-// better depends on the device, the kernel, the load of the processors and the other end, so it is
-// measured: one way is in use, from time to time the other one is tried, and if as many waits take
-// less time that way, it is used from then on. The cost of a trial decides when the next one comes,
-// so that trials cost a few percent of the time.
+// A Spinner decides whether the waits of a connection begin with polling or park at once. Which is better depends on
+// the device, the kernel, the processor load and the other end, so it is measured. One way is in use, and from time to
+// time the other is tried. If the same number of waits takes less time that way, it becomes the one in use. The cost of
+// a trial determines when the next one starts, so that trials cost a few percent of the time.
 //
-// Each end decides for itself, but both ends try at the same time, by the number of
-// messages received, which is the same at both ends where calls are answered. A trial of
-// one end alone teaches little: if one polls there may be no processor left to wake the
-// other on, and an end that polls in vain and parks makes the other one do so, too.
+// Each end decides for itself, but both ends try at the same time: they go by the number of messages received, which is
+// the same at both ends if calls are answered. A trial by one end alone shows little. If one end polls, there may be no
+// processor left to wake the other on, and an end that polls in vain and parks makes the other do the same.
 type Spinner struct {
 	parks bool  // the way in use
 	use   tally // of it
@@ -52,11 +50,12 @@ const (
 	countEvery = 4
 )
 
-// Parking returns a Spinner that parks until it has tried to poll: for connections of which many have few messages.
+// Parking returns a Spinner that parks until it has tried polling. It is for connections that are many and have few
+// messages each.
 func Parking() *Spinner { return &Spinner{parks: true} }
 
-// Begin returns how long the wait that begins polls before it parks. received is the
-// number of messages received so far.
+// Begin returns how long the wait that begins should poll before it parks. received is the number of messages received
+// so far.
 func (s *Spinner) Begin(received uint64) time.Duration {
 	if !s.trial && s.use.n == fewWaits && received >= s.due {
 		s.trial, s.try = true, tally{}
@@ -67,14 +66,14 @@ func (s *Spinner) Begin(received uint64) time.Duration {
 	return maxSpin
 }
 
-// Counts reports whether the wait that begins is worth counting. For a wait that looks at memory alone it
-// takes longer to read the clock twice than to see a message that is there.
+// Counts reports whether the wait that begins is worth measuring. For a wait that only looks at memory, reading the
+// clock twice takes longer than seeing a message that is already there.
 func (s *Spinner) Counts() bool {
 	s.waits++
 	return s.trial || s.use.n < fewWaits || s.waits%countEvery == 0
 }
 
-// End counts a wait that has ended. A program may leave out those that need not count.
+// End records a wait that has ended. The caller may omit waits that Counts excludes.
 func (s *Spinner) End(received uint64, took time.Duration) {
 	t := &s.use
 	if s.trial {

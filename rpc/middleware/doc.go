@@ -3,13 +3,13 @@
 //
 // # Who may call
 //
-// [Allow] turns an [Access] into a function for rpc.Program.Auth: lists of addresses, of flavors, of
-// the users and groups of AUTH_SYS, reserved ports. It is called before everything else, for procedure 0 as well, and
-// logs the first refused call of each host with the rule. [Require] calls such a function in the chain of wrappers
-// instead, so that an outer [Log] sees refused callers. AUTH_SYS is a claim of the client: it keeps honest clients
-// apart, and does not stop an attacker, who can send any claim. Addresses are as trustworthy as the network.
-// Principals, names of certificates and users of processes have been proved: see [rpc.Peer]. [Identify] replaces the
-// claim by the user that such a proof stands for.
+// [Allow] turns an [Access] into a function for rpc.Program.Auth: lists of addresses, of flavors, of the users and
+// groups of AUTH_SYS, reserved ports. It is called before everything else, for procedure 0 as well, and logs the first
+// refused call of each host with the rule. [Require] calls such a function in the chain of wrappers instead, so that an
+// outer [Log] sees refused callers. AUTH_SYS is a claim of the client: it keeps honest clients apart, and does not stop
+// an attacker, who can send any claim. Addresses are as trustworthy as the network. Principals, names of certificates
+// and users of processes have been proved: see [rpc.Peer]. [Identify] replaces the claim by the user that such a proof
+// stands for.
 //
 // # Limits
 //

@@ -8,8 +8,8 @@
 // A stream has a window: the number of results that the client has room for. A server with more results waits, or drops
 // results; the client then learns how many were dropped. A client that does not read one stream delays no other stream.
 //
-// When the connection is lost, the iterator opens the stream again on the next one, and returns a
-// [GapError]: the program has to find out in another way what it missed.
+// When the connection is lost, the iterator opens the stream again on the next one, and returns a [GapError]. The
+// program has to find out in another way what it missed.
 //
 // A transport.Client has streams if ClientConfig.Streams is set.
 package stream

@@ -1,8 +1,7 @@
 //go:build linux && cgo
 
-// Package cfake has queues for tests of package cgo, in C memory and with a driver
-// of their own: what package cgo calls in C is recorded and answered as the test
-// says, without a device.
+// Package cfake provides queues for tests of package cgo, in C memory and with their own driver: C calls of package cgo
+// are recorded and answered as the test specifies, without a device.
 package cfake
 
 /*
@@ -16,14 +15,13 @@ import (
 	"unsafe"
 )
 
-// Queues are a queue pair, a shared receive queue and a completion queue with its
-// channel, all of one device.
+// Queues are a queue pair, a shared receive queue, and a completion queue with its channel, all of one device.
 type Queues struct {
 	f *C.struct_cfake
 }
 
-// New makes queues that take every work request and have no completions. fd is the completion
-// channel's descriptor, qpType the type of the extended queue pair.
+// New returns queues that accept every work request and have no completions. fd is the completion channel's descriptor,
+// and qpType the type of the extended queue pair.
 func New(fd int, qpType uint32) *Queues {
 	q := &Queues{C.cfake_new(C.int(fd), C.int(qpType))}
 	q.Room(1<<31, 0, true)
@@ -33,34 +31,34 @@ func New(fd int, qpType uint32) *Queues {
 // Free frees the queues.
 func (q *Queues) Free() { C.free(unsafe.Pointer(q.f)) }
 
-// QP is the struct ibv_qp.
+// QP returns the struct ibv_qp.
 func (q *Queues) QP() unsafe.Pointer { return unsafe.Pointer(&q.f.qp) }
 
-// QPEx is the extended queue pair, a struct ibv_qp_ex.
+// QPEx returns the extended queue pair, a struct ibv_qp_ex.
 func (q *Queues) QPEx() unsafe.Pointer { return unsafe.Pointer(&q.f.qpx) }
 
-// CQEx is the extended completion queue.
+// CQEx returns the extended completion queue.
 func (q *Queues) CQEx() unsafe.Pointer { return unsafe.Pointer(&q.f.cqx) }
 
-// SRQ is the struct ibv_srq.
+// SRQ returns the struct ibv_srq.
 func (q *Queues) SRQ() unsafe.Pointer { return unsafe.Pointer(&q.f.srq) }
 
-// CQ is the struct ibv_cq.
+// CQ returns the struct ibv_cq.
 func (q *Queues) CQ() unsafe.Pointer { return unsafe.Pointer(&q.f.cq) }
 
-// Channel is the struct ibv_comp_channel.
+// Channel returns the struct ibv_comp_channel.
 func (q *Queues) Channel() unsafe.Pointer { return unsafe.Pointer(&q.f.channel) }
 
-// PD is the struct ibv_pd.
+// PD returns the struct ibv_pd.
 func (q *Queues) PD() unsafe.Pointer { return unsafe.Pointer(&q.f.pd) }
 
-// Region returns the address and the length of the memory that was registered last.
+// Region returns the address and the length of the memory registered last.
 func (q *Queues) Region() (addr, length uint64) {
 	return uint64(uintptr(q.f.mr.addr)), uint64(q.f.mr.length)
 }
 
-// Room makes the queues take n more work requests. Posting beyond that returns err,
-// and says which request was refused if tells is true.
+// Room makes the queues accept n more work requests. Posting more returns err, and if tells is true also which request
+// was refused.
 func (q *Queues) Room(n int, err int, tells bool) {
 	q.f.room, q.f.post_err, q.f.no_bad_wr = C.uint32_t(n), C.int(err), 0
 	if !tells {
@@ -68,9 +66,8 @@ func (q *Queues) Room(n int, err int, tells bool) {
 	}
 }
 
-// Polls sets what the next polls return, up to 8 of them: a number of completions,
-// or an error as the driver gives it. The ID of completion i of poll n is 100n + i,
-// with n from 1.
+// Polls sets the results of the next polls, up to 8 of them: a number of completions, or an error as the driver returns
+// it. The ID of completion i of poll n is 100n + i, with n from 1.
 func (q *Queues) Polls(results ...int) {
 	q.f.polls, q.f.npolls = [C.CFAKE_POLLS]C.int{}, 0
 	for i, r := range results {
@@ -78,11 +75,11 @@ func (q *Queues) Polls(results ...int) {
 	}
 }
 
-// NotifyErr sets what arming the completion queue returns.
+// NotifyErr sets the result of arming the completion queue.
 func (q *Queues) NotifyErr(err int) { q.f.notify_err = C.int(err) }
 
-// Calls returns the calls since the last Calls, at most 16: what was called, and how
-// many work requests were posted, completions asked for, or whether solicited only.
+// Calls returns the calls since the last Calls, at most 16: the name of each, and how many work requests were posted,
+// how many completions were requested, or whether only solicited events were.
 func (q *Queues) Calls() (calls []string) {
 	names := [...]string{"post_recv", "post_srq_recv", "post_send", "poll_cq", "req_notify_cq", "wr_start", "wr_complete", "wr_abort"}
 	for i := range q.f.ncalls {
@@ -92,8 +89,8 @@ func (q *Queues) Calls() (calls []string) {
 	return calls
 }
 
-// A Send is a request of the send queue as the driver got it: the members of struct
-// ibv_send_wr, those of its unions by opcode.
+// A Send is a request of the send queue as the driver received it: the members of struct ibv_send_wr, with those of its
+// unions selected by opcode.
 type Send struct {
 	ID                   uint64
 	Opcode, Flags, Imm   uint32
@@ -108,10 +105,10 @@ type Send struct {
 	BindAccess           uint32
 	AH                   uint64
 	QPNum, Qkey          uint32
-	SRQNum, Sum          uint32 // extended: Sum is of the bytes of inline data or of a header
+	SRQNum, Sum          uint32 // extended: Sum is over the bytes of inline data or of a header
 }
 
-// Last is the last request of the send queue.
+// Last returns the last request of the send queue.
 func (q *Queues) Last() Send {
 	s := &q.f.last
 	return Send{
