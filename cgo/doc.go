@@ -5,7 +5,7 @@
 //
 // The rules of this package:
 //
-//   - Objects of the libraries are opaque pointers to C memory. The man page of a call says who frees them.
+//   - Objects of the libraries are opaque pointers to C memory. The man page of a call says which side frees them.
 //   - Setup calls take and return plain Go structs, which are copied field by field.
 //   - [Progress], the call of the data path, takes slices of pointer-free structs with the layout of C structs: those
 //     of the library ([WC], [SGE]) or of this package ([SendWR], [RecvWR]). layout_test.go compares every offset with

@@ -30,7 +30,7 @@ func (RDMACore) ModifyCQ(cq *CQ, count, period uint16) syscall.Errno {
 	return status(C.rr_modify_cq(cq.c(), C.uint16_t(count), C.uint16_t(period)))
 }
 
-// OneByOne is a flag in the fields of PollEx for libraries whose ibv_next_poll is wrong.
+// OneByOne is a flag in the fields of PollEx for libraries with a wrong ibv_next_poll.
 const OneByOne = C.RR_ONE_BY_ONE
 
 // PollEx polls cq, which CreateCQEx created with fields, for up to len(wcs) completions. Call it through the function

@@ -47,8 +47,7 @@ func (RDMACore) PostWQRecv(wq *WQ, recvs []RecvWR, sges []SGE) (posted int, errn
 	return int(n), status(e)
 }
 
-// CreateRWQIndTable calls ibv_create_rwq_ind_table for queues whose number is a power of two, and returns the table's
-// number.
+// CreateRWQIndTable calls ibv_create_rwq_ind_table for a power of two of queues, and returns the table's number.
 func (RDMACore) CreateRWQIndTable(ctx *Context, wqs []*WQ) (*RWQIndTable, uint32, syscall.Errno) {
 	table, err := C.rr_create_rwq_ind_table(ctx.c(), (**C.struct_ibv_wq)(unsafe.Pointer(unsafe.SliceData(wqs))), C.uint32_t(len(wqs)))
 	if table == nil {

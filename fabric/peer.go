@@ -11,11 +11,11 @@ type Process struct {
 
 // ProcessAddr is implemented by the addresses of processes on this machine.
 type ProcessAddr interface {
-	// Process returns the process that the kernel vouches for; ok is false if there is none.
+	// Process returns the process that the kernel vouches for; ok is false if it vouches for no process.
 	Process() (p Process, ok bool)
 }
 
-// Private is implemented by Providers whose connections may be private.
+// Private is implemented by Providers that may have private connections.
 type Private interface {
 	// Private reports whether all connections are encrypted or do not leave the machine.
 	Private() bool

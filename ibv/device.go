@@ -86,7 +86,7 @@ func infoOf(lib cgo.Library, d *cgo.Device) DeviceInfo {
 	return DeviceInfo{Name: i.Name, GUID: i.GUID, NodeType: NodeType(i.NodeType), Transport: Transport(i.Transport), Index: int(i.Index)}
 }
 
-// Devices lists the devices that can be opened. If there is none, the error is a [*NoDeviceError].
+// Devices lists the devices that can be opened. If no device can be opened, the error is a [*NoDeviceError].
 //
 // Implements: struct ibv_device **ibv_get_device_list(int *num_devices)
 // Implements: void ibv_free_device_list(struct ibv_device **list)

@@ -42,7 +42,7 @@ type FlowAttr struct {
 	Specs    []FlowSpec
 }
 
-// A FlowSpec is a condition or an action of a flow: one of the types whose names begin with Flow.
+// A FlowSpec is a condition or an action of a flow: one of the types with names that begin with Flow.
 type FlowSpec interface {
 	// spec returns the C structure.
 	spec() []byte
@@ -189,7 +189,7 @@ func (c *Context) CreateCounters() (*Counters, error) {
 	return n, nil
 }
 
-// Attach adds a counter, whose value Read stores at index. flow is nil before the flow with FlowCount is created.
+// Attach adds a counter; Read stores its value at index. flow is nil before the flow with FlowCount is created.
 //
 // Implements: int ibv_attach_counters_point_flow(struct ibv_counters *counters, struct ibv_counter_attach_attr *attr, struct ibv_flow *flow)
 func (n *Counters) Attach(flow *Flow, desc CounterDescription, index int) error {

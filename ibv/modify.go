@@ -48,7 +48,7 @@ func (s MigState) String() string {
 // An AttrMask is a set of fields of a [QPAttr], see ibv_modify_qp(3).
 type AttrMask uint32
 
-// Fields of a QPAttr with the same names. AttrAltPath covers all those whose names begin with Alt.
+// Fields of a QPAttr with the same names. AttrAltPath covers all those with names that begin with Alt.
 const (
 	AttrState            AttrMask = 1 << 0
 	AttrCurState         AttrMask = 1 << 1

@@ -8,12 +8,12 @@ import "github.com/rpcrdma/rpcrdma/cgo"
 // maximum.
 type Rate uint8
 
-// RateOfMult returns the Rate of mult times 2.5 Gbit/s, or zero if there is none.
+// RateOfMult returns the Rate of mult times 2.5 Gbit/s, or zero if it does not exist.
 //
 // Implements: enum ibv_rate mult_to_ibv_rate(int mult)
 func RateOfMult(mult int) Rate { return Rate(cgo.MultToRate(mult)) }
 
-// RateOfMbps returns the Rate of mbps Mbit/s, or zero if there is none.
+// RateOfMbps returns the Rate of mbps Mbit/s, or zero if it does not exist.
 //
 // Implements: enum ibv_rate mbps_to_ibv_rate(int mbps)
 func RateOfMbps(mbps int) Rate { return Rate(cgo.MbpsToRate(mbps)) }

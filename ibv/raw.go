@@ -141,7 +141,7 @@ type RWQIndTable struct {
 	num uint32
 }
 
-// CreateRWQIndTable creates a table of work queues, whose number is a power of two. A queue may occur more than once.
+// CreateRWQIndTable creates a table of work queues; their number is a power of two. A queue may occur more than once.
 //
 // Implements: struct ibv_rwq_ind_table *ibv_create_rwq_ind_table(struct ibv_context *context, struct ibv_rwq_ind_table_init_attr *init_attr)
 func (c *Context) CreateRWQIndTable(wqs ...*WQ) (*RWQIndTable, error) {

@@ -14,7 +14,8 @@ import (
 
 // CreateQP creates the queue pair of an ID that is bound to a device, on a protection domain of that device. librdmacm
 // moves it through its states; one for datagrams moves to QPSRTS at once. The caller closes it before the ID. Closing
-// it waits for calls in progress on the ID: over siw rdma_connect does not return until the peer has answered.
+// the queue pair waits for calls in progress on the ID: over siw rdma_connect does not return until the peer has
+// answered.
 //
 // Implements: int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 // Implements: int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *qp_init_attr)

@@ -23,7 +23,7 @@ var ErrMisuse = errors.New("rdmacm: call out of place")
 // ErrRejected is the cause in the ConnError of a Conn on which Reject was called.
 var ErrRejected = errors.New("rdmacm: the request was rejected")
 
-// ErrWithdrawn is the cause in the ConnError of a Conn whose peer withdrew its request before Accept.
+// ErrWithdrawn is the cause in the ConnError of a Conn if the peer withdrew its request before Accept.
 var ErrWithdrawn = errors.New("rdmacm: the peer has withdrawn its request")
 
 // A CallError is a failed call of librdmacm. It unwraps to its errno.

@@ -55,7 +55,7 @@ type holdings struct {
 func New(cfg Config) (*Provider, error) { return NewOn(cgo.RDMACore{}, cfg) }
 
 // NewOn is New with an implementation of the libraries other than rdma-core. Tests of programs without a device can use
-// package cgotest, whose adapters exist only in memory.
+// package cgotest, with adapters that exist only in memory.
 func NewOn(lib cgo.Library, cfg Config) (*Provider, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -70,8 +70,8 @@ func (call *Call) ObservedAs() Procedure {
 	return Procedure{call.Prog, call.Vers, call.Proc}
 }
 
-// Receive adds a WriteItem with the memory buf, whose length bounds the next bulk result. Pass an empty buf for a
-// result without data: transports have no empty chunks.
+// Receive adds a WriteItem with the memory buf. Its length bounds the next bulk result. Pass an empty buf for a result
+// without data: transports have no empty chunks.
 func (call *Call) Receive(buf []byte) {
 	if len(buf) == 0 {
 		buf = call.nothing[:]

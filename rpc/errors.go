@@ -55,7 +55,7 @@ type StallError struct {
 	Replies int // replies waiting for the peer to take them, as far as known
 	Reads   int // unanswered RDMA Reads
 	Calls   int // over TCP: calls or replies that have arrived only in part
-	Behind  int // over TCP: calls of this end whose replies may follow calls that there is no memory for
+	Behind  int // over TCP: calls of this end with replies that may follow calls that there is no memory for
 }
 
 func (e *StallError) Error() string {
@@ -76,7 +76,7 @@ func (e *StallError) Error() string {
 // Timeout returns true: see net.Error.
 func (e *StallError) Timeout() bool { return true }
 
-// A LostError is the error of a call whose connection was lost and that ended before there was another. It unwraps to
+// A LostError is the error of a call that lost its connection and ended before there was another. It unwraps to
 // net.ErrClosed, to the context's error if that ended the call, and to the reason that the connection was lost.
 type LostError struct {
 	Addr   string

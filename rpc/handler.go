@@ -44,12 +44,12 @@ type Program struct {
 	Low, High uint32 // versions, inclusive
 	Handler   Handler
 
-	// Names describe versions of the program. Register refuses a version whose messages can be longer than
+	// Names describe versions of the program. Register refuses a version with messages that can be longer than
 	// Config.MaxMessage.
 	Names []*oncrpc.Program
 
 	// Binding is the upper-layer binding. It determines which arguments may be in read chunks: a call with other
-	// arguments in read chunks, or with a chunk whose length differs from its length word, is answered with
+	// arguments in read chunks, or with a chunk that does not have the length in its length word, is answered with
 	// GARBAGE_ARGS. If Binding is nil, the handler has to check. Over TCP it bounds the memory to reserve for results:
 	// see ServeTCP.
 	Binding Binding
@@ -185,7 +185,7 @@ func (r *Request) Decoder() xdr.Decoder {
 }
 
 // LimitMemory limits the memory, in bytes, that each Decoder of the request may allocate; [xdr.Decoder.LimitMemory]
-// describes the default. A call whose arguments need more is answered with SYSTEM_ERR. A Middleware, or a Handler
+// describes the default. A call with arguments that need more is answered with SYSTEM_ERR. A Middleware, or a Handler
 // around a generated one, raises the limit for procedures with an argument that is much longer as a Go value, such as
 // an array of unions with large arms.
 func (r *Request) LimitMemory(bytes int) { r.limited, r.memory = true, bytes }

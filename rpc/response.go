@@ -30,7 +30,7 @@ type Response struct {
 func (w *Response) Linger() { w.lingers = true }
 
 // AddItem appends an opaque result that the upper-layer binding makes eligible for a write chunk. It appends the length
-// word to Results. The data goes to the next write chunk of the call or, if there is none, inline with its padding.
+// word to Results. The data goes to the next write chunk of the call or, without one, inline with its padding.
 //
 // data belongs to the response, and must not change, until release is called, after ServeRPC has returned and the
 // adapter has sent the data. release may be nil. With providers that need registered memory, data that is not from

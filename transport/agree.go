@@ -5,14 +5,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// The agreement of the two ends of a connection: the inline thresholds and the use of remote
-// invalidation, by private data (RFC 8797) and by the version of the protocol.
+// What the two ends of a connection agree on: the inline thresholds and the use of remote invalidation, by private data
+// (RFC 8797) and by the protocol version.
 
-// version is that of the connection, 0 before the first call.
+// version returns the protocol version of the connection, 0 before the first call.
 func (c *conn) version() uint32 { return c.agreed.version.Load() }
 
-// sendMax and recvMax are the inline thresholds: the longest Sends that we and the peer
-// may make, in bytes.
+// sendMax and recvMax return the inline thresholds: the longest Sends that this end and the peer may make, in bytes.
 func (c *conn) sendMax() int { return int(c.agreed.sendLimit.Load()) }
 func (c *conn) recvMax() int { return int(c.agreed.recvLimit.Load()) }
 
@@ -35,15 +34,14 @@ func (c *conn) privateData() []byte {
 	})
 }
 
-// offersInvalidation decides our R bit. For the requester it promises that
-// every handle of the connection may be invalidated (RFC 8797 section 3.2),
-// for the responder that it is able to.
+// offersInvalidation reports whether this end sets the R bit. For the requester the bit promises that every handle of
+// the connection may be invalidated (RFC 8797 section 3.2), for the responder that it is able to invalidate.
 func (c *conn) offersInvalidation() bool {
 	return !c.cfg.NoRemoteInvalidation && c.caps.RemoteInvalidate && (c.role == roleServer || c.exposes.Invalidatable())
 }
 
-// agree settles the thresholds and the use of remote invalidation by private data (RFC
-// 8797 sections 4.1, 4.2, 5.1).
+// agree determines the thresholds and the use of remote invalidation from the private data (RFC 8797 sections 4.1, 4.2,
+// 5.1).
 func (c *conn) agree() {
 	told := c.privateData() != nil
 	var peer *rpcrdma.PrivateData
@@ -54,12 +52,12 @@ func (c *conn) agree() {
 	c.agreed.remoteInv.Store(c.hasPriv && c.priv.RemoteInvalidation && told && c.offersInvalidation())
 }
 
-// useVersion2 makes version 2 that of the connection.
+// useVersion2 switches the connection to version 2.
 func (c *conn) useVersion2() {
 	sizes := plan.Version2(c.sizes(), c.hasPriv && c.privateData() != nil)
 	a := &c.agreed
 	if c.role == roleServer {
-		// The first reply still keeps to version 1: see replySent.
+		// The first reply still uses the thresholds of version 1: see replySent.
 		a.raise.Store(int32(sizes.Send))
 		sizes.Send = rpcrdma.DefaultInline
 	}
@@ -68,8 +66,8 @@ func (c *conn) useVersion2() {
 	a.version.Store(rpcrdma.Version2)
 }
 
-// replySent is called for each reply that goes out: after the first one in version 2 the
-// thresholds of version 2 hold (version two section 5.1).
+// replySent is called for each reply that is sent. After the first one in version 2 the thresholds of version 2 apply
+// (version two section 5.1).
 func (c *conn) replySent() {
 	a := &c.agreed
 	if n := a.raise.Load(); n != 0 && a.raise.CompareAndSwap(n, 0) {
@@ -77,7 +75,7 @@ func (c *conn) replySent() {
 	}
 }
 
-// properties returns the abilities of this end.
+// properties returns the properties of this end.
 func (c *conn) properties(dir rpcrdma.PropDir) rpcrdma.Properties {
 	return rpcrdma.Properties{
 		Dir: dir, SendSize: uint32(c.cfg.sendSize), RecvSize: uint32(c.cfg.recvSize),
@@ -85,8 +83,7 @@ func (c *conn) properties(dir rpcrdma.PropDir) rpcrdma.Properties {
 	}
 }
 
-// useProperties puts the properties of both ends in force, except for what would lower a
-// threshold that private data has raised.
+// useProperties applies the properties of both ends, except those that would lower a threshold raised by private data.
 func (c *conn) useProperties(own, peer rpcrdma.Properties) {
 	st := c.state.Lock()
 	defer c.state.Unlock()

@@ -9,8 +9,8 @@ import (
 
 // How goroutines wait, follow and lead: see progress.go.
 
-// await returns nil when w is ready or the connection has ended, and ctx's error when that ends
-// first. It leads if no other goroutine does.
+// await returns nil when w is ready or the connection has ended, and ctx's error if ctx ends first. It leads if no
+// other goroutine does.
 func (c *conn) await(ctx context.Context, w *waiter) error {
 	st := c.state.Lock()
 	for !w.ready && !st.ended() {
@@ -44,8 +44,7 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 	return nil
 }
 
-// follow waits for the leader to wake w, which is in the list. It returns false when
-// that was for w to lead.
+// follow waits for the leader to wake w, which is in the list. It returns false if w was woken to lead.
 func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
 	ready, woken := baton.SleepOn(ctx, w.Bell())
 	if woken {
@@ -53,7 +52,7 @@ func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
 	}
 	st := c.state.Lock()
 	if !st.baton.Leave(&w.Waiter) {
-		// Woken at the same time. Should it have been to lead, the next follower does.
+		// Woken at the same time. If it was to lead, the next follower does.
 		c.state.Unlock()
 		w.Sleep()
 		c.state.Lock()
@@ -71,7 +70,7 @@ func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
 	return true, ctx.Err()
 }
 
-// take waits for the token. It returns nil when the connection has ended.
+// take acquires the token, waiting for it. It returns nil when the connection has ended.
 func (c *conn) take() *leader {
 	for {
 		st := c.state.Lock()
@@ -92,7 +91,7 @@ func (c *conn) take() *leader {
 	}
 }
 
-// release gives the token back.
+// release returns the token.
 func (l *leader) release() {
 	st := l.c.state.Lock()
 	next := l.giveBack(st)
@@ -100,8 +99,8 @@ func (l *leader) release() {
 	next.Wake(false)
 }
 
-// lead moves the connection until w is ready, ctx has ended, or the keeper is wanted. Then it
-// returns true, and the connection's state is locked; or false when the connection has ended.
+// lead drives the connection until w is ready, ctx has ended, or the keeper is needed. Then it returns true with the
+// connection's state locked. It returns false when the connection has ended.
 func (l *leader) lead(ctx context.Context, w *waiter) bool {
 	for l.step() {
 		st := l.c.state.Lock()
@@ -113,9 +112,9 @@ func (l *leader) lead(ctx context.Context, w *waiter) bool {
 	return false
 }
 
-// onTick runs every tickTime while callers lead. It costs the calls next to nothing: from now on the
-// context of the leader can interrupt it, which is one watch in many calls, and otherwise a
-// connection with changing leaders is left alone. If no goroutine leads, the background takes over.
+// onTick runs every tickTime while callers lead. It costs the calls almost nothing. After a tick the context of the
+// leader can interrupt it, so there is one watch for many calls; a connection with changing leaders is left alone. If
+// no goroutine leads, the background takes over.
 func (c *conn) onTick() {
 	st := c.state.Lock()
 	defer c.state.Unlock()
@@ -131,22 +130,22 @@ func (c *conn) onTick() {
 		st.seen = st.leads
 		st.arm()
 	case st.taken():
-	case st.away: // its handler takes long
+	case st.away: // its handler is slow
 		st.away = false
 		l := st.take(context.Background())
 		l.singles = -slowCalls
 		go l.serve()
 	case st.aside:
-		st.callKeeper().Wake(false) // which has room: the keeper waits for it
+		st.callKeeper().Wake(false) // has capacity: the keeper is waiting for it
 	default:
 		go st.take(context.Background()).background()
 	}
 }
 
-// background leads until calls arrive in quick succession, or a caller waits for more than its reply.
+// background leads until calls arrive in quick succession, or a caller waits for something other than its reply.
 func (l *leader) background() {
 	c := l.c
-	var last time.Time // when a call has been completed
+	var last time.Time // when a call was completed
 	for {
 		before := l.completed
 		if !l.step() {
@@ -204,8 +203,8 @@ func (l *leader) serve() {
 	}
 }
 
-// goAway executes a call, while the token is free. It returns nil if another goroutine has become the keeper meanwhile, or
-// the connection has ended.
+// goAway executes a call without holding the token. It returns nil if another goroutine has become the keeper
+// meanwhile, or the connection has ended.
 func (l *leader) goAway(x *exch) *leader {
 	c := l.c
 	st := c.state.Lock()
@@ -228,8 +227,8 @@ func (l *leader) goAway(x *exch) *leader {
 	return st.take(context.Background())
 }
 
-// standAside leaves the connection to the callers of backward calls, until the keeper has
-// to lead again. It returns nil when the connection has ended.
+// standAside leaves the connection to the callers of backward calls until the keeper has to lead again. It returns nil
+// when the connection has ended.
 func (l *leader) standAside() *leader {
 	c := l.c
 	l.endLinger() // a goroutine that was quicker than the replies may not post again

@@ -8,14 +8,13 @@ import (
 
 // Both directions on one connection (RFC 8167).
 //
-// Each end may have a requester's half and a responder's half. They share the
-// connection, its receive buffers and its send queue, and nothing else: credits are
-// counted for each direction by itself, and so are xids. The client's calls are the
-// forward direction, the server's the backward one; thresholds belong to the end that
-// receives, so that they are crossed over (section 4.2).
+// Each end may have a requester's half and a responder's half. They share only the connection, its receive buffers and
+// its send queue: each direction has its own credits and xids. The client's calls are the forward direction, and the
+// server's the backward one. Thresholds belong to the end that receives, so they are swapped for the other direction
+// (section 4.2).
 //
-// A server's half is closed until the upper layer says that the client is ready for
-// calls (section 6): Conn.AllowBackward.
+// A server's half is closed until the upper layer calls Conn.AllowBackward because the client is ready for calls
+// (section 6).
 
 // A Backchannel is a server's way to one client, over one connection after another. A server cannot connect to its
 // client: when the client's connection is lost, calls wait until the client returns and the upper layer, which
@@ -59,7 +58,7 @@ func (b *Backchannel) Bind(conn rpc.Conn, calls int) error {
 // attack on it (RFC 8167 section 6).
 func (b *Backchannel) Call(ctx context.Context, call *rpc.Call) error {
 	if err := b.link.ended(); err != nil {
-		return err // though there may be a connection still
+		return err // there may still be a connection
 	}
 	return b.link.call(ctx, pendingOf(call))
 }

@@ -15,19 +15,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
-// The server's side of the bridge: see record.go. A bridge is the Handler of the programs that it
-// takes, within the middleware that is around all handlers. It makes each call readable as a record
-// on the connection's net.Conn, and waits for the record that answers it.
+// The server's side of the bridge: see record.go. A bridge is the Handler of its programs, inside the middleware that
+// wraps all handlers. It makes each call readable as a record on the connection's net.Conn, and waits for the record
+// that answers it.
 //
-// Without middleware no goroutine waits: the leader makes the call readable, so that those of a
-// connection are read in the order in which they came, and the goroutine that writes the reply sends it.
+// Without middleware no goroutine waits: the leader makes the call readable, so that the calls of a connection are read
+// in order of arrival, and the goroutine that writes the reply sends it.
 
-// A bridge is a server's net.Listener for some programs. Each connection on which
-// one of them is called is accepted once, as a net.Conn.
+// A bridge is a server's net.Listener for some programs. Each connection that calls one of them is accepted once, as a
+// net.Conn.
 type bridge struct {
 	s      *Server
-	progs  []uint32    // empty: all that have no other handler
-	prog   rpc.Program // its handler is the bridge, with the middleware around it
+	progs  []uint32    // empty: all programs without a handler
+	prog   rpc.Program // its handler is the bridge, wrapped by the middleware
 	direct bool        // there is no middleware
 
 	mu     sync.Mutex
@@ -35,11 +35,11 @@ type bridge struct {
 	accept chan *serverRecords
 	closed chan struct{}
 	once   sync.Once
-	err    error // what Accept returns when closed
+	err    error // returned by Accept once closed
 }
 
-// Bridge returns a listener for the calls to progs or, if there are none, to all programs that are not registered. Each
-// of the server's connections that makes such a call is accepted as a net.Conn, from which calls are read and to which
+// Bridge returns a listener for the calls to progs or, without progs, to all programs that are not registered. Each of
+// the server's connections that makes such a call is accepted as a net.Conn, from which calls are read and to which
 // replies are written as records (RFC 5531 section 11). Replies are matched by xid and may be written in any order. b
 // decides which data may travel in chunks; with nil, no data does.
 //
@@ -75,7 +75,7 @@ func (b *bridge) takes(prog uint32) bool {
 	return len(b.progs) == 0 || slices.Contains(b.progs, prog)
 }
 
-// idempotent reports whether the reply to a call need not be remembered.
+// idempotent reports whether the reply to a call does not need to be remembered.
 func (b *bridge) idempotent(call *oncrpc.CallHeader) bool {
 	i, ok := b.prog.Binding.(rpc.Idempotence)
 	return call.Proc == 0 || ok && i.Idempotent(rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc})
@@ -95,7 +95,7 @@ func (b *bridge) Close() error {
 	return nil
 }
 
-// Addr is the address of the server's first listener.
+// Addr returns the address of the server's first listener.
 func (b *bridge) Addr() net.Addr {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
@@ -112,7 +112,7 @@ func (bridgeAddr) String() string  { return "bridge" }
 
 // ---- a call
 
-// execute has a call executed. The exchange is detached from the leader.
+// execute starts the execution of a call. The exchange is detached from the leader.
 func (b *bridge) execute(x *exch) {
 	x.prog = &b.prog
 	if !b.direct {
@@ -130,9 +130,8 @@ func (b *bridge) execute(x *exch) {
 	}
 }
 
-// ServeRPC has a net.Conn's reader execute a call, and waits for its reply. If ctx ends before that,
-// a call that has not been read is not executed. The outcome of other calls is unknown, and their
-// replies are not remembered.
+// ServeRPC passes a call to the reader of a net.Conn and waits for its reply. If ctx ends first, a call that has not
+// been read is not executed. The outcome of other calls is unknown, and their replies are not remembered.
 func (b *bridge) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	p := &passed{x: rpc.OriginOf(req).(*exch), reply: make(chan []byte, 1)} // TCP has no bridges
 	rc := b.pass(req, res, p)
@@ -142,14 +141,14 @@ func (b *bridge) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Respon
 	var record []byte
 	select {
 	case record = <-p.reply:
-		rc.Release(p.place) // it may have been answered before it was read whole
+		rc.Release(p.place) // it may be answered before it is read completely
 	case <-ctx.Done():
 		rc.giveUp(p)
 	}
 	rc.fill(p, res, record)
 }
 
-// pass makes a call readable. If that cannot be it returns nil, and res tells the caller.
+// pass makes a call readable. If it cannot, it returns nil, and res has the error for the caller.
 func (b *bridge) pass(req *rpc.Request, res *rpc.Response, p *passed) *serverRecords {
 	rc, stat := b.of(p.x)
 	if rc != nil {
@@ -162,8 +161,7 @@ func (b *bridge) pass(req *rpc.Request, res *rpc.Response, p *passed) *serverRec
 	return rc
 }
 
-// of returns the net.Conn of a call's connection, which is accepted if it is new, or why it cannot be
-// had.
+// of returns the net.Conn of a call's connection, accepting it if it is new, or the reason that there is no net.Conn.
 func (b *bridge) of(x *exch) (*serverRecords, oncrpc.AcceptStat) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,7 +172,7 @@ func (b *bridge) of(x *exch) (*serverRecords, oncrpc.AcceptStat) {
 	select {
 	case <-b.closed:
 		return nil, oncrpc.ProgUnavail
-	case <-c.done: // and forget may have been here
+	case <-c.done: // and forget may already have run
 		x.forgo()
 		return nil, oncrpc.SystemErr
 	default:
@@ -185,7 +183,7 @@ func (b *bridge) of(x *exch) (*serverRecords, oncrpc.AcceptStat) {
 	}
 	select {
 	case b.accept <- rc:
-	default: // as many as MaxConns wait already, and none is accepted
+	default: // MaxConns connections are already waiting to be accepted
 		return nil, oncrpc.SystemErr
 	}
 	b.conns[c] = rc
@@ -210,7 +208,7 @@ type serverRecords struct {
 	binding rpc.Binding
 
 	pmu     sync.Mutex
-	pending map[uint32]*passed // calls read or to be read, by xid; nil after the end
+	pending map[uint32]*passed // calls being read or to be read, by xid; nil after the end
 
 	wmu    sync.Mutex
 	parser records.Parser
@@ -219,7 +217,7 @@ type serverRecords struct {
 func (rc *serverRecords) LocalAddr() net.Addr  { return rc.c.fc.LocalAddr() }
 func (rc *serverRecords) RemoteAddr() net.Addr { return rc.c.fc.RemoteAddr() }
 
-// pass makes a call readable: a header as req has it now, and its arguments, which are not copied.
+// pass makes a call readable: a header with the current state of req, and its arguments, which are not copied.
 func (rc *serverRecords) pass(req *rpc.Request, p *passed) oncrpc.AcceptStat {
 	h := oncrpc.CallHeader{
 		XID: req.XID, RPCVers: oncrpc.Version, Prog: req.Prog, Vers: req.Vers, Proc: req.Proc,
@@ -231,7 +229,7 @@ func (rc *serverRecords) pass(req *rpc.Request, p *passed) oncrpc.AcceptStat {
 	rc.pmu.Lock()
 	defer rc.pmu.Unlock()
 	if p.xid = req.XID; rc.pending == nil || rc.pending[p.xid] != nil {
-		// The end has arrived, or the client uses an xid twice at once.
+		// The connection has ended, or the client uses an xid twice at once.
 		p.x.forgo()
 		return oncrpc.SystemErr
 	}
@@ -240,7 +238,7 @@ func (rc *serverRecords) pass(req *rpc.Request, p *passed) oncrpc.AcceptStat {
 	return oncrpc.Success
 }
 
-// take returns the call with an xid, which then has its reply, or nil.
+// take removes and returns the call with an xid, which now has its reply, or returns nil.
 func (rc *serverRecords) take(xid uint32) *passed {
 	rc.pmu.Lock()
 	defer rc.pmu.Unlock()
@@ -249,8 +247,8 @@ func (rc *serverRecords) take(xid uint32) *passed {
 	return p
 }
 
-// giveUp has the reply to a call ignored. As the client gets its credit back, and may make further
-// calls, one that has not been read must not stay.
+// giveUp makes the reply to a call be ignored. The client gets its credit back and may make further calls, so a call
+// that has not been read must not stay.
 func (rc *serverRecords) giveUp(p *passed) {
 	rc.Drop(p.place)
 	rc.pmu.Lock()
@@ -260,8 +258,8 @@ func (rc *serverRecords) giveUp(p *passed) {
 	}
 }
 
-// end drops the calls that have no reply yet. Whether they were executed is not known: if
-// they are sent again, they are executed again.
+// end drops the calls without a reply. It is not known whether they were executed: if they are sent again, they are
+// executed again.
 func (rc *serverRecords) end(err error) {
 	rc.Fail(err)
 	rc.pmu.Lock()
@@ -273,14 +271,14 @@ func (rc *serverRecords) end(err error) {
 	}
 }
 
-// Close ends the connection under the net.Conn.
+// Close ends the connection underlying the net.Conn.
 func (rc *serverRecords) Close() error {
 	rc.c.close()
 	rc.Fail(net.ErrClosed)
 	return nil
 }
 
-// Write takes replies as records, in pieces of any size.
+// Write accepts replies as records, in pieces of any size.
 func (rc *serverRecords) Write(b []byte) (int, error) {
 	rc.wmu.Lock()
 	defer rc.wmu.Unlock()
@@ -301,13 +299,13 @@ func (rc *serverRecords) reply(record []byte) error {
 	if !ok || dir != oncrpc.Reply {
 		return errors.New("transport: a record written is not an RPC reply")
 	}
-	if p := rc.take(xid); p != nil { // else it has been answered before, or the connection has ended
+	if p := rc.take(xid); p != nil { // otherwise it was already answered, or the connection has ended
 		rc.answer(p, record)
 	}
 	return nil
 }
 
-// answer brings a call its reply, or nil.
+// answer passes a call its reply, or nil.
 func (rc *serverRecords) answer(p *passed, record []byte) {
 	if p.reply != nil {
 		p.reply <- record
@@ -322,8 +320,8 @@ func (rc *serverRecords) answer(p *passed, record []byte) {
 	x.finish()
 }
 
-// fill makes the response of a record: its status and verifier, its results, and the items that the
-// binding finds in them. Without a record there is nothing to remember.
+// fill fills in the response from a record: its status and verifier, its results, and the items that the binding finds
+// in them. Without a record there is nothing to remember.
 func (rc *serverRecords) fill(p *passed, res *rpc.Response, record []byte) {
 	x := p.x
 	if record == nil {
@@ -357,13 +355,13 @@ func (rc *serverRecords) fill(p *passed, res *rpc.Response, record []byte) {
 	res.Results = results
 }
 
-// carve makes items of ranges of results, and returns the results without
-// them. Items that are out of order or out of bounds stay in the results.
+// carve turns ranges of results into items, and returns the results without them. Items that are out of order or out of
+// bounds stay in the results.
 func (x *exch) carve(b []byte, items []rpc.Range) []byte {
 	if !inOrder(items, len(b)) || len(items) == 0 {
 		return b
 	}
-	// Without their items results are short, so they are copied.
+	// Without their items the results are short, so they are copied.
 	size := len(b)
 	for _, it := range items {
 		size -= xdr.Padded(it.Length)

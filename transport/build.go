@@ -13,19 +13,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// Forming calls: what internal/plan decides is done here. Memory is exposed, the message
-// is written into the slot's send buffer, and the list of requests made.
+// Building calls as internal/plan decides: memory is exposed, the message is written into the slot's send buffer, and
+// the list of requests is built.
 
 var (
 	errEmptyItem = errors.New("transport: a WriteItem of the call has no memory")
 	errItemOrder = errors.New("transport: offsets of the call's ReadItems do not ascend within its arguments")
 )
 
-// callHead is the RPC header of a call without credential and verifier.
+// callHead is the length of a call's RPC header without credential and verifier.
 const callHead = 24
 
-// replyHead is the most that a reply's RPC header takes: the fixed words and a
-// verifier, which is empty unless the flavor uses it.
+// replyHead returns the maximum length of a reply's RPC header: the fixed words and a verifier, which is empty unless
+// the flavor uses it.
 func replyHead(cred *oncrpc.Auth) int {
 	const fixed, mismatch = 24, 8
 	if cred.Flavor == oncrpc.FlavorNone || cred.Flavor == oncrpc.FlavorSys {
@@ -34,7 +34,7 @@ func replyHead(cred *oncrpc.Auth) int {
 	return fixed + mismatch + oncrpc.MaxAuthBody
 }
 
-// outline returns the parts of a call, without what the transport puts around it.
+// outline returns the parts of a call, without the transport's headers.
 func (sc *scratch) outline(call *pendingCall) (pc plan.Call, err error) {
 	pc.Args = len(call.Args)
 	if call.raw != nil {
@@ -74,7 +74,7 @@ func (sc *scratch) results(call *pendingCall) (plan.Results, error) {
 	return plan.Results{Header: replyHead(&call.Cred), Max: call.MaxResults, Items: sc.sizes, Foreign: foreign}, nil
 }
 
-// takesForeign refuses foreign memory where the data of items may have to pass through the program.
+// takesForeign returns an error if the data of items in foreign memory might have to pass through the program.
 func (call *pendingCall) takesForeign(t *plan.Terms) error {
 	reads, writes := "", ""
 	switch {
@@ -90,8 +90,8 @@ func (call *pendingCall) takesForeign(t *plan.Terms) error {
 
 const protects = "the credential protects the message as a whole"
 
-// refusesForeign returns the error of a call with foreign memory that cannot be, for the reasons given;
-// "" is no reason.
+// refusesForeign returns the error of a call whose foreign memory cannot be used, for the given reasons; "" means no
+// reason.
 func (call *pendingCall) refusesForeign(reads, writes string) error {
 	for i := range call.ReadItems {
 		if it := &call.ReadItems[i]; it.Foreign != nil && reads != "" {
@@ -106,7 +106,7 @@ func (call *pendingCall) refusesForeign(reads, writes string) error {
 	return nil
 }
 
-// chunks returns which chunks calls of this end may have.
+// chunks returns the chunks that calls of this end may have.
 func (c *conn) chunks() plan.Chunks {
 	switch {
 	case c.role == roleServer && c.cfg.PeerChunks != AllChunks:
@@ -119,8 +119,8 @@ func (c *conn) chunks() plan.Chunks {
 	return plan.OnePosition
 }
 
-// build forms the message of a call in the slot's send buffer and prepares what
-// it exposes: s.wrs is the list to post.
+// build builds the message of a call in the slot's send buffer and prepares the memory that it exposes. s.wrs is the
+// list to post.
 func (s *slot) build(call *pendingCall) error {
 	c := s.c
 	if err := c.cfg.fits(call.Names); err != nil {
@@ -176,12 +176,12 @@ func (s *slot) build(call *pendingCall) error {
 // list adds the Send of msg, which is in s.send, to the list of requests.
 func (s *slot) list(msg []byte) {
 	s.sge[0] = fabric.SGE{Buf: msg, LKey: s.send.LKey}
-	// Not signaled: the reply says that the buffer is free.
+	// Not signaled: the reply shows that the buffer is free.
 	s.wrs = append(s.wrs, fabric.SendWR{ID: wrID(wrCall, s.idx), Op: fabric.OpSend, SGL: s.sge[:]})
 }
 
-// keepsXID reports whether the call has an xid already: it is sent again (RFC 8167 section
-// 5.4), or made again after a denial, or its verifier signs a header that has one.
+// keepsXID reports whether the call already has an xid: it is sent again (RFC 8167 section 5.4), or made again after a
+// denial, or its verifier signs a header that has one.
 func (call *pendingCall) keepsXID() (keep bool, xid uint32) {
 	switch {
 	case call.sent, call.again:
@@ -192,10 +192,10 @@ func (call *pendingCall) keepsXID() (keep bool, xid uint32) {
 	return false, 0
 }
 
-// hasItems reports whether parts of the call or its reply may be chunks of their own.
+// hasItems reports whether parts of the call or its reply may be separate chunks.
 func (call *pendingCall) hasItems() bool { return len(call.ReadItems)+len(call.WriteItems) > 0 }
 
-// offerChunks exposes what the reply may use: write chunks and a reply chunk.
+// offerChunks exposes memory for the reply: write chunks and a reply chunk.
 func (s *slot) offerChunks(t *plan.Terms) error {
 	call, c, h := s.call, s.c, &s.hdr
 	results, err := s.scratch.results(call)
@@ -230,8 +230,7 @@ func (s *slot) offerChunks(t *plan.Terms) error {
 	return nil
 }
 
-// message places the parts of the call, exposes those that are for chunks, and forms what
-// is sent.
+// message places the parts of the call, exposes those that go to chunks, and builds the message to send.
 func (s *slot) message(t *plan.Terms) ([]byte, error) {
 	call, c, h := s.call, s.c, &s.hdr
 	pc, err := s.outline(call)
@@ -265,8 +264,8 @@ func (s *slot) message(t *plan.Terms) ([]byte, error) {
 	return s.appendStream(rpcrdma.AppendHeader(s.send.Bytes[:0], h), place.Chunks, false), nil
 }
 
-// checkLengths holds the ReadItems against the length words in the arguments: with another length a
-// server would misread what follows. The items are in order.
+// checkLengths compares the ReadItems with the length words in the arguments: if they differed, a server would misread
+// the rest. The items are in order.
 func (call *pendingCall) checkLengths() error {
 	args := call.Args
 	if call.raw != nil {
@@ -281,8 +280,8 @@ func (call *pendingCall) checkLengths() error {
 	return nil
 }
 
-// padding returns the padding of the call if it goes with RDMA_MSGP: that is for calls to servers, in
-// version 1.
+// padding returns the padding of the call if it is sent with RDMA_MSGP, which is only for calls to servers in version
+// 1.
 func (s *slot) padding() plan.Padding {
 	o := s.c.cfg.RFC5666
 	if o == nil || s.c.role == roleServer || s.hdr.Vers != rpcrdma.Version1 {
@@ -291,8 +290,7 @@ func (s *slot) padding() plan.Padding {
 	return plan.Padding{Align: s.c.conf.align, Thresh: o.Thresh}
 }
 
-// formLong forms the stream of an RDMA_NOMSG call in memory of its own, and exposes the
-// call.
+// formLong builds the stream of an RDMA_NOMSG call in memory of its own, and exposes the call.
 func (s *slot) formLong(pc *plan.Call, place plan.Placement) error {
 	size, padded := pc.Stream(place)
 	mem, own, err := s.lendOwn(&s.long, size, fabric.AccessRemoteRead)
@@ -303,8 +301,8 @@ func (s *slot) formLong(pc *plan.Call, place plan.Placement) error {
 	return s.exposePieces(pc, place, own)
 }
 
-// exposePieces exposes the items that go to read chunks, and makes the read list of them
-// and of parts of the stream, which is exposed as own.
+// exposePieces exposes the items that go to read chunks, and builds the read list from them and from parts of the
+// stream, which is exposed as own.
 func (s *slot) exposePieces(pc *plan.Call, place plan.Placement, own fabric.Segment) error {
 	s.pieces = pc.Pieces(s.pieces[:0], place)
 	for _, piece := range s.pieces {
@@ -321,8 +319,7 @@ func (s *slot) exposePieces(pc *plan.Call, place plan.Placement, own fabric.Segm
 	return nil
 }
 
-// addChunk lengthens a write list by one empty chunk, using memory of earlier
-// ones.
+// addChunk appends an empty chunk to a write list, reusing the memory of earlier chunks.
 func addChunk(l []rpcrdma.WriteChunk) []rpcrdma.WriteChunk {
 	if len(l) < cap(l) {
 		l = l[:len(l)+1]
@@ -332,8 +329,7 @@ func addChunk(l []rpcrdma.WriteChunk) []rpcrdma.WriteChunk {
 	return append(l, nil)
 }
 
-// appendStream appends the RPC message. Of items in chunks the data is left out, and the
-// padding, unless pads is set.
+// appendStream appends the RPC message. For items in chunks it omits the data, and also the padding unless pads is set.
 func (s *slot) appendStream(b []byte, chunks plan.ItemSet, pads bool) []byte {
 	call := s.call
 	start := len(b)
@@ -378,8 +374,8 @@ func (s *slot) lend(mem fabric.SGE, access fabric.Access) (fabric.Segment, error
 	return s.lent.Expose(&s.wrs, wrID(wrCall, s.idx), mem, access)
 }
 
-// lendOwn exposes size bytes of the connection's memory for the call of the slot: of a bounce
-// buffer, which the loan has, or of a buffer of the arena, which is stored in own.
+// lendOwn exposes size bytes of the connection's memory for the call of the slot: from a bounce buffer, which the loan
+// owns, or from a buffer of the arena, which is stored in own.
 func (s *slot) lendOwn(own **arena.Buffer, size int, access fabric.Access) ([]byte, fabric.Segment, error) {
 	if mem, seg := s.lent.Buffer(size); mem != nil {
 		return mem, seg, nil
@@ -393,13 +389,13 @@ func (s *slot) lendOwn(own **arena.Buffer, size int, access fabric.Access) ([]by
 	return b.Bytes, seg, err
 }
 
-// unexpose ends the loan and gives the call's buffers back.
+// unexpose ends the loan and returns the call's buffers.
 func (s *slot) unexpose() {
 	s.lent.End()
 	s.giveBuffersBack()
 }
 
-// giveBuffersBack gives the call's buffers back. Their exposure has ended.
+// giveBuffersBack returns the call's buffers. Their exposure has ended.
 func (s *slot) giveBuffersBack() {
 	s.reply = nil
 	s.giveBufferBack(&s.long)
@@ -407,7 +403,7 @@ func (s *slot) giveBuffersBack() {
 	s.giveBufferBack(&s.pull.Mem)
 }
 
-// giveBufferBack gives a buffer back, if there is one.
+// giveBufferBack returns a buffer, if there is one.
 func (s *slot) giveBufferBack(b **arena.Buffer) {
 	if *b != nil {
 		s.c.arena.Put(*b)

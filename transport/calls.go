@@ -9,36 +9,35 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/underway"
 )
 
-// A callTable is the calls that this end makes on a connection: C is a [slot] over RDMA, and a
-// [tcpCall] over TCP. To take one is to use a credit. The table is part of the connection's state.
+// A callTable holds the calls that this end makes on a connection: C is a [slot] over RDMA, and a [tcpCall] over TCP.
+// Taking one uses a credit. The table is part of the connection's state.
 //
-// A client may call from the start. A server may once the upper layer has said that the
-// client is ready for it (RFC 8167 section 6).
+// A client may call from the start, and a server once the upper layer has announced that the client is ready (RFC 8167
+// section 6).
 type callTable[C any] struct {
-	*life   // of the connection: how many calls there are and may be
+	*life   // of the connection: the number of calls, and its limit
 	newCall func(idx int) *C
 
-	// more lets out more of the calls that the peer has granted, or says why it cannot; nil: all are. No lock is held.
+	// more makes room for more of the calls that the peer has granted, or returns why it cannot; nil: there is room for
+	// all. No lock is held.
 	more    func() error
-	growing bool // a goroutine is in more
-	peak    int  // the most calls in use since this was cleared
+	growing bool // a goroutine is running more
+	peak    int  // the most calls in use since it was cleared
 
-	// unfollow removes a caller from the line of those that wait for the leader; nil: there is no
-	// leader.
+	// unfollow removes a caller from the queue for the leader; nil: there is no leader.
 	unfollow func(*baton.Waiter[waiter]) bool
 
 	all      []*C
 	free     []*C
 	underWay underway.Table[C]  // calls in use, by xid
-	queue    baton.Line[waiter] // callers that wait for a credit, first come, first served
-	spare    []*waiter          // callers not in use
+	queue    baton.Line[waiter] // callers that wait for a credit, in order
+	spare    []*waiter          // unused callers
 }
 
 func (t *callTable[C]) init(lf *life, newCall func(idx int) *C) { t.life, t.newCall = lf, newCall }
 
-// acquire returns a call and its caller's waiter, after waiting for one if need be. The state is
-// locked, and unlocked on return. While it waits another goroutine may make call, unless that is nil:
-// see startNext.
+// acquire returns a call and its caller's waiter, waiting for a credit if necessary. It is called with the state
+// locked, and unlocks it. While it waits another goroutine may make call, unless that is nil: see startNext.
 func (t *callTable[C]) acquire(ctx context.Context, call *pendingCall) (*C, *waiter, error) {
 	state := t.core.wire
 	room := t.makeRoom()
@@ -68,8 +67,8 @@ func (t *callTable[C]) acquire(ctx context.Context, call *pendingCall) (*C, *wai
 		err = t.refuse()
 	case t.queue.Remove(&w.Waiter):
 		err = ctx.Err()
-	case w.given && t.unfollow != nil && t.unfollow(&w.Waiter): // the call is made, its reply not in
-	default: // given a call, or the end of the connection, at the same moment
+	case w.given && t.unfollow != nil && t.unfollow(&w.Waiter): // the call has been made, and its reply has not arrived
+	default: // given a call, or the connection ended, at the same moment
 		w.leaving = true
 		state.unlock()
 		w.Sleep()
@@ -94,7 +93,7 @@ func (t *callTable[C]) caller() *waiter {
 	return w
 }
 
-// putBack keeps w for another caller.
+// putBack keeps w for reuse.
 func (t *callTable[C]) putBack(w *waiter) {
 	w.call, w.given, w.leaving, w.ready = nil, false, false, false
 	t.spare = append(t.spare, w)
@@ -103,8 +102,8 @@ func (t *callTable[C]) putBack(w *waiter) {
 // hasRoom reports whether there is a credit that no caller waits for.
 func (t *callTable[C]) hasRoom() bool { return t.inUse < t.grant && t.queue.Empty() }
 
-// makeRoom is hasRoom after more calls have been let out, if there is no room and the peer has granted
-// them. The state is locked, but not all the time: the connection may end meanwhile.
+// makeRoom is hasRoom, except that if there is no room it first makes room for calls that the peer has granted. The
+// state is locked, but not all the time: the connection may end meanwhile.
 func (t *callTable[C]) makeRoom() bool {
 	for !t.hasRoom() {
 		if t.grant >= t.granted || t.growing || t.refuse() != nil {
@@ -121,7 +120,7 @@ func (t *callTable[C]) makeRoom() bool {
 	return t.hasRoom()
 }
 
-// take returns a call for w, with a new xid. The caller knows that there is a credit.
+// take returns a call for w, with a new xid. The caller has checked that there is a credit.
 func (t *callTable[C]) take(w *waiter) *C {
 	var c *C
 	if n := len(t.free); n > 0 {
@@ -139,7 +138,7 @@ func (t *callTable[C]) take(w *waiter) *C {
 	return c
 }
 
-// renumber has a call of w go out with an xid that it has already, instead of the one it was taken with.
+// renumber makes a call of w use an existing xid instead of the one it was taken with.
 func (t *callTable[C]) renumber(c *C, w *waiter, xid uint32) error {
 	if o := t.underWay.Find(xid); o != nil && o != c {
 		return errSameXID
@@ -150,15 +149,14 @@ func (t *callTable[C]) renumber(c *C, w *waiter, xid uint32) error {
 	return nil
 }
 
-// put frees a call, of w, that no reply can come for, or none that matters. Its credit is given back by
-// leave.
+// put frees a call of w for which no reply can arrive, or none that matters. leave returns its credit.
 func (t *callTable[C]) put(c *C, xid uint32, w *waiter) {
 	t.underWay.Remove(xid)
 	t.free = append(t.free, c)
 	t.putBack(w)
 }
 
-// leave gives a credit back, and returns the caller that has been given it and is to be woken, or nil.
+// leave returns a credit, and returns the caller that has been given it and must be woken, or nil.
 func (t *callTable[C]) leave() *waiter {
 	t.inUse--
 	w := t.admit()
@@ -168,7 +166,7 @@ func (t *callTable[C]) leave() *waiter {
 	return w
 }
 
-// setGrant sets how many calls the peer permits, and how many of them there may be for now.
+// setGrant sets how many calls the peer permits, and how many there may be for now.
 func (t *callTable[C]) setGrant(granted, now int) {
 	t.granted, t.grant = granted, now
 	t.core.granted.Store(int32(granted))
@@ -191,7 +189,7 @@ func (t *callTable[C]) admit() *waiter {
 	return w
 }
 
-// fail wakes the callers that wait: the connection has ended.
+// fail wakes the waiting callers: the connection has ended.
 func (t *callTable[C]) fail() {
 	for w := t.queue.Pop(); w != nil; w = t.queue.Pop() {
 		w.Wake(true)
@@ -201,13 +199,12 @@ func (t *callTable[C]) fail() {
 
 // ---- xids
 
-// xids numbers the calls that one end makes to a peer, on whatever connections: those that follow
-// one another, and those that a Group has at the same time. A reply cache knows a call that is sent
-// again by its xid, and so an xid must not come again while a cache may remember it. 2^32 calls
-// take longer than the two minutes for which servers do.
+// xids numbers the calls that one end makes to a peer, over successive connections and over the concurrent connections
+// of a Group. A reply cache identifies a repeated call by its xid, so an xid must not recur while a cache may remember
+// it. 2^32 calls take longer than the two minutes that servers remember replies.
 type xids struct{ last atomic.Uint32 }
 
-// newXIDs begins at random: a server tells two clients on one host apart by their xids.
+// newXIDs starts at a random number: a server tells two clients on one host apart by their xids.
 func newXIDs(cfg *Config) *xids {
 	x := new(xids)
 	x.last.Store(uint32(cfg.rand()))

@@ -11,16 +11,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// The Connection Configuration Protocol, RFC 5666 section 6: a client's first call states
-// the limits that it wants for the connection, and the reply those of the server.
+// The Connection Configuration Protocol, RFC 5666 section 6: a client's first call states the limits it wants for the
+// connection, and the reply states those of the server.
 //
-// Sizes include the transport header, as the 1024 bytes of section 6.1 do. Each end's
-// maxrdmaread is the number of RDMA Reads that its adapter serves, so it limits the
-// Reads of the other end; if one of the two is zero, neither end uses read chunks.
+// Sizes include the transport header, as the 1024 bytes of section 6.1 do. Each end's maxrdmaread is the number of RDMA
+// Reads that its adapter serves, so it limits the Reads of the other end. If either is zero, neither end uses read
+// chunks.
 
-// startConfig sets the bounds: the limits of this end, and those in the peer's private data,
-// which hold for the life of the connection (RFC 8797 section 4). The default of 1024 bytes
-// for peers without private data is no bound.
+// startConfig sets the bounds: the limits of this end, and those in the peer's private data, which apply for the life
+// of the connection (RFC 8797 section 4). The default of 1024 bytes for peers without private data is not a bound.
 func (c *conn) startConfig() {
 	c.conf = configuration{send: c.cfg.InlineSend, recv: c.cfg.InlineRecv}
 	if c.hasPriv {
@@ -32,7 +31,7 @@ func (c *conn) startConfig() {
 	}
 }
 
-// maxServed is the maxrdmaread of this end.
+// maxServed returns the maxrdmaread of this end.
 func (c *conn) maxServed() uint32 {
 	switch o := c.cfg.RFC5666.ConfigProtocol; {
 	case o.NoReads:
@@ -54,7 +53,7 @@ func (l *leader) limitReads(peers uint32) {
 	}
 }
 
-// lesser is the smaller of a number of this end and one of the peer.
+// lesser returns the smaller of a number of this end and one of the peer.
 func lesser(own int, peers uint32) int { return int(min(uint64(own), uint64(peers))) }
 
 // ---- client
@@ -130,7 +129,7 @@ func (l *leader) configure(x *exch, args []byte) {
 	if alone {
 		r.MaxCall = uint32(c.conf.recv)
 	}
-	x.answer(oncrpc.ReplyHeader{}, rpcrdma.AppendConfigReply(x.results(), r)) // under what was in force
+	x.answer(oncrpc.ReplyHeader{}, rpcrdma.AppendConfigReply(x.results(), r)) // with the previous limits
 	if !alone {
 		return
 	}
@@ -150,8 +149,8 @@ func (o *ConfigProtocol) authorize(cred oncrpc.Auth) oncrpc.AuthStat {
 	return oncrpc.AuthOK
 }
 
-// alone reports whether no other call of the connection is being answered. Handlers on
-// goroutines of their own rely on the limits that are about to change.
+// alone reports whether no other call of the connection is being answered. Handlers on their own goroutines rely on the
+// limits that are about to change.
 func (l *leader) alone(x *exch) bool {
 	l.c.state.Lock()
 	defer l.c.state.Unlock()

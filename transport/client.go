@@ -73,10 +73,10 @@ type ClientConfig struct {
 	// each client has its own. See NewVersionCache.
 	VersionCache *VersionCache
 
-	streams *stream.Receiver // with Streams; among Callbacks
+	streams *stream.Receiver // with Streams; one of Callbacks
 }
 
-// settle returns cfg with its defaults in place, and what its connections work with.
+// settle returns cfg with its defaults filled in, and the configuration of its connections.
 func (cfg *ClientConfig) settle() (c ClientConfig, conns *config, err error) {
 	if cfg != nil {
 		c = *cfg
@@ -112,19 +112,19 @@ type Client struct {
 	dialTCP   func(ctx context.Context, addr string) (net.Conn, error)
 	via       string // the provider's name
 	addr      string
-	cfg       ClientConfig // with its defaults in place
-	connCfg   *config      // what its connections work with
+	cfg       ClientConfig // with its defaults filled in
+	connCfg   *config      // configuration of its connections
 	stats     tally
 	conns     atomic.Uint64
 	callbacks *registry
 	versions  *VersionCache
 	trust     atomic.Int32    // see versionTrust
-	regions   *expose.Regions // memory that stays registered; a Group's Clients share it
-	changed   func()          // called when a connection is made or lost; or nil
+	regions   *expose.Regions // memory that stays registered; shared by the Clients of a Group
+	changed   func()          // called when a connection is made or lost, if not nil
 
 	link   link
 	dialer dialer
-	last   atomic.Uint64   // program and version called last
+	last   atomic.Uint64   // program and version of the latest call
 	ctx    context.Context // ends with the client
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -177,7 +177,7 @@ func newClientOver(p fabric.Provider, addr string, cfg *ClientConfig) (*Client, 
 	return cl, nil
 }
 
-// newClient returns a client that has no way to connect yet.
+// newClient returns a client that has no provider yet.
 func newClient(addr, via string, cfg *ClientConfig) (*Client, error) {
 	own, conns, err := cfg.settle()
 	if err != nil {
@@ -216,7 +216,7 @@ func (cl *Client) start(ctx context.Context) (*Client, error) {
 	return cl, nil
 }
 
-// latest is the latest connection, or nil before the first.
+// latest returns the latest connection, or nil before the first.
 func (cl *Client) latest() connection { return cl.link.latest() }
 
 // Call makes one call and waits for its reply. It fails with
@@ -232,7 +232,7 @@ func (cl *Client) latest() connection { return cl.link.latest() }
 //   - a *ClosedError, which is net.ErrClosed, when the client has been closed, when it has NoReconnect and the
 //     connection has ended, or when the server broke the protocol.
 //
-// A call whose connection is lost is sent again on the next one, with the same xid. A server with a reply cache, such
+// A call that loses its connection is sent again on the next one, with the same xid. A server with a reply cache, such
 // as Server, still executes it only once.
 //
 // In all cases the memory of ReadItems and WriteItems has been fenced off from the peer before Call returns, unless
@@ -244,7 +244,7 @@ func (cl *Client) Call(ctx context.Context, call *rpc.Call) error {
 	return cl.link.call(ctx, pendingOf(call))
 }
 
-// note remembers which program was called last.
+// note remembers the program of the latest call.
 func (cl *Client) note(call *rpc.Call) {
 	if cl.cfg.KeepAlive > 0 {
 		cl.last.Store(uint64(call.Prog)<<32 | uint64(call.Vers))
@@ -309,13 +309,13 @@ func (cl *Client) Done() <-chan struct{} { return cl.done }
 // Err returns nil until Done is closed, and the *ClosedError afterwards.
 func (cl *Client) Err() error { return cl.link.ended() }
 
-// over makes the client's end known.
+// over announces the client's end.
 func (cl *Client) over() {
 	cl.cancel()
 	cl.once.Do(func() { close(cl.done) })
 }
 
-// stop ends what makes connections.
+// stop stops the goroutines that make connections.
 func (cl *Client) stop() {
 	cl.link.close(&rpc.ClosedError{Addr: cl.link.addr()})
 	cl.cancel()
@@ -331,8 +331,7 @@ func (cl *Client) Shutdown(ctx context.Context) error {
 // may be called more than once, and by any goroutine.
 func (cl *Client) Close() error { return cl.endWith(connection.close) }
 
-// endWith ends the client: the latest connection with end. It waits until one that was being made is
-// given up.
+// endWith ends the client, and the latest connection with end. It waits until an attempt to connect has been canceled.
 func (cl *Client) endWith(end func(connection) error) (err error) {
 	cl.stop()
 	if c := cl.latest(); c != nil {

@@ -137,22 +137,22 @@ type Config struct {
 	// Observer observes the connections and calls. Nil costs nothing.
 	Observer rpc.Observer
 
-	random func() uint64 // nil: math/rand's; set by tests that want the same again
+	random func() uint64 // nil: math/rand; set by tests that need reproducible numbers
 }
 
-// config is the configuration of one end's connections: a Config with the defaults in place, and what
-// follows from it.
+// config is the configuration of one end's connections: a Config with the defaults filled in, and values derived from
+// it.
 type config struct {
 	Config
 	tls       *tls.Config // with TLS
-	callbacks bool        // a client executes calls of its server
+	callbacks bool        // the client executes calls from its server
 
 	xids *xids // for a client's calls; nil: each connection has its own
 
-	observation *observation // nil: there is no Observer
+	observation *observation // nil: no Observer
 	journal     *journal
 
-	sendSize, recvSize int // of buffers: all that any version may ask for
+	sendSize, recvSize int // of buffers: the maximum over all versions
 }
 
 // rand returns a random number.
@@ -178,11 +178,11 @@ const (
 	AllChunks
 )
 
-// totalMemory is the default of MaxTotalMemory, and what a client with callbacks has.
+// totalMemory returns the default of MaxTotalMemory, which also applies to a client with callbacks.
 func totalMemory(c *Config) int { return times(8, c.MaxMemory) }
 
-// times is a product of positive numbers, or the largest int: 32 bits do not hold the defaults for
-// long messages.
+// times returns the product of positive numbers, or the largest int: 32 bits are not enough for the defaults with long
+// messages.
 func times(a, b int) int {
 	if b > math.MaxInt/a {
 		return math.MaxInt
@@ -190,8 +190,7 @@ func times(a, b int) int {
 	return a * b
 }
 
-// settle returns c with its defaults in place. owner is the type that it is part of, for
-// messages.
+// settle returns c with its defaults filled in. owner is the type that contains it, for messages.
 func (c Config) settle(owner string) (*config, error) {
 	setDefault(&c.InlineSend, DefaultInline)
 	setDefault(&c.InlineRecv, DefaultInline)
@@ -246,14 +245,14 @@ func (c Config) settle(owner string) (*config, error) {
 	return conns, nil
 }
 
-// A limit is the values that a field may have.
+// A limit is the range of a field.
 type limit struct {
 	field    string
 	value    int
 	min, max int64
 }
 
-// within returns an error that names the first field with another value.
+// within returns an error that names the first field out of range.
 func within(owner string, limits []limit) error {
 	for _, l := range limits {
 		if v := int64(l.value); v < l.min || v > l.max {
@@ -263,7 +262,7 @@ func within(owner string, limits []limit) error {
 	return nil
 }
 
-// maxSegment is the longest segment: its length field has 32 bits, and an int may not have more.
+// maxSegment is the longest segment: its length field has 32 bits, which may be more than an int has.
 const maxSegment = math.MaxInt & (1<<32 - 4)
 
 // role is the end of a connection. The client is the end that opened it.
@@ -274,15 +273,15 @@ const (
 	roleServer
 )
 
-// Queue sizes. A message is at most a handful of work requests unless the peer
-// splits its chunks; what does not fit waits in the connection's own list.
+// Queue sizes. A message is at most a handful of work requests unless the peer splits its chunks. Requests that do not
+// fit wait in the connection's own list.
 const (
-	postBatch    = 64 // work requests posted at once, at most
-	maxReads     = 16 // RDMA Reads posted at once
+	postBatch    = 64 // maximum number of work requests in one Post
+	maxReads     = 16 // RDMA Reads in flight
 	initialGrant = plan.Start
 
-	// Receives posted again at once: recvBatch, or leastBatch while there are receives for fewMessages or less. A longer
-	// batch saves calls of the adapter, but each receive that waits takes memory of an idle connection.
+	// Receives are reposted in batches: recvBatch, or leastBatch if there are receives for at most fewMessages
+	// messages. A larger batch saves calls of the adapter, but each receive that waits costs an idle connection memory.
 	recvBatch, leastBatch = 4, 2
 	fewMessages           = 8
 
@@ -290,11 +289,11 @@ const (
 	doneSlack  = 3  // receives for RDMA_DONE beyond the grants
 )
 
-// mostSlack is the most receives that there are beyond the grants.
+// mostSlack returns the maximum number of receives beyond the grants.
 func (c *config) mostSlack(r role) int { return c.slack(r, fewMessages+1) }
 
-// slack is how many receives there are beyond those for n calls and replies: all but one of a batch may wait to be
-// posted again, and one is for an RDMA_ERROR.
+// slack returns the number of receives beyond those for n calls and replies: all but one of a batch may be waiting to
+// be reposted, and one is for an RDMA_ERROR.
 func (c *config) slack(r role, n int) int {
 	if r == roleServer && c.RFC5666 != nil {
 		return batchOf(n) + doneSlack
@@ -302,7 +301,7 @@ func (c *config) slack(r role, n int) int {
 	return batchOf(n)
 }
 
-// batchOf is how many receives are posted again at once when there are receives for n calls and replies.
+// batchOf returns the batch in which receives are reposted if there are receives for n calls and replies.
 func batchOf(n int) int {
 	if n <= fewMessages {
 		return leastBatch
@@ -310,18 +309,18 @@ func batchOf(n int) int {
 	return recvBatch
 }
 
-// backward is how many calls from server to client an end provides for.
+// backward returns the number of calls from server to client that an end provides for.
 func (c *config) backward(r role) int {
 	switch {
 	case r == roleServer || c.callbacks:
 		return c.BackwardCredits
 	case c.Version != Version1:
-		return 1 // for a call that finds no program
+		return 1 // for a call to a program that does not exist
 	}
 	return 0
 }
 
-// firstBuffers is how many receives a connection begins with, and messages of its own beside them.
+// firstBuffers returns the initial number of receives of a connection, and of its own messages in addition.
 func (c *config) firstBuffers(r role) int {
 	n, own := min(initialGrant, c.Credits), 3 // providers report deferred replies by twos
 	if r == roleClient {
@@ -330,8 +329,8 @@ func (c *config) firstBuffers(r role) int {
 	return n + c.slack(r, n) + own
 }
 
-// connAttr has receives for all calls that may be in flight. How long a send queue pays, and what it costs,
-// the provider knows: what does not fit waits in the connection's own list.
+// connAttr returns the attributes of connections, with receives for all calls that may be in flight. The provider
+// chooses the length of the send queue: requests that do not fit wait in the connection's own list.
 func (c *config) connAttr(r role) fabric.ConnAttr {
 	return fabric.ConnAttr{
 		RecvDepth:     c.Credits + c.backward(r) + c.mostSlack(r),

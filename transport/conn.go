@@ -15,16 +15,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
-// A conn is one connection, either end of it. It makes calls (requester.go) and executes
-// calls (responder.go).
+// A conn is one connection, either end of it. It makes calls (requester.go) and executes calls (responder.go).
 //
-// It is divided by which goroutine may touch what:
+// It is divided by which goroutine may access what:
 //
-//   - the fields of conn are constant once the connection is set up, or are safe for use
-//     by any goroutine;
-//   - state is guarded by its lock, and reached through it alone;
-//   - the [leader] belongs to one goroutine at a time, the one that moves the connection. It has the
-//     only pointer to it.
+//   - the fields of conn are constant once the connection is set up, or are safe for use by any goroutine;
+//   - state is guarded by its lock, and can only be reached through it;
+//   - the [leader] belongs to one goroutine at a time, the one that drives the connection and has the only pointer to
+//     it.
 type conn struct {
 	core
 	fc      fabric.Conn
@@ -38,18 +36,18 @@ type conn struct {
 	state lockorder.Value[state]
 	sends sendQueue
 
-	// Of the calls that this end makes.
+	// For the calls that this end makes.
 	mostCalls atomic.Int32 // credits to ask for
 
-	batch atomic.Int32 // receives that are posted again at once
+	batch atomic.Int32 // batch size for reposting receives
 
-	// Of the calls that this end executes.
+	// For the calls that this end executes.
 	grant atomic.Int64
 
 	asked  atomic.Bool                     // state.asked is not empty
 	drain  atomic.Pointer[context.Context] // set by a server's Shutdown
-	keeper waiter                          // a server's own goroutine, when it stands aside
-	woken  atomic.Bool                     // an Inline handler has woken a goroutine that waits
+	keeper waiter                          // a server's own goroutine, while it stands aside
+	woken  atomic.Bool                     // an Inline handler has woken a waiting goroutine
 }
 
 // state is shared by the goroutines that use a connection.
@@ -60,24 +58,23 @@ type state struct {
 	calls callTable[slot]
 	recvs receives
 
-	asked []func(*leader) // what the leader is to do without a completion
+	asked []func(*leader) // requests to the leader that come without a completion
 	told  bool            // the ends have exchanged their properties
 }
 
 // An agreement has the negotiated values of a connection.
 type agreement struct {
 	version   atomic.Uint32 // of the protocol; 0: no call has arrived yet
-	sendLimit atomic.Int32  // longest Send we may make
-	recvLimit atomic.Int32  // longest Send the peer may make
-	raise     atomic.Int32  // what sendLimit becomes with the first reply; 0: it has been sent
+	sendLimit atomic.Int32  // longest Send of this end
+	recvLimit atomic.Int32  // longest Send of the peer
+	raise     atomic.Int32  // sendLimit from the first reply on; 0: the first reply has been sent
 	remoteInv atomic.Bool   // both ends allow it, for replies to the client's calls
 }
 
-// A configuration has the bounds that the setup of a connection leaves to the protocol,
-// and the result of the protocol. It is written before other goroutines use the connection, or
-// with the connection's state locked.
+// A configuration has the bounds within which the Connection Configuration Protocol may choose, and its result. It is
+// written before other goroutines use the connection, or with the connection's state locked.
 type configuration struct {
-	send, recv int // the most that our Sends and the peer's can get
+	send, recv int // upper bounds for our Sends and the peer's
 
 	align   int  // of our RDMA_MSGP calls
 	noReads bool // no read chunks
@@ -88,8 +85,8 @@ type configuration struct {
 	peerAlign uint32 // recommended by the server
 }
 
-// newConn makes a connection that is not set up, and hands its token to the caller, which gives it
-// back when it is. usage, which may be nil, counts the memory of its arena with that of others.
+// newConn makes a connection that is not set up. It passes its token to the caller, which returns it once the
+// connection is set up. usage, which may be nil, counts the memory of several arenas.
 func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.Usage) (*conn, *leader) {
 	c := &conn{fc: fc, caps: fc.Capabilities()}
 	c.core.init(c, provider, cfg, r)
@@ -124,10 +121,9 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 	return c, newLeader(c)
 }
 
-// connect sets up a client's connection. Receives are posted first: a peer that has
-// accepted may send, and one Send too many ends the connection. There is one for each
-// reply that may come, pending being the calls to send at once, and the full set for calls
-// from the server (RFC 8167 section 4.3.1).
+// connect sets up a client's connection. Receives are posted first: a peer that has accepted may send, and a Send
+// without a receive ends the connection. There is one for each reply that may arrive, where pending is the number of
+// calls to send at once, and the full set for calls from the server (RFC 8167 section 4.3.1).
 func (l *leader) connect(ctx context.Context, pending int) error {
 	c := l.c
 	c.state.Lock().recvs.replies = min(max(firstReplies, pending), c.cfg.Credits)
@@ -154,8 +150,8 @@ func (l *leader) accept(ctx context.Context) error {
 	return c.fc.Accept(ctx, c.greeting(l.acceptSetup()))
 }
 
-// negotiate takes in what the set-up has shown: the peer's private data, and what the
-// adapter can do on this connection.
+// negotiate applies the results of the setup: the peer's private data, and the adapter's capabilities on this
+// connection.
 func (l *leader) negotiate() {
 	c := l.c
 	c.caps = c.fc.Capabilities()
@@ -167,12 +163,12 @@ func (l *leader) negotiate() {
 	c.startConfig()
 }
 
-// bounceMemory bounds the memory of bounce buffers of a connection. When it is in use, memory is
-// registered for each call.
+// bounceMemory bounds the memory of a connection's bounce buffers. When it is in use, memory is registered for each
+// call.
 const bounceMemory = 1 << 20
 
-// makeBounce makes the arena of bounce buffers, if the connection exposes memory that would
-// have to be registered for each call.
+// makeBounce creates the arena of bounce buffers, if the connection exposes memory that it would otherwise have to
+// register for each call.
 func (c *conn) makeBounce() {
 	if c.caps.LocalDMA || c.cfg.BounceMax < 0 || c.role == roleServer && c.cfg.PeerChunks != AllChunks {
 		return
@@ -195,14 +191,13 @@ func (c *conn) sweepMemory() {
 	}
 }
 
-// bulky reports whether there is memory for sweepMemory.
+// bulky reports whether there is memory for sweepMemory to unmap.
 func (c *conn) bulky() bool {
 	b := c.exposes.Bounce
 	return c.arena.Bulky() || b != nil && b.Bulky()
 }
 
-// dropMemory gives up the reference that the connection itself has to its memory. The adapter
-// has released all of it.
+// dropMemory drops the connection's own reference to its memory. The adapter has released all of it.
 func (c *conn) dropMemory() {
 	c.arena.Drop()
 	if b := c.exposes.Bounce; b != nil {
@@ -235,9 +230,9 @@ func (c *conn) info() rpc.ConnInfo {
 	return i
 }
 
-// breakOff ends the connection because the adapter refused a request: calls would wait for it
-// forever. Most often the connection has ended already, which is the reason: then the leader finds
-// out, and first processes what arrived before the end.
+// breakOff ends the connection because the adapter refused a request: calls would wait for it forever. Usually the
+// connection has already ended, which is the reason for the refusal. The leader then notices, and first processes the
+// messages that arrived before the end.
 func (c *conn) breakOff(err error) {
 	if errors.Is(err, net.ErrClosed) {
 		c.fc.Wake()
@@ -249,11 +244,11 @@ func (c *conn) breakOff(err error) {
 func (c *conn) lock() *life { return &c.state.Lock().life }
 func (c *conn) unlock()     { c.state.Unlock() }
 
-// sever has the adapter release all memory. The leader finds out.
+// sever makes the adapter release all memory. The leader notices.
 func (c *conn) sever() { c.fc.Close() }
 
-// finish ends the connection: first the adapter releases all memory, then all waiters learn of it. It
-// is called once, and is the end of the lead.
+// finish ends the connection: first the adapter releases all memory, then all waiters are notified. It is called once,
+// and ends the lead.
 func (l *leader) finish(reason error) {
 	c := l.c
 	c.fc.Close()
@@ -264,7 +259,7 @@ func (l *leader) finish(reason error) {
 	st.life.end(reason)
 	l.failCalls(st)
 	l.wakes = st.progress.end(l.wakes)
-	unused := st.inUse == 0 // else the last call drops the arena
+	unused := st.inUse == 0 // otherwise the last call drops the arena
 	onEnd := st.onEnd
 	c.state.Unlock()
 	l.wakeAll()
@@ -278,7 +273,7 @@ func (l *leader) finish(reason error) {
 	if unused {
 		c.dropMemory()
 	}
-	c.state.Lock().baton.Give(l) // to rest: it is not taken again
+	c.state.Lock().baton.Give(l) // for good: it is not taken again
 	c.state.Unlock()
 	c.over(onEnd)
 }
@@ -293,7 +288,7 @@ func (c *conn) encryption() *tls.ConnectionState {
 	return nil
 }
 
-// drainFor has a server's connection end when its calls are answered, or with ctx.
+// drainFor makes a server's connection end when its calls are answered, or with ctx.
 func (c *conn) drainFor(ctx context.Context) {
 	c.drain.Store(&ctx)
 	c.fc.Wake()
@@ -302,11 +297,11 @@ func (c *conn) drainFor(ctx context.Context) {
 // abort ends the connection at once, and does not wait for the end.
 func (c *conn) abort() {
 	c.setClosing()
-	c.fc.Close() // the leading goroutine finds out, or else this does
+	c.fc.Close() // the leading goroutine notices, or otherwise the code below
 	go c.await(context.Background(), newWaiter())
 }
 
-// discard ends a connection when its set-up failed.
+// discard ends a connection after its setup failed.
 func (l *leader) discard() {
 	l.c.setClosing()
 	l.finish(nil)
@@ -317,7 +312,7 @@ func (c *conn) shutdown(ctx context.Context) error {
 	if err := c.drainCalls(ctx); err != nil || !c.lives() {
 		return err
 	}
-	// The token must be ours: Disconnect makes progress by itself.
+	// This goroutine must hold the token: Disconnect makes progress by itself.
 	if l := c.take(); l != nil {
 		err := c.fc.Disconnect(ctx)
 		l.finish(nil)
@@ -326,8 +321,8 @@ func (c *conn) shutdown(ctx context.Context) error {
 	return nil
 }
 
-// close ends the connection at once. The adapter releases memory in Close of the fabric's
-// Conn, and the leading goroutine finds out; if none leads, this one does.
+// close ends the connection at once. The adapter releases memory in Close of the fabric's Conn. The leading goroutine
+// notices; if none leads, this one does.
 func (c *conn) close() error {
 	c.setClosing()
 	c.fc.Close()

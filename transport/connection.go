@@ -13,8 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/hosts"
 )
 
-// A connection is one connection to a peer, over RDMA ([conn]) or TCP ([tcpConn]), for what
-// uses it without knowing which: Client, Backchannel, Conn.
+// A connection is one connection to a peer, over RDMA ([conn]) or TCP ([tcpConn]), for code that does not need to know
+// which: Client, Backchannel, Conn.
 type connection interface {
 	// Calls.
 
@@ -22,40 +22,40 @@ type connection interface {
 	openLane() lane                                  // for a Pipeline's calls
 	start(call *pendingCall, ended func(error)) bool // see rpc.Conn
 	allow(calls int)                                 // see Conn.AllowBackward
-	inherit(from connection)                         // goes on with the xids of the connection before
+	inherit(from connection)                         // continues with the xids of the previous connection
 	counter() *xids                                  // of the calls of this end
 	proven() bool                                    // a call has been answered
-	good() bool                                      // calls of either end have been
+	good() bool                                      // calls of either end have been answered
 	load() load
-	credits() int // calls that a client may have in flight at the moment
+	credits() int // calls that a client may currently have in flight
 	info() rpc.ConnInfo
 
 	// The connection's life.
 
 	lives() bool                        // it has not ended
-	leaves() bool                       // it takes no new calls, though it may not have ended
-	endErr() error                      // why it has ended, nil before that
-	ended() <-chan struct{}             // closed then
-	whenEnded(f func())                 // arranges for f to be called then
+	leaves() bool                       // it accepts no new calls, though it may not have ended
+	endErr() error                      // why it ended, nil before that
+	ended() <-chan struct{}             // closed when it has ended
+	whenEnded(f func())                 // arranges for f to be called when it has ended
 	breakOff(err error)                 // ends it for this reason
-	abort()                             // ends it at once, and does not wait
+	abort()                             // ends it at once, without waiting
 	close() error                       // ends it at once
-	shutdown(ctx context.Context) error // lets the calls under way return, then ends it
-	leaveIdle() bool                    // has it take no new calls, unless some are under way
-	drainFor(ctx context.Context)       // has a server's connection end when its calls are answered
+	shutdown(ctx context.Context) error // lets the calls in flight return, then ends it
+	leaveIdle() bool                    // makes it accept no new calls, unless some are in flight
+	drainFor(ctx context.Context)       // makes a server's connection end when its calls are answered
 
 	// Other state of the connection.
 
 	local() net.Addr
 	remote() net.Addr
-	addr() string // the peer's, for messages
+	addr() string // the peer's address, for messages
 	connStats() rpc.ConnStats
 	newWaiter() rpc.Waiter
 	encryption() *tls.ConnectionState // nil without TLS
-	seen() *Conn                      // the connection as its users see it
+	seen() *Conn                      // the connection as users see it
 
-	// activity returns a number that changes when the peer shows that it is well: while calls
-	// of this end are under way by answering one, and otherwise by any message.
+	// activity returns a number that changes when the peer shows that it is alive: while calls of this end are in
+	// flight by answering one, and otherwise by any message.
 	activity() uint64
 }
 
@@ -65,16 +65,16 @@ type served interface {
 
 	hosts.Conn
 
-	// look checks the connection for progress, and its memory for use. It reports whether
-	// something is awaited of the peer.
+	// look checks the connection for progress, and its memory for use. It reports whether this end is waiting for the
+	// peer.
 	look(now time.Time) (awaits bool)
 }
 
-// A load is how many calls this end has under way.
+// A load is the number of calls that this end has in flight.
 type load struct {
 	used int  // calls without a reply
-	room bool // for one more
-	dead bool // there are some, and no goroutine waits for any of them
+	room bool // for another call
+	dead bool // there are calls, but no goroutine waits for any of them
 }
 
 // A Conn is this package's [rpc.Conn]. A connection has exactly one Conn: pointers to it can be compared, and be map
@@ -86,12 +86,12 @@ type Conn struct {
 	known atomic.Pointer[rpc.Peer]
 
 	life   connLife
-	server bool // the other end has opened it
+	server bool // the other end opened it
 }
 
-// A connLife is the part of a connection that an Observer learns of.
+// A connLife is the part of a connection that an Observer sees.
 type connLife struct {
-	began time.Time // of the goroutine that has set it up
+	began time.Time // set by the goroutine that set it up
 
 	mu    sync.Mutex
 	known bool // ConnBegan has returned

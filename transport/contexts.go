@@ -7,16 +7,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// contexts are those of the handlers of a connection. They are part of it, so that a call allocates
-// none.
+// contexts are the contexts of a connection's handlers. They are part of the connection, so that a call allocates none.
 type contexts struct {
 	list [2][2]handlerContext // by whether the reply is remembered, and whether the handler is Inline
 }
 
-// init makes those that end with the connection, from own.
+// init makes the contexts that end with the connection, from own.
 func (c *contexts) init(cn rpc.Conn, own context.Context) { c.fill(0, cn, own) }
 
-// remember makes the contexts of handlers with replies that are remembered, from all.
+// remember makes the contexts of handlers with remembered replies, from all.
 func (c *contexts) remember(all context.Context) { c.fill(1, c.list[0][0].conn, all) }
 
 func (c *contexts) fill(i int, cn rpc.Conn, from context.Context) {
@@ -35,15 +34,15 @@ func (c *contexts) of(remembered, inline bool) context.Context {
 	return &c.list[i][j]
 }
 
-// A handlerContext is the context of a handler: it ends with the connection, or, if the reply is to
-// be remembered, with the client or server.
+// A handlerContext is the context of a handler. It ends with the connection or, if the reply will be remembered, with
+// the client or server.
 type handlerContext struct {
 	context.Context
 	conn   rpc.Conn
 	inline bool
 }
 
-// Value returns what the transport knows of the call.
+// Value returns the transport's values for the call.
 func (h *handlerContext) Value(key any) any {
 	switch key.(type) {
 	case origin.ConnKey:

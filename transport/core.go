@@ -17,25 +17,25 @@ import (
 // A core is the common part of connections over RDMA ([conn]) and TCP ([tcpConn]). Its fields are
 // constant once the connection is set up, or safe for use by any goroutine.
 type core struct {
-	public   Conn // what users see
+	public   Conn // the connection as users see it
 	wire     wire // the connection that the core is part of
 	provider string
 	cfg      *config
 	role     role
 	stats    *counters
 	arena    *arena.Arena
-	heard    atomic.Uint64 // messages from the peer; over RDMA, in the upper half, calls among them
+	heard    atomic.Uint64 // messages from the peer; over RDMA the upper half counts the calls among them
 	watched  atomic.Bool   // a client's: see keepWatch
 	granted  atomic.Int32  // as life.granted
 	done     chan struct{} // closed when the connection has ended
 
-	// Of the calls that this end executes.
+	// For the calls that this end executes.
 	reg      *registry // nil: none
 	memory   *budget.Budget
-	tenant   budget.Tenant       // of the memory that exchanges reserve and hold
+	tenant   budget.Tenant       // for the memory that exchanges reserve and hold
 	contexts contexts            // of handlers
 	cancel   context.CancelFunc  // ends them
-	called   atomic.Bool         // a call that was in order has arrived
+	called   atomic.Bool         // a valid call has arrived
 	peerHost string              // see host
 	lineage  *replycache.Lineage // at a server
 	unsent   atomic.Bool         // a reply that could not be sent has been logged
@@ -44,13 +44,13 @@ type core struct {
 // A wire does what the core of a connection cannot do itself.
 type wire interface {
 	served
-	lock() *life // locks the connection's state, which the life is part of
+	lock() *life // locks the connection's state, which contains the life
 	unlock()
-	sever()                  // ends the transport connection at once; the goroutine that reads it finds out
-	opened(n int)            // permits a server's calls, up to n at once
-	detail(s *rpc.ConnStats) // adds what the wire knows
+	sever()                  // ends the transport connection at once; the goroutine that reads it notices
+	opened(n int)            // permits a server's calls, up to n at a time
+	detail(s *rpc.ConnStats) // adds statistics of the wire
 	bulky() bool             // there is memory that look may unmap
-	inFlight() int           // calls of the peer that are in flight
+	inFlight() int           // the peer's calls in flight
 }
 
 // init makes c the core of w.
@@ -69,8 +69,8 @@ func (c *core) addr() string {
 	return "peer"
 }
 
-// join has the calls of the peer to programs of reg executed in memory of b. wake is called when there may
-// be memory for a call that waits for it.
+// join sets up the execution of the peer's calls to programs of reg, with memory from b. wake is called when there may
+// be memory for a waiting call.
 func (c *core) join(reg *registry, b *budget.Budget, wake func()) {
 	c.reg, c.memory = reg, b
 	b.Join(&c.tenant, budget.Terms{
@@ -79,10 +79,10 @@ func (c *core) join(reg *registry, b *budget.Budget, wake func()) {
 	var own context.Context
 	own, c.cancel = context.WithCancel(context.Background())
 	c.contexts.init(&c.public, own)
-	c.contexts.remember(reg.cache.Context()) // of handlers with replies that are remembered
+	c.contexts.remember(reg.cache.Context()) // for handlers with remembered replies
 }
 
-// host is the peer's host: see Conn.Host.
+// host returns the peer's host: see Conn.Host.
 func (c *core) host() string {
 	if c.peerHost == "" {
 		c.peerHost = hosts.Of(c.addr(), c.cfg.HostBits)
@@ -92,24 +92,24 @@ func (c *core) host() string {
 
 // ---- the life of a connection
 
-// A life is the state of a connection, and of the calls that this end makes on it. It is part of
-// the connection's state.
+// A life is the state of a connection, and of the calls that this end makes on it. It is part of the connection's
+// state.
 type life struct {
 	core    *core
-	closing bool   // no new calls
-	err     error  // why the connection has ended, nil before that
-	broken  error  // why this end has broken it off
-	onEnd   func() // called once the connection has ended
+	closing bool   // no new calls are accepted
+	err     error  // why the connection ended, nil before that
+	broken  error  // why this end broke it off
+	onEnd   func() // called when the connection has ended
 	watch   watch
 
-	allowed  bool          // this end may call
-	xids     *xids         // of the next calls
+	allowed  bool          // this end may make calls
+	xids     *xids         // for the next calls
 	granted  int           // calls that the peer permits
-	grant    int           // calls that there may be in use: of those granted, over RDMA, as many as there are receives for
+	grant    int           // limit for calls in use: of those granted, over RDMA, as many as there are receives for
 	inUse    int           // calls that are not free: those without a reply, and more
-	givenUp  int           // calls in use that their callers have left
-	answered bool          // a call has been, while its caller waited
-	answers  uint64        // that have arrived, late ones among them
+	givenUp  int           // calls in use that their callers have abandoned
+	answered bool          // a call was answered while its caller waited
+	answers  uint64        // arrived, including late ones
 	drained  chan struct{} // closed when inUse becomes zero; nil if no goroutine waits for that
 }
 
@@ -121,7 +121,7 @@ func (lf *life) init(c *core) {
 
 func (lf *life) ended() bool { return lf.err != nil }
 
-// refuse says why there are no new calls, nil if there may be.
+// refuse returns why no new calls are accepted, nil if they are.
 func (lf *life) refuse() error {
 	if lf.err == nil && !lf.closing && lf.allowed {
 		return nil
@@ -129,7 +129,7 @@ func (lf *life) refuse() error {
 	return lf.refusal()
 }
 
-// refusal is why there are no new calls.
+// refusal returns the reason that no new calls are accepted.
 func (lf *life) refusal() error {
 	switch {
 	case lf.err != nil:
@@ -140,7 +140,7 @@ func (lf *life) refusal() error {
 	return &rpc.NotReadyError{Addr: lf.core.addr()}
 }
 
-// drain wakes the goroutine that waits until no calls are under way, and reports whether there is one.
+// drain wakes the goroutine that waits until no calls are in flight, and reports whether there is one.
 func (lf *life) drain() (waited bool) {
 	if lf.drained == nil {
 		return false
@@ -150,8 +150,8 @@ func (lf *life) drain() (waited bool) {
 	return true
 }
 
-// end notes that the connection has ended. reason counts if this end has no other: what it has broken
-// the connection off for, or that it has closed it.
+// end records that the connection has ended. reason counts only if this end has no other: the reason that it broke the
+// connection off for, or that it closed the connection.
 func (lf *life) end(reason error) {
 	switch {
 	case lf.broken != nil:
@@ -186,7 +186,7 @@ func (c *core) leaves() bool {
 	return c.wire.lock().closing
 }
 
-// setClosing refuses new calls, and makes the end of the connection one of our own.
+// setClosing refuses new calls, and makes the end of the connection one that this end chose.
 func (c *core) setClosing() {
 	c.wire.lock().closing = true
 	c.wire.unlock()
@@ -207,13 +207,13 @@ func (c *core) whenEnded(f func()) {
 	lf.onEnd = f
 	ended := lf.ended()
 	c.wire.unlock()
-	if ended { // the goroutine that has ended it has not seen f
+	if ended { // the goroutine that ended it has not seen f
 		f()
 	}
 }
 
-// leaveIdle has the connection take no new calls, unless some are under way: those that come now go
-// to the next connection.
+// leaveIdle makes the connection accept no new calls, unless some are in flight: new calls then go to the next
+// connection.
 func (c *core) leaveIdle() bool {
 	lf := c.wire.lock()
 	defer c.wire.unlock()
@@ -224,8 +224,8 @@ func (c *core) leaveIdle() bool {
 	return true
 }
 
-// drainCalls takes no new calls, and waits until those under way have returned. When ctx ends first
-// the connection is closed at once.
+// drainCalls accepts no new calls, and waits until those in flight have returned. If ctx ends first, the connection is
+// closed at once.
 func (c *core) drainCalls(ctx context.Context) error {
 	lf := c.wire.lock()
 	lf.closing = true
@@ -247,7 +247,7 @@ func (c *core) drainCalls(ctx context.Context) error {
 	return nil
 }
 
-// allow opens a server's way to call, for n calls at once.
+// allow permits a server n concurrent calls.
 func (c *core) allow(n int) {
 	if c.role == roleClient {
 		return
@@ -260,27 +260,26 @@ func (c *core) allow(n int) {
 	c.wire.opened(n)
 }
 
-// A watch has the observations of a connection. It is part of the connection's state.
+// A watch has the latest observations of a connection. It is part of the connection's state.
 type watch struct {
 	met     uint64    // requests completed
-	since   time.Time // that nothing more has completed, while something is awaited
+	since   time.Time // since when nothing more has completed while this end is waiting
 	heard   uint64
-	spoke   time.Time // when the peer did last, about
+	spoke   time.Time // approximately when the peer last sent something
 	trimmed time.Time
 }
 
 const (
 	sweepTime = time.Second
 
-	// slowTime is how long a peer may not receive before it gets only as much as a new one.
+	// slowTime is how long a peer may not receive before it gets only as much memory as a new one.
 	slowTime = 2 * time.Second
 
-	// trimTime is how long memory of calls is kept without a use, at least. It goes after
-	// twice as long, at most.
+	// trimTime is the minimum time that unused memory of calls is kept; the maximum is twice that.
 	trimTime = 4 * time.Second
 )
 
-// sweepTime is how often connections are looked at.
+// sweepTime returns the interval at which connections are checked.
 func (c *Config) sweepTime() time.Duration {
 	if c.StallTimeout > 0 {
 		return min(sweepTime, max(c.StallTimeout/4, time.Millisecond))
@@ -288,14 +287,14 @@ func (c *Config) sweepTime() time.Duration {
 	return sweepTime
 }
 
-// note takes down when the peer spoke.
+// note records when the peer last sent something.
 func (w *watch) note(heard uint64, now time.Time) {
 	if heard != w.heard || w.spoke.IsZero() {
 		w.heard, w.spoke = heard, now
 	}
 }
 
-// trims reports whether it is time to unmap memory that is not in use.
+// trims reports whether it is time to unmap unused memory.
 func (w *watch) trims(now time.Time) bool {
 	if now.Sub(w.trimmed) < trimTime {
 		return false
@@ -306,7 +305,7 @@ func (w *watch) trims(now time.Time) bool {
 
 // ---- what is known of a connection
 
-// load counts the calls under way.
+// load counts the calls in flight.
 func (c *core) load() load {
 	lf := c.wire.lock()
 	defer c.wire.unlock()
@@ -327,7 +326,7 @@ func (c *core) counter() *xids {
 	return c.wire.lock().xids
 }
 
-// inherit shares the xids of the connection before.
+// inherit shares the xids of the previous connection.
 func (c *core) inherit(from connection) {
 	x := from.counter()
 	c.wire.lock().xids = x
@@ -361,8 +360,8 @@ func (c *core) Silence(now time.Time) (d time.Duration, inFlight bool) {
 	return now.Sub(w.spoke), inFlight
 }
 
-// keepWatch has a client's connection looked at as long as there is something to see. A server looks at
-// all of its own.
+// keepWatch makes a client's connection be checked as long as there is something to check. A server checks all its
+// connections.
 func (c *core) keepWatch() {
 	if c.role == roleClient && !c.watched.Load() && !c.watched.Swap(true) {
 		time.AfterFunc(c.cfg.sweepTime(), c.onWatch)
@@ -378,20 +377,19 @@ func (c *core) onWatch() {
 
 // ---- the log
 
-// logFailed logs that a handler has returned err.
+// logFailed logs that a handler returned err.
 func (c *core) logFailed(p rpc.Procedure, err error) {
 	c.cfg.journal.write(eventFailed, slog.LevelError, "handler failed", c.named(p), c.peerAttr(), slog.Any("err", err))
 }
 
-// logUnsent logs why a reply is not sent: once for each connection, as the peer decides how many there
-// are.
+// logUnsent logs why a reply was not sent: once for each connection, because the peer determines how many there are.
 func (c *core) logUnsent(err error) {
 	if !c.unsent.Swap(true) {
 		c.cfg.journal.write(eventUnsent, slog.LevelWarn, "reply not sent", c.peerAttr(), slog.Any("err", err))
 	}
 }
 
-// logPanic logs, with the stack, that the program's code, what, has panicked with the value v, or has
+// logPanic logs, with the stack, that the program's code, described by what, has panicked with the value v, or has
 // called runtime.Goexit if v is nil.
 func (c *core) logPanic(what string, which slog.Attr, v any) {
 	msg, attrs := what+" called runtime.Goexit", []slog.Attr{which, c.peerAttr()}
@@ -403,12 +401,12 @@ func (c *core) logPanic(what string, which slog.Attr, v any) {
 
 func (c *core) peerAttr() slog.Attr { return slog.String("peer", c.addr()) }
 
-// named is a procedure in a record, by the name that errors have for it.
+// named returns a procedure as a log attribute, with the name that errors use.
 func (c *core) named(p rpc.Procedure) slog.Attr {
 	return slog.String("proc", c.reg.names(p.Prog, p.Vers).CallName(p.Proc))
 }
 
-// replyTooLong is the error for a part of a reply that does not fit.
+// replyTooLong returns the error for a part of a reply that does not fit.
 func (c *core) replyTooLong(call *oncrpc.CallHeader, what string, size, limit int) error {
 	p := rpc.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}
 	return &rpc.ReplySizeError{Procedure: p, Names: c.reg.names(p.Prog, p.Vers), SizeError: rpc.SizeError{What: what, Size: size, Limit: limit}}

@@ -13,39 +13,37 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
-// How a client makes its connections: the first, and those that take the place of a lost
-// one.
+// How a client makes its connections: the first, and those that replace a lost one.
 
-// Pauses between attempts to connect. The first follows the loss of a connection that was
-// good at once; from then on each is twice as long as the one before, up to
-// ClientConfig.MaxPause, until a connection has lived for a while: see rest.
+// Pauses between attempts to connect. The first follows the loss of a connection that was good. Each further pause is
+// twice as long, up to ClientConfig.MaxPause, until a connection has lived for a while: see rest.
 const (
 	minPause        = 50 * time.Millisecond
 	defaultMaxPause = 10 * time.Second
 
-	// steady is how long a connection has to live for the next one to follow at once.
-	// Answers alone do not prove a server that ends each connection after the first.
+	// steady is how long a connection must live for the next one to follow at once. Replies alone do not vouch for a
+	// server that ends each connection after the first reply.
 	steady = 2 * time.Second
 )
 
 // A dialer makes a client's connections again, one attempt at a time.
 type dialer struct {
 	cl      *Client
-	busy    bool           // a goroutine is at it; link.mu
-	running sync.WaitGroup // that goroutine
-	pause   time.Duration  // before the next attempt; the goroutine's
-	spared  bool           // a connection that was good, and short, has cost no pause; the goroutine's
+	busy    bool           // a goroutine is connecting; link.mu
+	running sync.WaitGroup // waits for that goroutine
+	pause   time.Duration  // before the next attempt; used by the goroutine only
+	spared  bool           // a good, short connection has already been exempt from a pause; used by the goroutine only
 
-	// OnReconnect; link.mu.
-	telling int  // calls under way
-	untold  bool // it is to be called once more
+	// For OnReconnect; link.mu.
+	telling int  // calls in progress
+	untold  bool // it must be called once more
 
-	// As of the moment when the latest connection was made; the goroutine's.
+	// As of when the latest connection was made; used by the goroutine only.
 	made    time.Time
-	givenUp uint64 // the client's calls that their callers have left
+	givenUp uint64 // the client's calls that their callers have abandoned
 }
 
-// want starts an attempt unless one is under way. link.mu is held.
+// want starts an attempt unless one is in progress. link.mu is held.
 func (d *dialer) want() {
 	if d.busy || d.cl.link.err != nil || d.cl.cfg.NoReconnect {
 		return
@@ -93,11 +91,10 @@ func (d *dialer) run() {
 	}
 }
 
-// rest sets the pause after the loss of old. A connection that has lived for a while costs the
-// next one nothing. One that was short makes the pause grow, whatever was answered on it,
-// but for the first that was good: cables are pulled and servers started again when calls are
-// under way. One that was lost for a call of ours that was given up is no sign that the server
-// is in trouble, unless it was the server that ended it.
+// rest sets the pause after the loss of old. After a connection that has lived for a while there is none. After a short
+// one the pause grows, whatever was answered on it, except for the first good one: cables are pulled and servers
+// restarted while calls are in flight. A connection lost for a canceled call of this end does not show that the server
+// is in trouble, unless the server ended it.
 func (d *dialer) rest(old connection) {
 	end := old.endErr()
 	enough := steady
@@ -112,8 +109,8 @@ func (d *dialer) rest(old connection) {
 	case time.Since(d.made) >= enough:
 		d.pause, d.spared = 0, false
 	case d.cl.stats.sum().Canceled != d.givenUp && !dropped(old):
-		// A fence that took the connection, or a late reply that invalidated memory which was
-		// closed already: the adapter ends the connection before it hands out the message.
+		// A fence that ended the connection, or a late reply that invalidated memory which was already closed: the
+		// adapter ends the connection before it delivers the message.
 		d.pause = min(minPause, d.cl.cfg.MaxPause)
 	case old.good() && !d.spared:
 		d.pause, d.spared = 0, true
@@ -122,7 +119,7 @@ func (d *dialer) rest(old connection) {
 	}
 }
 
-// longer is the pause that follows the present one.
+// longer returns the pause that follows the current one.
 func (d *dialer) longer() time.Duration {
 	return min(max(2*d.pause, minPause), d.cl.cfg.MaxPause)
 }
@@ -140,8 +137,8 @@ func (d *dialer) connect(old connection) (*Conn, error) {
 	return cl.connect(ctx, pending, old)
 }
 
-// use gives a new connection to the callers that wait for it. It is known in the same moment that
-// the attempt is over: a caller in between would otherwise start another.
+// use passes a new connection to the callers that wait for it, and ends the attempt at the same moment: a caller in
+// between would otherwise start another.
 func (d *dialer) use(cn *Conn) {
 	cl := d.cl
 	if cl.link.put(cn, func(connection) { d.busy = false }) != nil {
@@ -155,11 +152,11 @@ func (d *dialer) use(cn *Conn) {
 	}
 }
 
-// maxTelling bounds the calls of OnReconnect that are under way: one that makes a call waits
-// for its reply over any number of connections.
+// maxTelling bounds the concurrent calls of OnReconnect: one that makes a call may wait for its reply over any number
+// of connections.
 const maxTelling = 4
 
-// tell calls OnReconnect, or sees to it that this will be done once a call of it has returned.
+// tell calls OnReconnect, or arranges for it to be called again when a current call has returned.
 func (d *dialer) tell() {
 	mu := &d.cl.link.mu
 	mu.Lock()
@@ -182,7 +179,7 @@ func (d *dialer) tell() {
 	}()
 }
 
-// connect makes a connection that goes on where old, if there is one, has ended.
+// connect makes a connection that continues where old, if not nil, has ended.
 func (cl *Client) connect(ctx context.Context, pending int, old connection) (*Conn, error) {
 	for try := 1; ; try++ {
 		cn, err := cl.connectOnce(ctx, pending, old)
@@ -202,7 +199,7 @@ func (cl *Client) connect(ctx context.Context, pending int, old connection) (*Co
 	}
 }
 
-// pickTries is how often a connection is tried when its local port is taken.
+// pickTries is how often a connection is attempted if its local port is taken.
 const pickTries = 4
 
 func (cl *Client) connectOnce(ctx context.Context, pending int, old connection) (*Conn, error) {
@@ -217,13 +214,12 @@ func (cl *Client) connectOnce(ctx context.Context, pending int, old connection) 
 			cl.trust.Add(-1)
 			return nil, err
 		}
-		// The server drops what it does not know, or its connection (version two section
-		// 5.2).
+		// The server drops messages that it does not know, or ends the connection (version two section 5.2).
 		if cl.cfg.Version == Version2 {
 			return nil, &rpc.VersionError{Addr: cl.addr, Reason: unheard.err}
 		}
 		if c, err = cl.connectAs(ctx, rpcrdma.Version1, pending, old); err == nil && !unheard.brief {
-			cl.versions.note(cl.versionKey()) // it was not the server that was away
+			cl.versions.note(cl.versionKey()) // the server was not just away
 		}
 	}
 	if err != nil {
@@ -273,8 +269,7 @@ func (cl *Client) lost() {
 		cl.over()
 	case cl.link.err != nil:
 	case len(cl.cfg.Callbacks) > 0:
-		// As long as the server may have calls for us there is a connection (RFC 8167
-		// section 5.4).
+		// As long as the server may have calls for this client, there is a connection (RFC 8167 section 5.4).
 		cl.dialer.want()
 	}
 }
@@ -288,8 +283,7 @@ func (cl *Client) tellGroup() {
 
 // ---- idle connections
 
-// watch looks after the connection from time to time: one on which nothing happens is closed, or the
-// server is pinged.
+// watch checks the connection periodically: it closes an idle one, or pings the server.
 func (cl *Client) watch() {
 	cfg := cl.cfg
 	if cfg.IdleTimeout > 0 && len(cfg.Callbacks) == 0 {
@@ -333,7 +327,7 @@ func (cl *Client) closeIdle(c connection) {
 	}
 }
 
-// ask makes sure that the server is there.
+// ask checks that the server is alive.
 func (cl *Client) ask(c connection) {
 	l := c.load()
 	last := cl.last.Load()
@@ -343,7 +337,7 @@ func (cl *Client) ask(c connection) {
 		c.breakOff(errSilent)
 		return
 	case !l.room || last == 0:
-		return // the calls that use all credits are not answered: that can be right
+		return // the calls that use all credits are not answered, which may be legitimate
 	case l.used == 0 && cl.cfg.IdleTimeout > 0 && len(cl.cfg.Callbacks) == 0:
 		return // no caller needs the server, and asking would keep the connection
 	}
@@ -355,7 +349,7 @@ func (cl *Client) ask(c connection) {
 	}
 }
 
-// Pauses of Dial between attempts at a server that has no room.
+// Pauses of Dial between attempts while the server has no room.
 const (
 	minBusyPause = 100 * time.Millisecond
 	maxBusyPause = time.Second

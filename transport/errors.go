@@ -23,8 +23,8 @@ func (e *DialError) Error() string {
 	return fmt.Sprintf("connect to %s over %s: %s", e.Addr, e.Provider, e.cause())
 }
 
-// cause is the text of Err without what Error says itself: the name of the provider, or of its package,
-// which begins with it; the address; that it was to connect.
+// cause returns the text of Err without the parts that Error adds itself: the name of the provider, or of its package,
+// at the beginning; the address; and that it was connecting.
 func (e *DialError) cause() string {
 	err := e.Err
 	if op, ok := err.(*net.OpError); ok && op.Err != nil && (op.Addr == nil || op.Addr.String() == e.Addr) {
@@ -70,8 +70,7 @@ var (
 	errNoDone     = &rpc.PeerError{Reason: "it did not say RDMA_DONE in time"}
 	errInvalidate = &rpc.PeerError{Reason: "it invalidated memory of another call"}
 
-	// Not a *PeerError: a peer that is slow for a while has broken nothing, so that other
-	// calls are made again.
+	// Not a *PeerError: a peer that is slow for a while has not violated the protocol, so other calls are made again.
 	errStuck = errors.New("peer is not receiving; cannot revoke the memory of a canceled call")
 
 	// Not a *PeerError either: see fabric.Capabilities.
@@ -100,10 +99,10 @@ var (
 	errMemory         = errors.New("transport: calls hold as much memory as they may")
 )
 
-// busyMark is in a rejection that is for want of room, as private data.
+// busyMark is the private data of a rejection for lack of room.
 const busyMark = "rpcrBUSY"
 
-// busy makes a BusyError of such a rejection.
+// busy returns a BusyError for such a rejection.
 func busy(addr string, err error) error {
 	var r *fabric.RejectError
 	if errors.As(err, &r) && bytes.Contains(r.PrivateData, []byte(busyMark)) {
@@ -112,7 +111,7 @@ func busy(addr string, err error) error {
 	return err
 }
 
-// unorderly is why a connection with this end has not ended in order, nil if it has.
+// unorderly returns why a connection with this end did not end in order, nil if it did.
 func unorderly(end error) error {
 	var closed *rpc.ClosedError
 	var ce *fabric.ConnError
@@ -122,7 +121,7 @@ func unorderly(end error) error {
 	return closed.Reason
 }
 
-// An outcomeError chooses its word in the outcomes of connections and calls: see origin.Outcome.
+// An outcomeError determines its own word in the outcomes of connections and calls: see origin.Outcome.
 type outcomeError struct{ word, text string }
 
 func (e *outcomeError) Error() string   { return e.text }

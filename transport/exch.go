@@ -14,38 +14,38 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
-// An exch is an exchange over RDMA. Its states, which the leader changes,
-// and a service on a goroutine of its own under the lock of the connection's state:
+// An exch is an exchange over RDMA. The leader changes its states, as does a service on its own goroutine, under the
+// lock of the connection's state:
 //
 //	free -> pulling -> executing -> (posting) -> replying -> (lent) -> free
 //
-// Memory of an exchange belongs to the leader while it is pulling, to the service while it
-// is executing, and to the adapter while it is replying.
+// The leader owns the memory of an exchange while it is pulling, the service while it is executing, and the adapter
+// while it is replying.
 //
-// A call is executed by the leader itself, or, after [exchange.detach], on a goroutine of its
-// own, which cannot reach the leader: see [exch.lead].
+// A call is executed by the leader itself or, after [exchange.detach], on its own goroutine, which cannot reach the
+// leader: see [exch.lead].
 type exchState uint8
 
 const (
 	exchFree exchState = iota
 	exchPulling
 	exchExecuting
-	exchPosting // the service has answered, on a goroutine of its own
+	exchPosting // the service has answered, on its own goroutine
 	exchReplying
-	exchLent // the reply's read chunks are the client's until RDMA_DONE
+	exchLent // the client may read the reply's read chunks until RDMA_DONE
 )
 
 type exch struct {
 	exchange
 	reads.Message // the call
 	c             *conn
-	leader        *leader // for the goroutine that leads: see lead
+	leader        *leader // used by the leading goroutine: see lead
 	idx           uint32
 	state         exchState
 
 	hdr    *rpcrdma.Header // of the call: the chunks to use
 	rb     *recvBuf        // the receive buffer that Msg is in; nil when it is in Mem
-	covers uint64          // deferred replies, up to this one; see sendQueue
+	covers uint64          // deferred replies up to this one; see sendQueue
 	passed passed          // of a bridge without middleware
 
 	outgoing
@@ -64,12 +64,12 @@ type outgoing struct {
 	recv   [1]fabric.RecvWR
 }
 
-// A passed call has been made readable by a bridge, and has no reply yet.
+// A passed call was made readable by a bridge, and has no reply yet.
 type passed struct {
 	x     *exch
 	xid   uint32
 	place uint64      // of the record in the stream
-	reply chan []byte // has room for the reply, or nil if there is no reply; a nil channel: the goroutine that writes the reply sends it
+	reply chan []byte // has capacity for the reply, or nil without a reply; a nil channel: the goroutine that writes the reply sends it
 }
 
 // lending is the state of an exchange for a reply with read chunks: see rfc5666.go.
@@ -77,13 +77,13 @@ type lending struct {
 	allowed bool        // the program allows read chunks in its replies
 	loan    expose.Loan // memory of the reply
 	acked   bool        // RDMA_DONE has arrived
-	fences  int         // local invalidations under way
+	fences  int         // local invalidations in flight
 	timer   *time.Timer // for RDMA_DONE
 }
 
 // ---- executing
 
-// dispatch executes a whole call, on the leader. It answers, refuses or drops the call, now or later.
+// dispatch executes a complete call, on the leader. It answers, refuses or drops the call, now or later.
 func (x *exch) dispatch() {
 	n, err := oncrpc.ConsumeCall(x.Msg, &x.call)
 	if err != nil || x.call.XID != x.hdr.XID {
@@ -108,7 +108,7 @@ func (x *exch) dispatch() {
 		x.refuse(rpcrdma.ErrChunk) // the program would not find the data
 		return
 	}
-	// Write chunks of protected calls come back unused: see chunksFit.
+	// Write chunks of protected calls are returned unused: see chunksFit.
 	if x.call.Cred.Protected() {
 		x.hdr.Writes = x.hdr.Writes[:0]
 	}
@@ -126,10 +126,10 @@ func (x *exch) other() bool {
 
 func (x *exch) endPace() { x.leader.endPace() }
 
-// proceed executes the call: what its results may take was reserved before the call was pulled.
+// proceed executes the call: memory for its results was reserved before the call was pulled.
 func (x *exch) proceed() { x.execute() }
 
-// apart has the keeper execute a call that has come alone, as many before.
+// apart makes the keeper execute a call that has arrived alone, like many before it.
 func (x *exch) apart() {
 	if l := x.leader; l.isKeeper && l.singles >= manySingles && l.own == nil {
 		l.own = x
@@ -140,12 +140,12 @@ func (x *exch) apart() {
 
 func (x *exch) fits(p *rpc.Program) bool { return x.chunksFit(p.Binding) }
 
-// goOn goes on as the leader.
+// goOn continues as the leader.
 func (x *exch) goOn() { x.leader.takeOver(x) }
 
-// chunksFit compares the read chunks of a call with what the binding says: each is an item that may be one, and has as many
-// bytes as its length word says, or as many with padding (RFC 5666 section 3.4). What a security
-// service protects has none (RFC 8166 section 8.2.2).
+// chunksFit compares the read chunks of a call with the binding: each must be an item that may be one, and must have
+// the length in its length word, with or without padding (RFC 5666 section 3.4). A call protected by a security service
+// has no read chunks (RFC 8166 section 8.2.2).
 func (x *exch) chunksFit(b rpc.Binding) bool {
 	reads := x.hdr.Reads
 	for len(reads) > 0 && reads[0].Position == 0 {
@@ -180,8 +180,8 @@ func (x *exch) chunksFit(b rpc.Binding) bool {
 	return true
 }
 
-// sealedItems appends the items of the arguments or results of a call with Auth.Sealed. More than a client seals stay
-// out: the peer may send anything.
+// sealedItems appends the items of the arguments or results of a call with Auth.Sealed. Items beyond the number that a
+// client seals are left out: the peer may send anything.
 func sealedItems(b []byte, items []rpc.Range) []rpc.Range {
 	d := xdr.NewDecoder(b)
 	d.Opaque(math.MaxUint32)
@@ -204,7 +204,7 @@ func (x *exch) unrefused() int {
 	return x.c.cfg.sendSize
 }
 
-// release gives back what an exchange holds. taken says that its reply has been taken.
+// release returns the resources of an exchange. taken reports whether the peer has taken its reply.
 func (x *exch) release(taken bool) {
 	x.drop()
 	if x.Mem != nil {
@@ -221,7 +221,7 @@ func (x *exch) release(taken bool) {
 	ln.acked = false
 	x.Msg = nil
 	clear(x.parts)
-	if taken { // else a goroutine may be about to post it, in vain
+	if taken { // otherwise a goroutine may be about to post it, in vain
 		for i := range x.sges {
 			x.sges[i].Buf = nil
 		}
@@ -231,7 +231,7 @@ func (x *exch) release(taken bool) {
 
 // ---- the exchange's owner
 
-// lead returns the leader to the goroutine that leads, and nil to a goroutine of the exchange's own.
+// lead returns the leader to the goroutine that leads, and nil to the exchange's own goroutine.
 func (x *exch) lead() *leader {
 	if x.detached {
 		return nil
@@ -239,11 +239,11 @@ func (x *exch) lead() *leader {
 	return x.leader
 }
 
-// takeBack takes the exchange back from its service, to build the reply. It returns false
-// when the connection has ended, and there is nothing to be done.
+// takeBack takes the exchange back from its service, to build the reply. It returns false if the connection has ended
+// and there is nothing left to do.
 func (x *exch) takeBack() bool {
 	if !x.detached {
-		return true // the leader, which would end it, is here
+		return true // the leader, which would end it, is this goroutine
 	}
 	c := x.c
 	ended := c.state.Lock().ended()
@@ -255,7 +255,7 @@ func (x *exch) takeBack() bool {
 	return !ended
 }
 
-// leave gives an exchange that has no answer to the end of its connection, which is near.
+// leave leaves an unanswered exchange to the end of its connection, which is imminent.
 func (x *exch) leave() {
 	c := x.c
 	ended := c.state.Lock().ended()
@@ -270,7 +270,7 @@ func (x *exch) leave() {
 	}
 }
 
-// abandon ends an exchange that the end of the connection has overtaken.
+// abandon ends an exchange whose connection has ended.
 func (x *exch) abandon() {
 	x.release(false)
 	if x.detached {
@@ -278,17 +278,16 @@ func (x *exch) abandon() {
 	}
 }
 
-// lean reports whether a reply holds nothing but its message.
+// lean reports whether a reply holds only its message.
 func (x *exch) lean() bool {
 	return len(x.wrs) == 1 && x.lending.loan.Len() == 0 && x.held == 0 && x.Mem == nil && len(x.items) == 0 && len(x.mems) == 0 && len(x.after) == 0
 }
 
-// deferred reports whether the completion of a later reply may show that this one has left.
+// deferred reports whether the completion of a later reply may show that this one was sent.
 func (x *exch) deferred() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Deferred != 0 }
 
-// post sends the exchange's list of requests. The receive that its call used is
-// posted first: the reply allows the client to send another call. Once the list
-// is queued the exchange is the leader's.
+// post sends the exchange's list of requests. The receive that its call used is posted first, because the reply allows
+// the client to send another call. Once the list is queued, the leader owns the exchange.
 func (x *exch) post() {
 	if x.event != nil {
 		x.observeEnd(nil)
@@ -300,7 +299,7 @@ func (x *exch) post() {
 			l.receiveDone(rb)
 		}
 		x.state = exchReplying
-		l.replies = append(l.replies, x) // which the end of the pass posts
+		l.replies = append(l.replies, x) // the end of the pass posts them
 		return
 	}
 	if rb != nil {

@@ -13,20 +13,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
-// An exchange is a call being answered, over RDMA ([exch]) or TCP ([tcpExch]): the call and its
-// program, where its reply is remembered, its memory and items, and its event for an Observer.
+// An exchange is a call being answered, over RDMA ([exch]) or TCP ([tcpExch]): the call and its program, where its
+// reply is remembered, its memory and items, and its event for an Observer.
 //
-// It belongs to the goroutine that moves the connection until it is detached, then to the one that
-// executes the call. Once the call is answered it is the wire's, which releases it when the reply has
-// left.
+// It belongs to the goroutine that drives the connection until it is detached, then to the one that executes the call.
+// Once the call is answered, the wire owns it and releases it when the reply has been sent.
 type exchange struct {
 	core *core
 	wire carrier
 
 	received
 	prog     *rpc.Program
-	detached bool   // a goroutine of its own executes the call, and holds the arena
-	start    func() // serve, on a goroutine of its own
+	detached bool   // the call is executed on its own goroutine, and holds the arena
+	start    func() // serve, on a new goroutine
 	recalled
 	req    rpc.Request
 	res    rpc.Response
@@ -40,38 +39,38 @@ type exchange struct {
 type received struct {
 	msg  []byte
 	call oncrpc.CallHeader
-	at   int         // the arguments in msg
-	pad  xdr.Padding // in them
-	kept bool        // msg is in memory that the handler may keep
-	late bool        // the handler asks the reply cache, see Request.Once: the call is not the same, byte for byte, when it comes again
+	at   int         // offset of the arguments in msg
+	pad  xdr.Padding // in the arguments
+	kept bool        // the handler may keep the memory of msg
+	late bool        // the handler consults the reply cache, see Request.Once: the call is not identical, byte for byte, when it is repeated
 }
 
 // recalled has the entries of an exchange in the reply cache.
 type recalled struct {
-	entry  *replycache.Entry // where the reply is to be remembered
+	entry  *replycache.Entry // where the reply will be remembered
 	awaits *replycache.Entry // the entry with the awaited reply
 }
 
 // observed is the call of an exchange as an Observer sees it.
 type observed struct {
 	came  time.Time  // when the call was received; zero without an Observer
-	event *callEvent // of the call, until it has ended; nil without an Observer
+	event *callEvent // of the call until it ends; nil without an Observer
 }
 
-// A carrier is an exchange with its wire: how the reply gets back.
+// A carrier is an exchange together with its wire, which returns the reply.
 type carrier interface {
 	origin.Origin
 	replycache.Waiter
 
 	other() bool               // handles a call to a program that is not in the registry, or returns false
-	fits(p *rpc.Program) bool  // the call's chunks are as the program's binding says
+	fits(p *rpc.Program) bool  // whether the call's chunks agree with the program's binding
 	endPace()                  // see pace
-	proceed()                  // has the exchange execute the call when there is memory for its results
-	apart()                    // has a goroutine of its own, or one that is free for it, start the exchange
-	results() []byte           // where the results are built, empty
-	send(head, results []byte) // sends a reply with the RPC header head; the exchange's items belong in its results
-	goOn()                     // finishes the exchange and moves the connection on a new goroutine, see serve
-	unrefused() int            // bytes of a buffer that is not refused: no more than goes inline
+	proceed()                  // makes the exchange execute the call when there is memory for its results
+	apart()                    // starts the exchange on a new goroutine, or on an idle one
+	results() []byte           // where the results are built; empty
+	send(head, results []byte) // sends a reply with the RPC header head and the exchange's items inserted into results
+	goOn()                     // finishes the exchange and drives the connection on a new goroutine, see serve
+	unrefused() int            // bytes of a buffer that is always granted: as many as fit inline
 }
 
 // init makes x the exchange of w.
@@ -86,8 +85,8 @@ func (x *exchange) init(c *core, w carrier) {
 
 // ---- executing
 
-// dispatch has p, the program of a call, execute it (RFC 5531 section 9). p is nil if the registry has no
-// such program.
+// dispatch starts the execution of a call by its program p (RFC 5531 section 9). p is nil if the registry has no such
+// program.
 func (x *exchange) dispatch(p *rpc.Program) {
 	call := &x.call
 	switch {
@@ -115,7 +114,7 @@ func (x *exchange) dispatch(p *rpc.Program) {
 	}
 }
 
-// execute executes a call for which there is memory.
+// execute executes a call that has its memory.
 func (x *exchange) execute() {
 	p, call := x.prog, &x.call
 	remembered := p.Idempotent == nil || !p.Idempotent(call.Vers, call.Proc)
@@ -130,8 +129,7 @@ func (x *exchange) execute() {
 	}
 }
 
-// detach moves an exchange off the goroutine that moves the connection. The arena stays until it
-// is over.
+// detach moves an exchange off the goroutine that drives the connection. The arena is kept until it is over.
 func (x *exchange) detach() {
 	if !x.detached {
 		x.detached = true
@@ -139,9 +137,9 @@ func (x *exchange) detach() {
 	}
 }
 
-// serve has the handler execute the call, and answers it.
+// serve calls the handler, and answers the call.
 func (x *exchange) serve() {
-	if x.prog.Auth == nil { // else it has been asked with it
+	if x.prog.Auth == nil { // otherwise it was already asked
 		x.request()
 	}
 	x.res = rpc.Answering(x.wire, x.wire.results())
@@ -160,8 +158,7 @@ func growStack(n int) {
 	}
 }
 
-// exited goes on after the program's code has ended its goroutine, which may be the one that moves the
-// connection.
+// exited continues after the program's code has ended its goroutine, which may be the one that drives the connection.
 func (x *exchange) exited() {
 	if x.detached {
 		x.finish()
@@ -170,7 +167,7 @@ func (x *exchange) exited() {
 	}
 }
 
-// finish answers a call with what its handler has made of it.
+// finish answers a call with the outcome of its handler.
 func (x *exchange) finish() {
 	x.dropValues()
 	h := x.res.Status()
@@ -181,12 +178,12 @@ func (x *exchange) finish() {
 	x.answer(h, x.res.Results)
 }
 
-// request makes the Request of the call.
+// request builds the Request of the call.
 func (x *exchange) request() {
 	rpc.Arrived(&x.req, &x.core.public, x.wire, &x.call, x.msg, x.at, x.pad, x.kept)
 }
 
-// authorized asks the program whether the call may be executed. If not, it is answered.
+// authorized reports whether the program permits the call. If not, the call is answered.
 func (x *exchange) authorized(p *rpc.Program) bool {
 	x.request()
 	h, ok := authorize(x.core, p, &x.req, func() {
@@ -202,8 +199,8 @@ func (x *exchange) authorized(p *rpc.Program) bool {
 
 // ---- answering
 
-// answer answers with the RPC header h and results, which belong to the wire until the exchange is released.
-// The place of an item counts from the first byte of results.
+// answer answers with the RPC header h and results, which the wire owns until the exchange is released. The place of an
+// item is relative to the first byte of results.
 func (x *exchange) answer(h oncrpc.ReplyHeader, results []byte) {
 	h.XID = x.call.XID
 	x.head = oncrpc.AppendReply(x.head[:0], &h)
@@ -234,7 +231,7 @@ func (x *exchange) AllocItem(n int) []byte {
 	return b.Bytes[:n:n]
 }
 
-// drop releases what an exchange has, at its end.
+// drop releases the resources of an exchange, at its end.
 func (x *exchange) drop() {
 	if x.event != nil {
 		x.observeEnd(net.ErrClosed) // it has not been answered
@@ -250,14 +247,14 @@ func (x *exchange) LogFailed(prog, vers, proc uint32, err error) {
 
 // ---- events for an Observer
 
-// arrived notes when the call came.
+// arrived records when the call arrived.
 func (x *exchange) arrived() {
 	if x.core.cfg.observation != nil {
 		x.came = time.Now()
 	}
 }
 
-// observeCall reports that a call begins, after its message is whole. t is how the message came.
+// observeCall reports the beginning of a call, after its message is complete. t describes how the message traveled.
 func (x *exchange) observeCall(t rpc.Transfer) {
 	call := &x.call
 	x.event = x.core.cfg.observation.begin(rpc.CallEvent{
@@ -266,7 +263,7 @@ func (x *exchange) observeCall(t rpc.Transfer) {
 	})
 }
 
-// observeEnd says that the call, which has begun, has ended: err is why it has no reply.
+// observeEnd reports the end of a call that has begun: err is why it has no reply.
 func (x *exchange) observeEnd(err error) {
 	e := x.event
 	x.event = nil

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
-// A Group's calls, and its end. How its connections are made is in groupdial.go.
+// The calls of a Group, and its end. groupdial.go makes its connections.
 
 // Limits and defaults of a Group.
 const (
@@ -24,8 +24,8 @@ const (
 	defaultConnections = 2
 	defaultGroupIdle   = 30 * time.Second
 
-	// fullBulk is how many bytes of ReadItems and WriteItems keep a connection busy: with more
-	// outstanding, its two ends and what lies between work at once all the time.
+	// fullBulk is the number of bytes of ReadItems and WriteItems that keep a connection busy: with more outstanding,
+	// its two ends and the path between them are always busy.
 	fullBulk = 1 << 20
 )
 
@@ -45,7 +45,7 @@ const (
 //
 // # Connections that are lost
 //
-// A call that has not been sent moves to another connection at once. If there is none, all connections are retried, and
+// A call that has not been sent moves to another connection at once. Without one, all connections are retried, and
 // addresses that have none are tried as well; the first to be established takes the call.
 //
 // A call that has been sent, and has no reply, may have been executed. It waits until the connection that it was sent
@@ -77,8 +77,8 @@ const (
 // As on one connection, concurrent calls are unordered. A canceled call may be executed after one that was made later.
 type Group struct {
 	provider fabric.Provider
-	cfg      ClientConfig  // with its defaults in place
-	first    *ClientConfig // of the first member
+	cfg      ClientConfig  // with its defaults filled in
+	first    *ClientConfig // for the first member
 	others   *ClientConfig
 	most     int // members
 	regions  *expose.Regions
@@ -86,11 +86,11 @@ type Group struct {
 
 	members atomic.Pointer[[]*member] // in the order in which they were added; they stay until the end
 	growing atomic.Bool               // a goroutine is about to add one
-	moved   atomic.Uint64             // calls that were sent and made again on another connection
+	moved   atomic.Uint64             // calls that were sent, and made again on another connection
 
 	mu     lockorder.Mutex
-	turn   chan struct{} // closed, and made anew, with each connection that comes, and at the end
-	err    error         // why no further one is made
+	turn   chan struct{} // closed and replaced with each new connection, and at the end
+	err    error         // why no further connection is made
 	places []place
 	why    error // why the latest connection could not be added
 	stuck  int   // callers that wait for any connection
@@ -102,18 +102,17 @@ type Group struct {
 	once    sync.Once
 }
 
-// A member is one of a Group's connections, with those that take its place.
+// A member is one of a Group's connections, with those that replace it.
 type member struct {
 	cl    *Client
-	up    atomic.Bool  // it takes calls, as far as is known
-	calls atomic.Int32 // under way
+	up    atomic.Bool  // it accepts calls, as far as is known
+	calls atomic.Int32 // in flight
 	bulk  atomic.Int64 // bytes of their items
 
-	replies uint64 // before growAfter began; of the goroutine that adds connections
+	replies uint64 // when growAfter began; used by the goroutine that adds connections
 }
 
-// hasRoom reports whether a call with so many bytes of items finds enough room on m, which has so
-// many calls.
+// hasRoom reports whether m, which has the given number of calls, has room for a call with bulk bytes of items.
 func (m *member) hasRoom(calls int32, bulk int64) bool {
 	if int(calls) >= m.cl.latest().credits() {
 		return false
@@ -125,12 +124,12 @@ func (m *member) hasRoom(calls int32, bulk int64) bool {
 	return before == 0 || before+bulk <= fullBulk
 }
 
-// mark begins what busy looks at.
+// mark records the state that busy compares with.
 func (m *member) mark() { m.replies = m.cl.stats.sum().Replies }
 
-// busy reports whether m has too much to do, growAfter after mark: more bulk data than it needs to be
-// kept busy, or calls that wait for a credit. The latter count if a credit is taken for long. Calls
-// that are answered in no time go no faster on two connections, and share less.
+// busy reports whether m is overloaded, growAfter after mark: it has more bulk data than it needs to be kept busy, or
+// calls that wait for a credit. The latter only count if calls hold their credits for long. Calls that are answered
+// immediately are no faster on two connections, and share less.
 func (m *member) busy() bool {
 	calls := m.calls.Load()
 	if calls > 1 && m.bulk.Load() > fullBulk {
@@ -151,7 +150,7 @@ func (m *member) count(calls int32, bulk int64) {
 // list returns the members.
 func (g *Group) list() []*member { return *g.members.Load() }
 
-// pick returns the member for a call with so many bytes of items, nil if none has a connection.
+// pick returns the member for a call with the given number of bytes of items, nil if none has a connection.
 func (g *Group) pick(bulk int64) *member {
 	var least *member
 	var fewest int32
@@ -218,7 +217,7 @@ func (g *Group) Call(ctx context.Context, call *rpc.Call) error {
 	}
 }
 
-// stillSent is the error of a call that may have been sent before it was made for the last time.
+// stillSent returns the error of a call that may have been sent before it was last made.
 func stillSent(err error, before bool) error {
 	if lost, ok := err.(*rpc.LostError); ok && before {
 		lost.Sent = true
@@ -231,8 +230,8 @@ func (g *Group) moves(call *pendingCall) bool {
 	return !call.sent && !call.again || g.cfg.Idempotent != nil && g.cfg.Idempotent(call.Prog, call.Vers, call.Proc)
 }
 
-// await waits until there is a connection. It waits for the members' one after the other, as one will
-// do, and then for a further one.
+// await waits until there is a connection. It waits for the members' connections one after another, since one is
+// enough, and then for an additional one.
 func (g *Group) await(ctx context.Context, sent bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -251,7 +250,7 @@ func (g *Group) await(ctx context.Context, sent bool) error {
 			}
 		}
 		for next < len(all) && all[next].cl.Err() != nil {
-			next++ // it has ended for good
+			next++ // it has ended permanently
 		}
 		turn := g.turn
 		g.mu.Unlock()
@@ -275,8 +274,8 @@ func (g *Group) await(ctx context.Context, sent bool) error {
 	}
 }
 
-// trouble is why there is no connection, as far as the first member knows, or the goroutine that has tried to
-// add one. mu is held.
+// trouble returns why there is no connection, as far as the first member knows, or the goroutine that tried to add one.
+// mu is held.
 func (g *Group) trouble() error {
 	if err := g.list()[0].cl.link.trouble(); err != nil {
 		return err
@@ -292,7 +291,7 @@ func (g *Group) addr() string {
 	return strings.Join(names, ", ")
 }
 
-// look finds out whether m takes calls.
+// look determines whether m accepts calls.
 func (g *Group) look(m *member) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -319,7 +318,7 @@ func (g *Group) turned() {
 	g.turn = make(chan struct{})
 }
 
-// end fails what waits for a connection, and all calls from now on. mu is held.
+// end fails everything that waits for a connection, and all later calls. mu is held.
 func (g *Group) end(err error) {
 	if g.err != nil {
 		return
@@ -329,7 +328,7 @@ func (g *Group) end(err error) {
 	g.turned()
 }
 
-// over makes the group's end known.
+// over announces the group's end.
 func (g *Group) over() { g.once.Do(func() { close(g.done) }) }
 
 // First returns the Client of the first connection. The Group keeps owning it. The server's calls arrive on it, and
@@ -411,7 +410,7 @@ func (g *Group) Err() error {
 	return g.err
 }
 
-// stop ends what makes connections, and returns the members that there are.
+// stop stops the goroutines that make connections, and returns the members.
 func (g *Group) stop() []*member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -447,7 +446,7 @@ func (g *Group) finish(end func(cl *Client) error) error {
 	return nil
 }
 
-// settleGroup is settle for a Group with so many addresses.
+// settleGroup is settle for a Group with the given number of addresses.
 func (cfg *ClientConfig) settleGroup(addrs int) (c ClientConfig, err error) {
 	if c, _, err = cfg.settle(); err != nil {
 		return c, err

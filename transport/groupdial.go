@@ -9,18 +9,18 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
-// How a Group makes its connections: the first, and those that load or a loss demands.
+// How a Group makes its connections: the first, and those required by load or by a loss.
 
 const (
-	// growAfter is how long all connections must have had too much to do for another to be
-	// added: while credits grow on a fresh connection, callers wait for a few round trips.
+	// growAfter is how long all connections must have been overloaded before another is added: while credits grow on a
+	// fresh connection, callers wait for a few round trips.
 	growAfter = 20 * time.Millisecond
 
-	// longCall is how long a call keeps its credit, on average, for another connection to be of
-	// use to calls that wait for one.
+	// longCall is the average time that a call must hold its credit for another connection to help calls that wait for
+	// one.
 	longCall = 2 * time.Millisecond
 
-	// tryNext is how long one attempt to connect is waited for until the next is begun.
+	// tryNext is how long to wait for one connection attempt before starting the next.
 	tryNext = 250 * time.Millisecond
 )
 
@@ -28,8 +28,8 @@ const (
 type place struct {
 	addr    string
 	members int
-	pause   time.Duration // after the latest attempt, if that has failed
-	until   time.Time     // its end
+	pause   time.Duration // after the latest attempt, if it failed
+	until   time.Time     // end of the pause
 }
 
 // DialGroup connects to a server at addrs, each of them "host:port", with provider p, which may be [TCP]. A nil cfg is
@@ -67,7 +67,7 @@ func newGroup(p fabric.Provider, addrs []string, cfg *ClientConfig) (*Group, err
 		others.KeepAlive = 0 // a default for Callbacks
 	}
 	if c.NoReconnect {
-		others.IdleTimeout = 0 // a closed connection does not come back
+		others.IdleTimeout = 0 // a closed connection is not made again
 	} else {
 		setDefault(&others.IdleTimeout, defaultGroupIdle)
 	}
@@ -155,7 +155,7 @@ func (g *Group) connectAny(ctx context.Context) (won *member, at int, err error)
 	return nil, 0, errors.Join(errs...)
 }
 
-// admit makes m a member, at a place, unless the group has ended.
+// admit adds m to the members, at a place, unless the group has ended.
 func (g *Group) admit(m *member, at int) {
 	g.mu.Lock()
 	ended := g.err != nil
@@ -176,8 +176,8 @@ func (g *Group) admit(m *member, at int) {
 	g.look(m)
 }
 
-// grow has a connection added, if there may be one more: for load, if all that there are have too
-// much to do for a while, or else at once, to an address that has none.
+// grow starts adding a connection, if the limit permits: for load, if all existing ones are overloaded for a while, or
+// else at once, to an address that has none.
 func (g *Group) grow(forLoad bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -229,8 +229,8 @@ func (g *Group) sleep(d time.Duration) bool {
 	}
 }
 
-// loaded waits a while, and reports whether there are too few connections then: all have been busy,
-// or callers wait because the group has no connection.
+// loaded waits a while, and then reports whether there are too few connections: all have been busy, or callers wait
+// because the group has no connection.
 func (g *Group) loaded() bool {
 	for _, m := range g.list() {
 		m.mark()
@@ -257,8 +257,8 @@ func (g *Group) needed() bool {
 	return g.stuck > 0
 }
 
-// revive has a connection made again that was closed when it was idle, and those that were lost.
-// It returns false without a connection that can take calls.
+// revive makes connections again that were closed when idle or lost. It returns false if no connection can accept
+// calls.
 func (g *Group) revive() bool {
 	for _, m := range g.list() {
 		if m.up.Load() {
@@ -272,9 +272,9 @@ func (g *Group) revive() bool {
 	return false
 }
 
-// nextPlace returns the place for one more connection: the one with the fewest, among those without
-// an attempt that has failed a moment ago. Otherwise the place is negative, and the other result is
-// how long to wait for one, 0 if there are as many connections as may be.
+// nextPlace returns the place for another connection: the one with the fewest, among those without a recent failed
+// attempt. Otherwise at is negative, and wait is how long to wait for a place, 0 if the maximum number of connections
+// has been reached.
 func (g *Group) nextPlace(forLoad bool) (at int, wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -286,7 +286,7 @@ func (g *Group) nextPlace(forLoad bool) (at int, wait time.Duration) {
 	for i := range g.places {
 		p := &g.places[i]
 		if !forLoad && p.members > 0 {
-			continue // which is being made again
+			continue // it is being made again
 		}
 		if left := p.until.Sub(now); left > 0 {
 			if wait == 0 || left < wait {
@@ -299,7 +299,7 @@ func (g *Group) nextPlace(forLoad bool) (at int, wait time.Duration) {
 	return at, wait
 }
 
-// failed notes that no connection could be made to a place.
+// failed records that no connection could be made to a place.
 func (g *Group) failed(at int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

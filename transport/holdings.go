@@ -6,8 +6,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
-// holdings is the memory of an exchange: results, their buffers, and how much counts in the budget. Its owner
-// is that of the exchange.
+// holdings is the memory of an exchange: results, their buffers, and how much counts in the budget. The owner of the
+// exchange owns it.
 type holdings struct {
 	tenant *budget.Tenant
 	arena  *arena.Arena
@@ -16,14 +16,13 @@ type holdings struct {
 	mems   []*arena.Buffer // handed out by alloc
 	after  []func()        // see Request.WhenReleased
 	held   int             // bytes reserved in the budget
-	used   int             // bytes of memory that there are; those of bulk data are reserved
-	values int             // bytes of decoded arguments, which are not in held
+	used   int             // bytes of memory in use; bulk data is reserved
+	values int             // bytes of decoded arguments, not included in held
 }
 
-// alloc returns a buffer of at least n bytes, which is kept until the reply is out. Buffers of up to
-// free bytes are not refused. The call's reservation has room for all results that fit its chunks and
-// MaxMessage. Results of less than half a buffer are not counted against it, so that many of them do
-// not use it up.
+// alloc returns a buffer of at least n bytes, which is kept until the reply has been sent. Buffers of up to free bytes
+// are always granted. The call's reservation has room for all results that fit its chunks and MaxMessage. Results of
+// less than half a buffer do not count against it, so that many of them do not exhaust it.
 func (h *holdings) alloc(n, free int) (*arena.Buffer, error) {
 	size := arena.SizeOf(n)
 	more := h.used + size - h.held
@@ -55,8 +54,8 @@ func (h *holdings) charge(n int) {
 	}
 }
 
-// settle gives back what was reserved and is not needed. taken says that this is because the reply
-// has been taken.
+// settle returns reserved memory that is not needed. taken reports whether that is because the peer has taken the
+// reply.
 func (h *holdings) settle(taken bool) {
 	if n := h.held - h.used; n > 0 {
 		h.held = h.used
@@ -64,7 +63,7 @@ func (h *holdings) settle(taken bool) {
 	}
 }
 
-// TakeValues takes memory for decoded arguments, which counts until the handler has returned.
+// TakeValues reserves memory for decoded arguments, which counts until the handler has returned.
 func (h *holdings) TakeValues(n int) bool {
 	ok := h.tenant.Decode(int64(h.values), int64(n))
 	if ok {
@@ -73,7 +72,7 @@ func (h *holdings) TakeValues(n int) bool {
 	return ok
 }
 
-// dropValues gives back the memory of decoded arguments.
+// dropValues releases the memory of decoded arguments.
 func (h *holdings) dropValues() {
 	if n := h.values; n > 0 {
 		h.values = 0
@@ -81,7 +80,7 @@ func (h *holdings) dropValues() {
 	}
 }
 
-// own returns the buffer that data is at the start of, or nil.
+// own returns the buffer that data begins at the start of, or nil.
 func (h *holdings) own(data []byte) *arena.Buffer {
 	for _, b := range h.mems {
 		if len(data) > 0 && &b.Bytes[0] == &data[0] {
@@ -95,7 +94,7 @@ func (h *holdings) WhenReleased(f func()) { h.after = append(h.after, f) }
 
 func (h *holdings) Items() *[]origin.Item { return &h.items }
 
-// dropItems forgets the results that may be chunks.
+// dropItems drops the results that may be chunks.
 func (h *holdings) dropItems() {
 	for i := range h.items {
 		if f := h.items[i].Release; f != nil {
@@ -106,7 +105,7 @@ func (h *holdings) dropItems() {
 	h.items = h.items[:0]
 }
 
-// dropAll releases all memory but the reservation: see settle.
+// dropAll releases all memory except the reservation: see settle.
 func (h *holdings) dropAll() {
 	h.dropItems()
 	h.dropValues()
@@ -119,7 +118,7 @@ func (h *holdings) dropAll() {
 	h.used = 0
 }
 
-// dropMems gives back what alloc has handed out.
+// dropMems returns the buffers handed out by alloc.
 func (h *holdings) dropMems() {
 	for _, b := range h.mems {
 		h.arena.Put(b)

@@ -40,7 +40,7 @@ func (v Version) String() string {
 // that do not fit are dropped earlier. A call repeated after that is executed again. When the cache is full, the host
 // with the largest share of it loses its oldest reply, so that a busy client does not displace the replies of others.
 type ReplyCache struct {
-	// Entries is the number of replies that are remembered, and of calls in flight whose replies will be remembered; at
+	// Entries is the number of replies that are remembered, and of calls in flight with replies to be remembered; at
 	// most a quarter of the latter may come from one host. Calls beyond that are still executed, but their replies are
 	// not remembered, and their contexts end with their connections. Zero is 4096.
 	Entries int
@@ -82,7 +82,7 @@ type TLS struct {
 }
 
 // RFC5666 enables features of RFC 5666 that RFC 8166 removed from the protocol. Both ends must enable them: a peer that
-// has not answers RDMA_MSGP with ERR_CHUNK, fails calls whose replies have read chunks, and ignores RDMA_DONE.
+// has not answers RDMA_MSGP with ERR_CHUNK, fails calls if their replies have read chunks, and ignores RDMA_DONE.
 //
 //   - A server accepts RDMA_MSGP for programs with Program.Padded.
 //   - A server answers calls to programs with Program.ReadReplies in read chunks when a reply fits nowhere else, and
@@ -194,10 +194,10 @@ type Operation struct {
 	// and their xids may be equal.
 	IsAnswer func(info []byte) bool
 
-	// Handle executes a request that arrived on cn and returns the answer, whose Type is ignored. m is valid until
-	// Handle returns. An error is reported as RDMA_ERR_INVAL_OPTION; put errors that the other end should understand
-	// into the answer. A panic is reported in the same way, and logged like a Handler's. Nil: this end only makes
-	// requests, and refuses the peer's.
+	// Handle executes a request that arrived on cn and returns the answer. Its Type is ignored. m is valid until Handle
+	// returns. An error is reported as RDMA_ERR_INVAL_OPTION; put errors that the other end should understand into the
+	// answer. A panic is reported in the same way, and logged like a Handler's. Nil: this end only makes requests, and
+	// refuses the peer's.
 	Handle func(ctx context.Context, cn rpc.Conn, m Optional) (answer Optional, err error)
 }
 

@@ -38,15 +38,15 @@ type ServerConfig struct {
 	// does not. Zero is 8 times MaxMemory.
 	MaxTotalMemory int
 
-	// MaxConns bounds the connections of a server, including those being set up, whose own bound is an eighth of it, or
-	// 16. When MaxConns is reached, a new connection replaces one of the host that has the most, if that host has more
-	// than the new connection's host would have: the one without calls in flight that has been silent longest, or else
-	// the one that has been silent longest. Otherwise it replaces a connection, of any host, that has made no call in
-	// the 2 seconds since it was set up, or else the one that has been silent longest, if that is at least 90 seconds
-	// and it has no calls in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError. A Client
-	// whose connection was closed makes another when a call needs it. Zero is 4096, but at most a quarter of the
-	// descriptors that the process may have open (RLIMIT_NOFILE) when NewServer is called: a connection may need three,
-	// and the program opens files.
+	// MaxConns bounds the connections of a server, including those being set up, which are also limited to an eighth of
+	// it, or 16. When MaxConns is reached, a new connection replaces one of the host that has the most, if that host
+	// has more than the new connection's host would have: the one without calls in flight that has been silent longest,
+	// or else the one that has been silent longest. Otherwise it replaces a connection, of any host, that has made no
+	// call in the 2 seconds since it was set up, or else the one that has been silent longest, if that is at least 90
+	// seconds and it has no calls in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError.
+	// If the connection of a Client was closed, the Client makes another when a call needs it. Zero is 4096, but at
+	// most a quarter of the descriptors that the process may have open (RLIMIT_NOFILE) when NewServer is called: a
+	// connection may need three, and the program opens files.
 	MaxConns int
 }
 

@@ -152,8 +152,8 @@ func (f *Library) RegDMMR(pd *cgo.PD, dm *cgo.DM, offset, length uint64, access 
 	return f.regMR("ibv_reg_dm_mr", pd, Memory{Addr: offset, Length: length, FD: -1, Access: access, Device: dm})
 }
 
-// ReregMR implements cgo.Verbs. If it fails, the code is -1 and the region is unchanged; after EIO the region may not
-// be used.
+// ReregMR implements cgo.Verbs. If it fails, the code is -1 and the region is unchanged. After EIO the code is -4 and
+// the region may not be used.
 func (f *Library) ReregMR(mr *cgo.MR, flags int, pd *cgo.PD, addr, length uint64, access int) (lkey, rkey uint32, code int32, errno syscall.Errno) {
 	const translation, domain, rights = 1, 2, 4
 	errno = f.enter("ibv_rereg_mr")

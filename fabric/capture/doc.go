@@ -16,8 +16,8 @@
 //   - Every Send of this end, and every message that it receives.
 //   - RDMA Writes and RDMA Reads that this end posts, with their data.
 //   - The peer's accesses to the memory of this end, which no adapter reports. The RDMA Reads of a chunk are recorded
-//     after the message whose read list contains it. RDMA Writes are recorded before the reply whose write list or
-//     reply chunk gives the length written. The data is the content of the memory at that time.
+//     after the message with the read list that contains it. RDMA Writes are recorded before the reply with the write
+//     list or reply chunk that gives the length written. The data is the content of the memory at that time.
 //   - The end of the connection, with its reason as a packet comment.
 //
 // # What packets look like

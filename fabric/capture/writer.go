@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// VersionComment is the comment of a packet whose rdma_vers was 2 and was written as 1.
+// VersionComment is the comment of a packet with an rdma_vers of 2 that was written as 1.
 const VersionComment = "RPC-over-RDMA version 2, written as version 1"
 
 // PaddingComment is the comment of a packet with XDR padding that was not written into a chunk. Without it Wireshark

@@ -571,7 +571,7 @@ func (e *Endpoint) state() string {
 	return s
 }
 
-// NextSend returns the next completion of the send queue, or an error if there is none in time.
+// NextSend returns the next completion of the send queue, or an error if it does not arrive in time.
 func (e *Endpoint) NextSend() (fabric.WC, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -46,9 +46,9 @@ type Parker interface {
 	Close() error
 }
 
-// A Sharer is a Stream whose two ends have each mapped memory of the other for reading. Bulk data bypasses the stream,
-// which only carries its location. The writer calls Lend and uses its result; the reader calls Lent and Placed. Any
-// goroutine may call the other methods.
+// A Sharer is a Stream between two ends that have each mapped memory of the other for reading. Bulk data bypasses the
+// stream, which only carries its location. The writer calls Lend and uses its result; the reader calls Lent and Placed.
+// Any goroutine may call the other methods.
 type Sharer interface {
 	Stream
 

@@ -28,9 +28,9 @@ type Access struct {
 	// Clients send AUTH_NONE unless they are given a credential.
 	Flavors []oncrpc.Flavor
 
-	// UIDs and GIDs are the AUTH_SYS users who may call: those in UIDs, and those whose primary or supplementary groups
-	// include one in GIDs. If either is set, calls need AUTH_SYS, or another flavor in Flavors except AUTH_NONE. Other
-	// code checks the credentials of such a flavor, such as a wrapper for RPCSEC_GSS.
+	// UIDs and GIDs are the AUTH_SYS users who may call: those in UIDs, and those with a primary or supplementary group
+	// in GIDs. If either is set, calls need AUTH_SYS, or another flavor in Flavors except AUTH_NONE. Other code checks
+	// the credentials of such a flavor, such as a wrapper for RPCSEC_GSS.
 	UIDs, GIDs []uint32
 
 	// Principals, Certificates and Processes are callers that have been proved: by the Name of a Principal, such as

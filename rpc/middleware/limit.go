@@ -62,12 +62,12 @@ type Limits struct {
 	// are served in order. A call to an Inline procedure cannot wait. Zero: no call waits.
 	Wait time.Duration
 
-	// Refuse answers a call whose wait ended without a turn, for example with NFS3ERR_JUKEBOX. Nil: SYSTEM_ERR. The
-	// reply cache remembers the answer like any other.
+	// Refuse answers a call that has waited in vain for its turn, for example with NFS3ERR_JUKEBOX. Nil: SYSTEM_ERR.
+	// The reply cache remembers the answer like any other.
 	Refuse rpc.HandlerFunc
 
 	// Callers is the maximum number of callers that are tracked separately. One host may have an eighth of them. A
-	// caller without calls whose rate has recovered is forgotten when another needs its place. Callers without a place
+	// caller without calls is forgotten if its rate has recovered and another needs its place. Callers without a place
 	// share one limit, that of their host or of all. One that gets a place later has its own limit from then on, and
 	// the calls that it has under the shared limit do not count in it. Zero is 4096; each takes about 250 bytes.
 	Callers int
@@ -365,7 +365,7 @@ func (l *Limiter) identify(req *rpc.Request) callerID {
 	return id
 }
 
-// find returns a caller, or the caller whose limits it shares. mu is held.
+// find returns a caller, or the caller that it shares limits with. mu is held.
 func (l *Limiter) find(id callerID, now time.Duration) *caller {
 	if c := l.callers[id]; c != nil {
 		return c

@@ -2,7 +2,7 @@
 // at a time. A [Reader] reads ahead, and a [Writer] writes without waiting, up to its window.
 //
 // The interface needs no streaming for this, only a procedure that reads or writes a range of an object, preferably an
-// idempotent one. The client sends a call whose connection was lost again, so a stream continues after a restart of the
+// idempotent one. The client resends calls that lost their connection, so a stream continues after a restart of the
 // server. Data is placed as in any other call, directly from or into the pieces' buffers.
 package pieces
 

@@ -48,8 +48,7 @@ type Config struct {
 	// Title is the heading of the page. Empty: "rpcrdma".
 	Title string
 
-	// Table lists the procedures whose latencies are kept separately. Nil: the latencies of all procedures are kept
-	// together.
+	// Table lists the procedures with latencies of their own. Nil: the latencies of all procedures are kept together.
 	Table *names.Table
 
 	// MaxCalls is the maximum number of calls in flight that are listed; more are only counted. A call needs about 150

@@ -14,7 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/names"
 )
 
-// Seconds is a duration whose JSON is a number of seconds.
+// Seconds is a duration that is a number of seconds in JSON.
 type Seconds time.Duration
 
 // Duration returns it as a time.Duration.
@@ -253,7 +253,7 @@ func (m *Monitor) Snapshot() *Snapshot {
 	return s
 }
 
-// list returns a list whose JSON is [] if it is empty.
+// list returns a list that is [] in JSON if it is empty.
 func list[T any](l []T) []T {
 	if l == nil {
 		return []T{}

@@ -25,7 +25,7 @@ const window = 256
 // closeTime is how long a client waits to notify the server that it has left a stream.
 const closeTime = time.Second
 
-// ErrNoStreams is the error of a stream whose client was made with a Caller without streams.
+// ErrNoStreams is the error of a stream if its client was made with a Caller without streams.
 var ErrNoStreams = errors.New("stream: the client's Caller has no streams: it has to be a transport.Client or Group with ClientConfig.Streams")
 
 // A GapError reports that results of a stream are missing. The stream continues.

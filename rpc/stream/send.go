@@ -189,7 +189,7 @@ func (s *sending) over(cause error) {
 	}
 }
 
-// push queues a result, whose slot the caller has acquired.
+// push queues a result. The caller has acquired its slot.
 func (s *sending) push(item []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +253,7 @@ func (s *sending) send() {
 	}
 }
 
-// fail ends a stream whose results cannot be sent.
+// fail ends a stream with results that cannot be sent.
 func (s *sending) fail(err error) {
 	if s.ctx.Err() == nil && s.conn.Err() == nil { // most likely they are too long
 		res := rpc.Answering(rpc.OriginOf(s.req), nil)
