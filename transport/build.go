@@ -90,8 +90,7 @@ func (call *pendingCall) takesForeign(t *plan.Terms) error {
 
 const protects = "the credential protects the message as a whole"
 
-// refusesForeign returns the error of a call whose foreign memory cannot be used, for the given reasons; "" means no
-// reason.
+// refusesForeign returns the error of a call that cannot use foreign memory, for the given reasons; "" means no reason.
 func (call *pendingCall) refusesForeign(reads, writes string) error {
 	for i := range call.ReadItems {
 		if it := &call.ReadItems[i]; it.Foreign != nil && reads != "" {

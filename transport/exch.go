@@ -270,7 +270,7 @@ func (x *exch) leave() {
 	}
 }
 
-// abandon ends an exchange whose connection has ended.
+// abandon ends an exchange after the end of its connection.
 func (x *exch) abandon() {
 	x.release(false)
 	if x.detached {

@@ -80,7 +80,7 @@ func (h *holdings) dropValues() {
 	}
 }
 
-// own returns the buffer that data begins at the start of, or nil.
+// own returns the buffer that begins with data, or nil.
 func (h *holdings) own(data []byte) *arena.Buffer {
 	for _, b := range h.mems {
 		if len(data) > 0 && &b.Bytes[0] == &data[0] {

@@ -8,14 +8,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/rate"
 )
 
-// An event is something that gets a record in Config.Logger.
+// An event is an event that is logged to Config.Logger.
 type event uint8
 
 const (
-	eventFailed event = iota // a handler has returned an error
-	eventPanic               // the program's code has panicked
+	eventFailed event = iota // a handler returned an error
+	eventPanic               // the program's code panicked
 	eventUnsent              // a reply could not be sent
-	eventEnded               // a connection has failed
+	eventEnded               // a connection failed
 	numEvents
 )
 
@@ -25,7 +25,7 @@ const (
 	recordsInSecond = 10
 )
 
-// A journal writes the records of one end.
+// A journal writes the log records of one end.
 type journal struct {
 	log   *slog.Logger // nil: slog.Default()
 	gates [numEvents]*rate.Gate

@@ -12,38 +12,37 @@ import (
 
 // Calls without a goroutine each, on one connection: see Pipeline.
 
-// A lane is the calls of a [Pipeline] on one connection. It belongs to the Pipeline's goroutine.
+// A lane holds the calls of a [Pipeline] on one connection. The Pipeline's goroutine owns it.
 type lane interface {
-	// post sends calls, from the first on, as far as credits go, and returns how many it has
-	// taken. If no call of the lane is under way it waits for a credit. The error is why the
-	// connection takes none, or ctx's.
+	// post sends calls in order, as far as credits allow, and returns how many it has taken. If no call of the lane is
+	// in flight, it waits for a credit. The error is why the connection takes none, or ctx's.
 	post(ctx context.Context, calls []*pendingCall) (taken int, err error)
 
-	// reap appends the calls that have ended to list. It waits for one if none has, unless no
-	// call is under way: the error is ctx's.
+	// reap appends the calls that have ended to list. If none has, it waits for one, unless no call is in flight. The
+	// error is ctx's.
 	reap(ctx context.Context, list []endedCall) ([]endedCall, error)
 
-	// abandon gives up the calls that have not ended, and appends all to list. Their memory is
-	// out of the peer's reach when it returns.
+	// abandon cancels the calls that have not ended, and appends all calls to list. When it returns, the peer cannot
+	// reach their memory.
 	abandon(list []endedCall) []endedCall
 
-	// busy is how many calls are under way: taken, and neither reaped nor abandoned.
+	// busy returns the number of calls in flight: taken, and neither reaped nor abandoned.
 	busy() int
 }
 
-// An endedCall is a call that has ended, and how.
+// An endedCall is a call that has ended, and its error.
 type endedCall struct {
 	call *pendingCall
 	err  error
 }
 
-// An rdmaLane has its calls in slots like those of other callers, but instead of a goroutine
-// each of them one waiter: the leader completes a call by appending its slot to ended.
+// An rdmaLane has its calls in slots like those of other callers. But they share one waiter instead of having a
+// goroutine each: the leader completes a call by appending its slot to ended.
 type rdmaLane struct {
 	waiter // the Pipeline's goroutine, when it waits for any call
 	c      *conn
 	under  int
-	failed []endedCall // calls that could not be formed or sent
+	failed []endedCall // calls that could not be built or sent
 
 	ended []*slot // guarded by the connection's state
 
@@ -62,7 +61,7 @@ func (c *conn) openLane() lane {
 
 func (ln *rdmaLane) busy() int { return ln.under }
 
-// post forms as many messages as there are credits, and posts them with one doorbell.
+// post builds as many messages as there are credits, and posts them with one doorbell.
 func (ln *rdmaLane) post(ctx context.Context, calls []*pendingCall) (int, error) {
 	if err := ln.take(ctx, len(calls)); err != nil {
 		return 0, err
@@ -90,7 +89,7 @@ func (ln *rdmaLane) post(ctx context.Context, calls []*pendingCall) (int, error)
 	ln.under += n
 	ln.launch(formed)
 	if err != nil {
-		// A call that was not taken waits for the next connection: its end is not ctx's.
+		// A call that was not taken waits for the next connection: the end of ctx is not its end.
 		err = ln.c.unbuilt(ctx, calls[n], err)
 	}
 	return n, err
@@ -122,7 +121,7 @@ func (ln *rdmaLane) take(ctx context.Context, n int) error {
 	return err
 }
 
-// launch sends the messages that are formed in the slots of list.
+// launch sends the messages that were built in the slots of list.
 func (ln *rdmaLane) launch(list []*slot) {
 	c := ln.c
 	st := c.state.Lock()
@@ -156,7 +155,7 @@ func (ln *rdmaLane) drop(s *slot, call *pendingCall, err error) {
 	ln.failed = append(ln.failed, endedCall{call, err})
 }
 
-// reap gives the slots of all calls that have ended back at once.
+// reap returns the slots of all calls that have ended at once.
 func (ln *rdmaLane) reap(ctx context.Context, list []endedCall) ([]endedCall, error) {
 	c := ln.c
 	before := len(list)
@@ -198,8 +197,7 @@ func (ln *rdmaLane) reap(ctx context.Context, list []endedCall) ([]endedCall, er
 	return list, nil
 }
 
-// abandon makes ordinary calls of those that have not ended: then they are given up as those
-// are.
+// abandon turns the calls that have not ended into ordinary calls, and cancels them as such.
 func (ln *rdmaLane) abandon(list []endedCall) []endedCall {
 	c := ln.c
 	ln.taken = ln.taken[:0]
@@ -220,17 +218,17 @@ func (ln *rdmaLane) abandon(list []endedCall) []endedCall {
 		list = append(list, endedCall{call, err})
 	}
 	ln.under -= len(ln.taken)
-	list, _ = ln.reap(context.Background(), list) // which does not wait: all have ended
+	list, _ = ln.reap(context.Background(), list) // does not block: all have ended
 	return list
 }
 
-// unfinished is the error of a call that was under way when a lane was abandoned: another that was
-// given up may have taken the connection along, and this one before its turn.
+// unfinished returns the error of a call that was in flight when a lane was abandoned: another canceled call may have
+// ended the connection, and with it this call before it was canceled itself.
 func unfinished(err error, addr string, sent bool) error {
 	if !errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled) {
 		return err
 	}
-	if lost, ok := err.(*rpc.LostError); ok { // of Client.Call, which knows more
+	if lost, ok := err.(*rpc.LostError); ok { // from Client.Call, which knows more
 		lost := *lost
 		lost.Err = context.Canceled
 		return &lost
@@ -238,20 +236,20 @@ func unfinished(err error, addr string, sent bool) error {
 	return &rpc.LostError{Addr: addr, Sent: sent, Err: context.Canceled, Reason: err}
 }
 
-// A callLane has a goroutine for each call, where calls cannot be made otherwise.
+// A callLane has a goroutine for each call, for Callers that support nothing else.
 type callLane struct {
 	call   func(context.Context, *pendingCall) error
-	addr   string          // of the peer; empty: nothing is known of how calls are made
-	ctx    context.Context // that the calls end with
+	addr   string          // of the peer; empty: unknown Caller
+	ctx    context.Context // canceled when the calls are abandoned
 	cancel context.CancelFunc
 	under  int
-	bell   chan struct{} // has room for one
+	bell   chan struct{} // has capacity one
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following fields
 	ended []endedCall
 }
 
-// mostCalling is how many goroutines a callLane has at most.
+// mostCalling is the maximum number of goroutines of a callLane.
 const mostCalling = 256
 
 func newCallLane(call func(context.Context, *pendingCall) error, addr string) *callLane {
@@ -272,8 +270,7 @@ func (ln *callLane) post(ctx context.Context, calls []*pendingCall) (int, error)
 	return n, nil
 }
 
-// A callContext ends when its lane is abandoned, and has the values of the context that calls were
-// posted with.
+// A callContext ends when its lane is abandoned, and has the values of the context with which the calls were posted.
 type callContext struct {
 	context.Context
 	values context.Context

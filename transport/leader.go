@@ -11,46 +11,46 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
-// A leader is the part of a connection that only the goroutine that moves it may touch. It is the
-// progress token: the goroutine that has the pointer leads (progress.go).
+// A leader is the part of a connection that only the goroutine that drives it may access. It is the progress token: the
+// goroutine that has the pointer leads (progress.go).
 type leader struct {
 	c *conn
 
 	wcs      []fabric.WC     // of one poll; see step
 	polled   int             // completions in wcs
 	handled  int             // completions that have been handled
-	due      []func(*leader) // what other goroutines have asked for; see doAsked
+	due      []func(*leader) // requests of other goroutines; see doAsked
 	heard    int             // messages received in the latest step
-	hdr      *rpcrdma.Header // scratch for incoming headers; an exchange takes it for another
+	hdr      *rpcrdma.Header // scratch for incoming headers; an exchange swaps it for another
 	bufs     []*recvBuf      // receive buffers, by number
-	surplus  bool            // there are more receives than both directions need
-	repost   []fabric.RecvWR // consumed, to be posted again: memory of bufs
+	surplus  bool            // there are more receives than the two directions need
+	repost   []fabric.RecvWR // consumed, to be reposted: memory of bufs
 	reads    reads.Queue
 	gone     []*exch // scratch
 	fatal    error   // this end's reason to end the connection
-	streak   int     // backward calls answered since the last forward one that no waiter takes its turn with
+	streak   int     // backward calls answered since the last forward call that is not part of a turn
 	turn     bool    // one of them since the last forward call
-	isKeeper bool    // the keeper of a server's connection leads
-	own      *exch   // the call that it executes itself after this pass
-	singles  int     // calls in a row that came alone; negative: some have taken long
+	isKeeper bool    // the leader is the keeper of a server's connection
+	own      *exch   // the call that it will execute itself after this pass
+	singles  int     // consecutive calls that arrived alone; negative: some were slow
 
-	// Gathered in a pass over completions, and let go at its end.
+	// Gathered during a pass over completions, and processed at its end.
 	replies []*exch   // to be posted together
 	wakes   []*waiter // goroutines to wake after that
-	ended   []*slot   // calls that have ended, and that no goroutine waits for
+	ended   []*slot   // calls that have ended and that no goroutine waits for
 	lingers bool      // replies are queued that have not been posted
 
-	// Of the calls that this end makes.
+	// For the calls that this end makes.
 	granted   int    // the latest grant, as life.granted
 	completed uint64 // calls completed
 
-	// Of the calls that this end executes.
+	// For the calls that this end executes.
 	exchanges
 	offered bool // the client has announced its properties
 }
 
-// firstPoll is how many completions are taken at once, mostPoll how many when there are
-// that many: a connection that is idle, or short, needs no room for them.
+// firstPoll is the number of completions polled at once, and mostPoll the number if there are that many: an idle or
+// short connection needs no room for them.
 const (
 	firstPoll = 4
 	mostPoll  = 32
@@ -66,7 +66,7 @@ func newLeader(c *conn) *leader {
 	return l
 }
 
-// Work request IDs: a kind, and the number of what it belongs to.
+// A work request ID consists of a kind, and the number of the object it belongs to.
 type wrKind uint8
 
 const (
@@ -74,7 +74,7 @@ const (
 	wrCall                // slot: bind or Send of a call
 	wrInv                 // slot: local invalidation
 	wrRead                // exchange: Read of a chunk
-	wrWrite               // exchange: Write in front of a reply
+	wrWrite               // exchange: Write before a reply
 	wrReply               // exchange: Send of a reply
 	wrPull                // slot: Read of a chunk of its reply
 	wrDone                // slot: RDMA_DONE for its reply
@@ -83,13 +83,12 @@ const (
 
 func wrID(k wrKind, n uint32) uint64 { return uint64(k)<<32 | uint64(n) }
 
-// step waits for completions and handles all there are. It returns false when the
-// connection has ended.
+// step waits for completions and processes all available ones. It returns false when the connection has ended.
 func (l *leader) step() bool {
 	return l.pass(l.await())
 }
 
-// pass handles the completions that have been polled, and all that there are. err is why there may
+// pass processes the completions that have been polled, and all further ones that are available. err is why there may
 // be none. It returns false when the connection has ended.
 func (l *leader) pass(err error) bool {
 	c := l.c
@@ -104,7 +103,7 @@ func (l *leader) pass(err error) bool {
 				break
 			}
 		}
-		for l.handled < l.polled { // fields, for takeOver
+		for l.handled < l.polled { // fields, because takeOver continues from them
 			l.handled++
 			l.complete(&l.wcs[l.handled-1])
 		}
@@ -124,13 +123,13 @@ func (l *leader) pass(err error) bool {
 		return false
 	}
 	if idle {
-		c.sends.flush() // Wait may have returned for room alone
+		c.sends.flush() // Wait may have returned only because there is room
 	}
 	return true
 }
 
-// takeOver goes on as the leader, on a goroutine of its own, after the handler of x, which is Inline,
-// has ended the goroutine that led. Work that goroutine had begun is in fields of the leader.
+// takeOver continues as the leader, on a new goroutine, after the Inline handler of x has ended the goroutine that led.
+// Work in progress of that goroutine is in fields of the leader.
 func (l *leader) takeOver(x *exch) {
 	x.finish()
 	l.isKeeper = false
@@ -150,12 +149,12 @@ func (l *leader) takeOver(x *exch) {
 	}
 }
 
-// await waits for completions, and may have polled some of them already.
+// await waits for completions, and may already poll some of them.
 //
-// After a step that has met several calls or replies, the goroutines that it has woken are about to
-// post, and the peer to answer. They run before this goroutine parks: at 32 calls outstanding that is
-// a third of the switches between threads, and 7 % less processor time for a call. With one call
-// outstanding no goroutine is to run. The pace measures how long that takes.
+// After a step that has processed several calls or replies, the goroutines that it has woken are about to post, and the
+// peer is about to answer. They run before this goroutine parks: with 32 calls outstanding there are a third as many
+// switches between threads, and a call needs 7 % less processor time. With one call outstanding there is no goroutine
+// to run. The pace measures how long that takes.
 func (l *leader) await() (err error) {
 	if l.endLinger() {
 		return l.c.fc.Wait()
@@ -198,7 +197,7 @@ func (c *conn) ask(f func(*leader)) {
 	c.fc.Wake()
 }
 
-// doAsked calls what other goroutines have asked the leader to.
+// doAsked calls the functions that other goroutines passed to ask.
 func (l *leader) doAsked() {
 	l.c.asked.Store(false)
 	st := l.c.state.Lock()
@@ -211,7 +210,7 @@ func (l *leader) doAsked() {
 		f(l)
 	}
 	l.due = nil
-	l.endPass() // no completion may come that does
+	l.endPass() // there may be no completion that ends the pass
 }
 
 // endPass posts the messages gathered in this pass over completions, then wakes the callers.
@@ -235,8 +234,7 @@ func (l *leader) wakeAll() {
 	l.wakes = l.wakes[:0]
 }
 
-// markReady completes what w waits for; the end of the pass wakes it. The connection's
-// state is locked.
+// markReady completes what w waits for. The end of the pass wakes it. The connection's state is locked.
 func (l *leader) markReady(st *state, w *waiter) {
 	w.ready = true
 	if st.baton.Leave(&w.Waiter) {
@@ -244,7 +242,7 @@ func (l *leader) markReady(st *state, w *waiter) {
 	}
 }
 
-// fail makes the connection end for a reason of this end's.
+// fail makes the connection end for a reason of this end.
 func (l *leader) fail(reason error) {
 	if l.fatal == nil {
 		l.fatal = reason
@@ -285,20 +283,20 @@ func (l *leader) complete(wc *fabric.WC) {
 	}
 }
 
-// receive processes a received message. Only the RPC message in it says whether it is a call or a
-// reply: both ends use what xids they like (RFC 8167 section 2.4).
+// receive processes a received message. Only its RPC message shows whether it is a call or a reply: both ends choose
+// their xids freely (RFC 8167 section 2.4).
 func (l *leader) receive(rb *recvBuf, wc *fabric.WC) {
 	l.dispatch(rb, wc)
 	l.count()
 }
 
-// count counts a message that has been received, and the calls taken since the last time.
+// count counts a received message, and the calls taken since the last time.
 func (l *leader) count() {
 	l.c.heard.Add(1 + uint64(l.taken-l.counted)<<32)
 	l.counted = l.taken
 }
 
-// dispatch gives a message to the half of this end that it is for.
+// dispatch passes a message to the half of this end that it is for.
 func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 	c := l.c
 	b := rb.Bytes[:wc.Len]
@@ -317,8 +315,8 @@ func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 		reply := ok && dir != oncrpc.Call || !ok && c.role == roleClient
 		switch {
 		case h.Proc == rpcrdma.ProcMsgp && (c.cfg.RFC5666 == nil || c.role == roleClient):
-			// RFC 8166 section 4.6 took padded messages out of the protocol, and before
-			// that they were for calls to servers.
+			// RFC 8166 section 4.6 removed padded messages from the protocol, and before that they were only for calls
+			// to servers.
 			if c.serves() && !reply {
 				l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk, errBadMSGP)
 				return
@@ -331,7 +329,7 @@ func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 		case !c.serves():
 			inc(&c.stats.Dropped)
 		case !ok:
-			// Too short to tell its direction: a server's peer sends calls.
+			// Too short to show its direction: a server's peer sends calls.
 			l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk, errNoRPC)
 			return
 		default:
@@ -348,9 +346,9 @@ func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 		l.errorReceived(h)
 	case rpcrdma.ProcOptional:
 		if l.optionalReceived(rb, h, payload) {
-			return // the receive is in use
+			return // the receive buffer is in use
 		}
-	default: // RDMA_DONE: removed by RFC 8166, and ignored unless we ask for it
+	default: // RDMA_DONE: removed by RFC 8166, and ignored unless enabled
 		if c.cfg.RFC5666 != nil && c.role == roleServer {
 			l.doneReceived(h.XID)
 		} else {
@@ -360,7 +358,7 @@ func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 	l.receiveDone(rb)
 }
 
-// callReceived processes a call. Only replies may invalidate what our calls have exposed.
+// callReceived processes a call. Only replies may invalidate memory that our calls have exposed.
 func (l *leader) callReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK bool, wc *fabric.WC) {
 	if wc.WithInv && l.exposed(wc.InvalidatedKey) {
 		l.fail(errInvalidate)
@@ -368,9 +366,8 @@ func (l *leader) callReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte, xi
 	l.takeCall(rb, h, payload, xidOK)
 }
 
-// isLongCall reports whether an RDMA_NOMSG is a call: then its RPC message is in a read
-// chunk, and a reply's is in the reply chunk. Replies in read chunks, which a client gets
-// that does as RFC 5666 does, are known by their xids.
+// isLongCall reports whether an RDMA_NOMSG is a call: its RPC message is then in a read chunk, whereas a reply's is in
+// the reply chunk. Replies in read chunks, which a client with RFC 5666 enabled receives, are recognized by their xids.
 func (l *leader) isLongCall(h *rpcrdma.Header) bool {
 	known := l.c.knows(h.XID)
 	if len(h.Reads) > 0 {
@@ -379,9 +376,9 @@ func (l *leader) isLongCall(h *rpcrdma.Header) bool {
 	return !known && l.c.role == roleServer
 }
 
-// badHeader reacts to a message with a malformed transport header: a call is answered, anything else
-// is not (RFC 5666 section 4.2). Which of them it is cannot be seen any more: if it names one of our
-// calls it ends that call.
+// badHeader processes a message with a malformed transport header: a call is answered, anything else is not (RFC 5666
+// section 4.2). Which of the two it is can no longer be determined: if it has the xid of one of our calls, it ends that
+// call.
 func (l *leader) badHeader(rb *recvBuf, err error) {
 	he, ok := err.(*rpcrdma.HeaderError)
 	switch {

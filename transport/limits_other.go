@@ -2,5 +2,5 @@
 
 package transport
 
-// descriptors is how many descriptors this process may have open.
+// descriptors returns how many descriptors this process may have open.
 func descriptors() int { return manyDescriptors }

@@ -14,36 +14,35 @@ import (
 
 // Calls that outlive their connection (RFC 5666 section 8, RFC 8167 section 5.4).
 //
-// A call that has lost its connection is made again on the next one, with the xid it
-// was sent with, so that the peer's cache of replies can tell it from a new one. The
-// next connection is made by the client, with everything that belongs to a fresh one:
-// sizes agreed on anew, one credit, receives for all that will be sent.
+// A call that has lost its connection is made again on the next one, with the xid it was sent with, so that the peer's
+// reply cache can distinguish it from a new call. The client makes the next connection, which starts like any other:
+// sizes are agreed on again, there is one credit, and receives are posted for all calls that will be sent.
 
-// A link is the way to a peer over one connection after another.
+// A link is the way to a peer over successive connections.
 type link struct {
 	cur atomic.Pointer[Conn] // the latest, which may have ended; nil: none yet
 
-	// Of a client.
+	// For a client.
 	to          string       // address
-	observation *observation // or nil
+	observation *observation // may be nil
 
 	mu   lockorder.Mutex
-	turn chan struct{} // closed, and made anew, with each connection, and at the end
-	err  error         // why no further one is made
-	why  error         // why it has no connection at the moment, if that is known
+	turn chan struct{} // closed and replaced with each connection, and at the end
+	err  error         // why no further connection is made
+	why  error         // why there is currently no connection, if known
 	need int           // callers that wait for one
 
-	want func() // sees to it that there will be one; nil: others do. mu is held
+	want func() // ensures that there will be one; nil: others do that. mu is held
 
-	// outdated reports whether a call has failed since its connection speaks a version that
-	// the peer does not, and the next one will not. Nil: it has not.
+	// outdated reports whether a call has failed because its connection speaks a version that the peer does not, while
+	// the next connection will use another. Nil: never.
 	outdated func(c connection, err error) bool
 
-	// moves reports whether a call that has lost its connection is to be made elsewhere, and not
-	// to wait for the next one here: then it fails with errMoves. Nil: none is.
+	// moves reports whether a call that has lost its connection should be made elsewhere instead of waiting for the
+	// next one here: then it fails with errMoves. Nil: never.
 	moves func(call *pendingCall) bool
 
-	// Of a peer that proves its readiness only by a reply: see Backchannel.Call.
+	// For a peer that proves its readiness only by a reply: see Backchannel.Call.
 	doubt bool
 }
 
@@ -60,7 +59,7 @@ func (l *link) latest() connection {
 	return nil
 }
 
-// put makes cn the connection in use. before is called with the one that was.
+// put makes cn the current connection. before is called with the previous one.
 func (l *link) put(cn *Conn, before func(old connection)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,14 +98,14 @@ func (l *link) end(err error) {
 	}
 }
 
-// ended is why no further connection is made, nil before that.
+// ended returns why no further connection is made, nil before that.
 func (l *link) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// wake has the next connection made, unless there is one.
+// wake starts making the next connection, unless there is one.
 func (l *link) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,9 +134,8 @@ func (l *link) addr() string {
 	return cmp.Or(l.to, "peer")
 }
 
-// call makes one call on the connections that there are until its reply arrives, or there is no hope
-// of one. An Inline handler must not wait for it on any connection: it may be the handler's own, or
-// the next one may be.
+// call makes one call over successive connections until its reply arrives, or none can arrive. An Inline handler must
+// not wait for it on any connection: it may be the handler's own, or the next one may be.
 func (l *link) call(ctx context.Context, call *pendingCall) error {
 	if rpc.IsInline(ctx) {
 		return errInline
@@ -173,8 +171,7 @@ func (l *link) try(ctx context.Context, call *pendingCall) error {
 	}
 }
 
-// again reports whether a call that has failed on c is to be made on the next connection. If not, err
-// is how it ends.
+// again reports whether a call that has failed on c should be made on the next connection. If not, err is its error.
 func (l *link) again(c connection, call *pendingCall, failed error) (again bool, err error) {
 	switch {
 	case l.outdated != nil && call.asked < versionAsks && l.outdated(c, failed):
@@ -193,24 +190,23 @@ func (l *link) again(c connection, call *pendingCall, failed error) (again bool,
 	return true, nil
 }
 
-// lost reports whether a call has failed for the end of its connection, and is to be made
-// on another.
+// lost reports whether a call has failed because its connection ended, and should be made on another.
 func (l *link) lost(c connection, call *pendingCall, err error) bool {
 	if !errors.Is(err, net.ErrClosed) || c.lives() && !c.leaves() {
 		return false
 	}
-	// The next connection of a peer that breaks the protocol would end like this one, and this call
-	// may be the cause. A call that was never sent cannot be.
+	// If the peer violates the protocol, its next connection would end in the same way, and this call may be the cause.
+	// A call that was never sent cannot be.
 	return !call.sent || !broke(err)
 }
 
-// broke reports whether the peer has broken the protocol.
+// broke reports whether the peer has violated the protocol.
 func broke(err error) bool {
 	var e *rpc.PeerError
 	return errors.As(err, &e)
 }
 
-// await waits for another connection than old.
+// await waits for a connection other than old.
 func (l *link) await(ctx context.Context, old connection, call *pendingCall) (connection, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,7 +257,7 @@ func (l *link) judge(old connection, call *pendingCall) {
 	}
 }
 
-// over says why a call that has lost its connection is not made on another, nil if it may be.
+// over returns why a call that has lost its connection is not made on another, nil if it may be.
 func (l *link) over(old connection, call *pendingCall) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -269,7 +265,7 @@ func (l *link) over(old connection, call *pendingCall) error {
 	return l.err
 }
 
-// dropped reports whether it was the peer that ended the connection.
+// dropped reports whether the peer ended the connection.
 func dropped(c connection) bool {
 	var ended *fabric.ConnError
 	return errors.As(c.endErr(), &ended) && ended.Remote

@@ -2,8 +2,8 @@ package transport
 
 import "github.com/rpcrdma/rpcrdma/internal/lockorder"
 
-// The locks of this package. Package lockorder has the order, and the locks of the packages
-// below; builds with the race detector check it.
+// The locks of this package. Package lockorder defines the order, including the locks of lower packages. Builds with
+// the race detector check it.
 const (
 	rankServer  = lockorder.Server  // Server: its listeners and connections
 	rankGroup   = lockorder.Group   // Group: its connections

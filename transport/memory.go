@@ -35,7 +35,7 @@ func (cl *Client) RegisterForeign(mem fabric.Foreign) (*Memory, error) {
 	return registerWith(cl.regions, fabric.SGE{Foreign: &mem}, cl.latest())
 }
 
-// registerWith adds mem to a set, and registers it with the connections that there are.
+// registerWith adds mem to a set, and registers it with the existing connections.
 func registerWith(set *expose.Regions, mem fabric.SGE, conns ...connection) (*Memory, error) {
 	r, err := set.Add(mem)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// How the connections tell their Observer.
+// How connections notify their Observer.
 
-// observation is an Observer at work. Nil: nothing is measured.
+// observation wraps an Observer. If it is nil, nothing is measured.
 type observation struct {
 	rpc.Observer
 	events sync.Pool // of *callEvent
@@ -25,7 +25,7 @@ func observe(o rpc.Observer) *observation {
 	return &observation{Observer: o, events: sync.Pool{New: func() any { return new(callEvent) }}}
 }
 
-// begin says that a call begins, as it is in init, and returns its event.
+// begin reports the beginning of a call, described by init, and returns its event.
 func (o *observation) begin(init rpc.CallEvent) *callEvent {
 	e := o.events.Get().(*callEvent)
 	e.CallEvent = init
@@ -33,7 +33,7 @@ func (o *observation) begin(init rpc.CallEvent) *callEvent {
 	return e
 }
 
-// end reports that the call has ended. e must no longer be in use.
+// end reports the end of the call. e must no longer be in use.
 func (o *observation) end(e *callEvent) {
 	e.Total = time.Since(e.Began)
 	o.CallEnded(&e.CallEvent)
@@ -49,14 +49,14 @@ func (o *observation) made(call *pendingCall, backward bool, f func() error) err
 	return err
 }
 
-// beginOf says that a call begins, which gets its event.
+// beginOf reports the beginning of a call, and sets its event.
 func (o *observation) beginOf(call *pendingCall, backward bool) {
 	call.event = o.begin(rpc.CallEvent{
 		Procedure: call.ObservedAs(), Backward: backward, Began: time.Now(),
 	})
 }
 
-// endOf says that the call has ended.
+// endOf reports the end of the call.
 func (o *observation) endOf(call *pendingCall, err error) {
 	e := call.event
 	call.event = nil
@@ -67,7 +67,7 @@ func (o *observation) endOf(call *pendingCall, err error) {
 	o.end(e)
 }
 
-// left notes that the call has been sent on c, with its request being so.
+// left records that the call was sent on c. request describes how.
 func (e *callEvent) left(c *Conn, xid uint32, again bool, request rpc.Transfer) {
 	e.sent = time.Now()
 	e.Conn, e.XID, e.Request = c, xid, request
@@ -78,7 +78,7 @@ func (e *callEvent) left(c *Conn, xid uint32, again bool, request rpc.Transfer) 
 	}
 }
 
-// met notes the arrival of the reply.
+// met records the arrival of the reply.
 func (e *callEvent) met() { e.Wire = time.Since(e.sent) }
 
 // notice reports n, if there is an Observer.
@@ -89,7 +89,7 @@ func (cn *Conn) notice(n rpc.Notice) {
 	}
 }
 
-// refused says that a message was malformed.
+// refused reports a malformed message.
 func (cn *Conn) refused(xid uint32, err error) {
 	if cn.cfg.observation != nil {
 		cn.notice(rpc.Notice{Kind: rpc.NoticeRefused, XID: xid, Err: err})
@@ -118,8 +118,7 @@ func (cn *Conn) begun() {
 	}
 }
 
-// over reports that the connection has ended. If the Observer does not know the connection yet,
-// begun does that.
+// over reports the end of the connection. If the Observer does not know the connection yet, begun does that.
 func (cn *Conn) over() {
 	o := cn.cfg.observation
 	if o == nil {
@@ -151,7 +150,7 @@ func wayOf(h *rpcrdma.Header) rpc.Ways {
 	return rpc.ByMessage
 }
 
-// request is how the call of s travels.
+// request returns how the call of s travels.
 func (s *slot) request() rpc.Transfer {
 	t := rpc.Transfer{By: wayOf(&s.hdr)}
 	for i := range s.hdr.Reads {

@@ -10,13 +10,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// Optional operations (version two section 3.1): messages of extensions, which go between
-// the transports beside the calls.
+// Optional operations (version two section 3.1): messages of extensions, which the transports exchange in addition to
+// calls.
 //
-// The document leaves to each extension what an operation means. Here each is a request that is
-// answered: with a message of the same operation and the same xid, or with RDMA_ERR_INVAL_OPTION by
-// an end that does not know it. A request uses a credit as a call does, and its answer grants as a
-// reply does; both fit inline.
+// The document leaves the meaning of an operation to each extension. Here each is a request with an answer: a message
+// of the same operation with the same xid, or RDMA_ERR_INVAL_OPTION from an end that does not know it. A request uses a
+// credit, like a call, and its answer carries a grant, like a reply; both fit inline.
 
 // An OperationError says why an optional operation cannot be requested. Nothing has been sent, unless the request was
 // in flight when its connection was lost, and the next connection is of version 1. It unwraps to errors.ErrUnsupported.
@@ -63,7 +62,7 @@ func (c *Config) operation(t uint32) *Operation {
 
 // ---- requester
 
-// formOperation forms the message of a request.
+// formOperation builds the message of a request.
 func (s *slot) formOperation(op *operation) ([]byte, error) {
 	h := &s.hdr
 	if h.Vers != rpcrdma.Version2 {
@@ -76,11 +75,10 @@ func (s *slot) formOperation(op *operation) ([]byte, error) {
 	return append(rpcrdma.AppendHeader(s.send.Bytes[:0], h), op.Payload...), nil
 }
 
-// answerReceived handles the answer to a request. It returns false if the message is no
-// answer to any.
+// answerReceived processes the answer to a request. It returns false if the message does not answer any.
 func (l *leader) answerReceived(h *rpcrdma.Header, payload []byte) bool {
 	s := l.c.state.Lock().calls.underWay.Find(h.XID)
-	// Answers of requests that have been given up are answers, too.
+	// Answers to canceled requests are answers, too.
 	ours := s != nil && s.state != slotFree && s.op != nil && s.op.Type == h.OptType && s.op.answers(h.OptInfo)
 	l.c.state.Unlock()
 	if !ours {
@@ -105,8 +103,7 @@ func (l *leader) answerReceived(h *rpcrdma.Header, payload []byte) bool {
 
 // ---- responder
 
-// optionalReceived handles an RDMA_OPTIONAL. It returns true if the receive buffer is in
-// use now.
+// optionalReceived processes an RDMA_OPTIONAL. It returns true if the receive buffer is now in use.
 func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte) bool {
 	c := l.c
 	if l.answerReceived(h, payload) {
@@ -149,7 +146,7 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 	return true
 }
 
-// operate executes a request. After a panic or runtime.Goexit it is answered as after an error.
+// operate executes a request. A panic or runtime.Goexit is answered like an error.
 func (x *exch) operate(o *Operation, payload []byte) {
 	returned := false
 	defer func() {

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// The parts of a Config that turn something on or bound it. They refer to no connection.
+// The parts of a Config that enable something or limit it. They refer to no connection.
 
 // Version selects the versions of RPC-over-RDMA that one end speaks.
 type Version uint8
@@ -110,7 +110,7 @@ type RFC5666 struct {
 	ConfigProtocol *ConfigProtocol
 }
 
-// settle returns a copy with the defaults in place.
+// settle returns a copy with the defaults filled in.
 func (o RFC5666) settle() (*RFC5666, error) {
 	if o.Align < 0 || o.Align > maxAlign || o.Align > 1 && o.Thresh <= oncrpc.MaxAuthBody {
 		return nil, fmt.Errorf("transport: RFC5666 has Align %d and Thresh %d, want at most %d, and more than %d", o.Align, o.Thresh, maxAlign, oncrpc.MaxAuthBody)
@@ -163,7 +163,7 @@ type ConfigProtocol struct {
 	Auth func(cred oncrpc.Auth) oncrpc.AuthStat
 }
 
-// configures reports whether the protocol is turned on.
+// configures reports whether the protocol is enabled.
 func (o *RFC5666) configures() bool { return o != nil && o.ConfigProtocol != nil }
 
 // check returns an error if a field is out of range.

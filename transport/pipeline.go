@@ -35,22 +35,22 @@ import (
 // goroutines, up to 256, and they are sent in any order. Their contexts have the values of the context of the Wait or
 // Flush that begins them, but do not end with it.
 type Pipeline struct {
-	conns   *link           // of a Client or Backchannel; or nil
-	conn    *Conn           // of a Conn; or nil
-	note    func(*rpc.Call) // is called with each call that is started; or nil
-	refuse  func() error    // why none may be started; or nil
-	lane    lane            // which takes calls; nil: the next connection has to be waited for
-	at      connection      // of the lane, or of the one before; nil: any is as good
-	old     []*oldLane      // of calls that are under way on earlier connections
-	queue   []*pendingCall  // started, not sent; first those that have been on an earlier connection
-	ended   []endedCall     // from next on: to be returned by Wait
+	conns   *link           // of a Client or Backchannel; may be nil
+	conn    *Conn           // of a Conn; may be nil
+	note    func(*rpc.Call) // called with each call that is started; may be nil
+	refuse  func() error    // returns why no call may be started; may be nil
+	lane    lane            // that takes calls; nil: the next connection must be waited for
+	at      connection      // of the lane, or of the previous one; nil: any will do
+	old     []*oldLane      // with calls in flight on earlier connections
+	queue   []*pendingCall  // started, not sent; first those that were on an earlier connection
+	ended   []endedCall     // from next on: for Wait to return
 	next    int
 	n       int
 	scratch []endedCall
 }
 
-// An oldLane has calls that are under way on a connection which gets no further calls: a Backchannel
-// has been bound elsewhere, or it is ending.
+// An oldLane has calls in flight on a connection that gets no further calls: a Backchannel has been bound elsewhere, or
+// the connection is ending.
 type oldLane struct {
 	lane  lane
 	at    connection
@@ -97,8 +97,8 @@ func (p *Pipeline) start(call *pendingCall, ended func(error)) {
 	p.queue = append(p.queue, call)
 }
 
-// public returns the connection that reports the calls to its Observer; nil without one, or if a
-// wrapped Caller reports them.
+// public returns the connection that reports the calls to its Observer; nil without an Observer, or if a wrapped Caller
+// reports them.
 func (p *Pipeline) public() *Conn {
 	if p.conns != nil {
 		return p.conns.cur.Load()
@@ -140,10 +140,10 @@ func (p *Pipeline) Wait(ctx context.Context) (*rpc.Call, error) {
 	}
 }
 
-// reap takes calls of the lane that have ended, or waits for one.
+// reap takes calls of the lane that have ended, waiting for one if necessary.
 func (p *Pipeline) reap(ctx context.Context) (err error) {
 	switch {
-	case len(p.old) > 0 && (p.lane == nil || p.lane.busy() == 0): // it is for the others to end
+	case len(p.old) > 0 && (p.lane == nil || p.lane.busy() == 0): // the others must end
 		<-ctx.Done()
 		return ctx.Err()
 	case p.lane == nil:
@@ -155,8 +155,8 @@ func (p *Pipeline) reap(ctx context.Context) (err error) {
 	return err
 }
 
-// beside calls do, which may wait, and takes the calls that have ended on earlier connections. If
-// there are any, do need not wait any longer: its context ends.
+// beside calls do, which may block, and takes the calls that have ended on earlier connections. As soon as there are
+// any, do need not wait any longer: its context ends.
 func (p *Pipeline) beside(ctx context.Context, do func(context.Context) error) error {
 	if len(p.old) == 0 {
 		return do(ctx)
@@ -185,7 +185,7 @@ func (p *Pipeline) beside(ctx context.Context, do func(context.Context) error) e
 	return err
 }
 
-// leave has the next calls made on another connection.
+// leave arranges for the next calls to be made on another connection.
 func (p *Pipeline) leave() {
 	if p.lane != nil && p.lane.busy() > 0 {
 		p.old = append(p.old, &oldLane{lane: p.lane, at: p.at})
@@ -249,12 +249,12 @@ func (p *Pipeline) pop() (*rpc.Call, error) {
 	return nil, nil
 }
 
-// post sends what is in the queue, as far as credits go.
+// post sends calls from the queue, as far as credits allow.
 func (p *Pipeline) post(ctx context.Context) error {
 	for len(p.queue) > 0 {
 		if l := p.conns; l != nil && p.at != nil && l.latest() != p.at {
 			if p.lane != nil && p.lane.busy() > 0 && !p.at.lives() {
-				return nil // how they have ended may be why no further connection is made
+				return nil // their errors may be the reason that no further connection is made
 			}
 			p.leave()
 			p.at = nil // though it may become the latest again
@@ -266,15 +266,15 @@ func (p *Pipeline) post(ctx context.Context) error {
 				return err
 			}
 			continue
-		case p.lane.busy() > 0: // it does not wait
+		case p.lane.busy() > 0: // does not block
 			err = p.send(ctx)
 		default:
 			err = p.beside(ctx, p.send)
 		}
 		switch {
-		case err != nil && ctx.Err() != nil: // whichever was first, the calls go on
+		case err != nil && ctx.Err() != nil: // whichever came first, the calls continue
 			return ctx.Err()
-		case err != nil: // the connection takes no calls
+		case err != nil: // the connection accepts no calls
 			for _, call := range p.takeQueue() {
 				p.settle1(p.at, call, err)
 			}
@@ -285,21 +285,21 @@ func (p *Pipeline) post(ctx context.Context) error {
 	return nil
 }
 
-// send has the lane take what is in the queue, as far as credits go.
+// send passes calls from the queue to the lane, as far as credits allow.
 func (p *Pipeline) send(ctx context.Context) error {
 	n, err := p.lane.post(ctx, p.queue)
 	p.queue = p.queue[:copy(p.queue, p.queue[n:])]
 	return err
 }
 
-// takeQueue empties the queue, and returns what was in it.
+// takeQueue empties the queue, and returns its calls.
 func (p *Pipeline) takeQueue() []*pendingCall {
 	q := p.queue
 	p.queue = nil
 	return q
 }
 
-// connect goes on to the next connection.
+// connect moves on to the next connection.
 func (p *Pipeline) connect(ctx context.Context) error {
 	var c connection
 	err := p.beside(ctx, func(ctx context.Context) (err error) {
@@ -314,7 +314,7 @@ func (p *Pipeline) connect(ctx context.Context) error {
 		return nil
 	}
 	if lost := (*rpc.LostError)(nil); ctx.Err() != nil && errors.As(err, &lost) {
-		lost.Sent = p.queue[0].sent // if any was, it is the first
+		lost.Sent = p.queue[0].sent // if any was sent, the first was
 		return lost
 	}
 	for _, call := range p.takeQueue() {
@@ -347,8 +347,8 @@ func (p *Pipeline) settle1(at connection, call *pendingCall, err error) {
 	p.end(call, err)
 }
 
-// putBack queues a call that has lost its connection. One that was sent goes before those that were
-// not: they were started later.
+// putBack queues a call that has lost its connection. One that was sent goes before those that were not, because they
+// were started later.
 func (p *Pipeline) putBack(call *pendingCall) {
 	i := len(p.queue)
 	if call.sent {
@@ -359,7 +359,7 @@ func (p *Pipeline) putBack(call *pendingCall) {
 	p.queue = slices.Insert(p.queue, i, call)
 }
 
-// end notes that a call has ended.
+// end records that a call has ended.
 func (p *Pipeline) end(call *pendingCall, err error) {
 	if e := call.event; e != nil && p.public() != nil {
 		p.public().cfg.observation.endOf(call, err)

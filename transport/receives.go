@@ -10,21 +10,21 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// The receives of a connection: one for each reply that may come, one for each call that the peer
-// has credits for, and the slack (RFC 8167 section 4.3). They take memory, so there are few at first.
-// Those for calls come with a grant. Those for replies come with the calls that this end makes, as
-// many servers grant all that a client asks for, however few it makes. When far fewer calls are made
-// for a while, receives are not posted again once they have been used: no verb takes one back.
+// The receives of a connection: one for each reply that may arrive, one for each call that the peer has credits for,
+// and the slack (RFC 8167 section 4.3). They use memory, so there are few at first. Those for calls are posted with a
+// grant. Those for replies are posted with the calls that this end makes, because many servers grant everything that a
+// client asks for, however few calls it makes. When far fewer calls are made for a while, used receives are not
+// reposted: no verb takes one back.
 
-// receives are part of the connection's state. Only the goroutine that has set callTable.growing
-// changes the counts: it posts without the lock.
+// receives are part of the connection's state. Only the goroutine that has set callTable.growing changes the counts; it
+// posts without the lock.
 type receives struct {
-	n       int        // that there are
+	n       int        // posted in total
 	next    uint32     // the number of the next buffer,
-	holes   []uint32   // after those that have been given up
-	replies int        // of them for replies
-	calls   int        // of them for calls
-	fresh   []*recvBuf // that the leader does not know yet
+	holes   []uint32   // numbers of buffers that have been released
+	replies int        // for replies
+	calls   int        // for calls
+	fresh   []*recvBuf // not known to the leader yet
 }
 
 // A recvBuf is a receive buffer. It is posted, or holds a message.
@@ -33,11 +33,11 @@ type recvBuf struct {
 	idx uint32
 }
 
-// firstReplies is how many replies there are receives for while calls are made one at a time.
+// firstReplies is the number of receives for replies while calls are made one at a time.
 const firstReplies = 1
 
-// setGrant takes the credits of a reply: an absolute value, in which zero counts
-// as one (RFC 8166 section 3.3.1). Receives for the replies are posted before calls are let out.
+// setGrant applies the credits of a reply: an absolute value, in which zero counts as one (RFC 8166 section 3.3.1).
+// Receives for the replies are posted before more calls are permitted.
 func (l *leader) setGrant(credit uint32) {
 	c := l.c
 	n := plan.Accepted(credit, int(c.mostCalls.Load()))
@@ -59,14 +59,14 @@ func (l *leader) setGrant(credit uint32) {
 	}
 }
 
-// letOut lets out calls: as many as the peer has granted and there are receives for.
+// letOut permits as many calls as the peer has granted and there are receives for.
 func (st *state) letOut(granted int) { st.calls.setGrant(granted, min(granted, st.recvs.replies)) }
 
-// crowded reports whether calls wait for receives, and not for the peer.
+// crowded reports whether calls wait for receives rather than for the peer.
 func (st *state) crowded() bool { return !st.calls.queue.Empty() && st.grant < st.granted }
 
-// moreReplies posts receives for twice as many replies, or for all calls that wait, and lets calls out. An error says that
-// it has let none out. The caller has set growing, and no lock.
+// moreReplies posts receives for twice as many replies, or for all waiting calls, and permits more calls. An error
+// means that it has permitted none. The caller has set growing, and holds no lock.
 func (c *conn) moreReplies() error {
 	for more := false; ; more = true {
 		st := c.state.Lock()
@@ -99,7 +99,7 @@ func (c *conn) moreReplies() error {
 	}
 }
 
-// forCalls posts receives for n calls of the peer, beside those for replies.
+// forCalls posts receives for n calls of the peer, in addition to those for replies.
 func (c *conn) forCalls(n int) error {
 	st := c.state.Lock()
 	if st.calls.growing {
@@ -123,13 +123,13 @@ func (c *conn) forCalls(n int) error {
 	return err
 }
 
-// receivesFor is how many receives there are for so many replies and calls.
+// receivesFor returns the number of receives for the given numbers of replies and calls.
 func (c *conn) receivesFor(replies, calls int) int {
 	n := replies + calls
 	return n + c.cfg.slack(c.role, n)
 }
 
-// setReceives sets for how many messages there are receives. The state is locked.
+// setReceives sets the number of messages that receives are posted for. The state is locked.
 func (c *conn) setReceives(r *receives, replies, calls int) {
 	r.replies, r.calls = replies, calls
 	c.batch.Store(int32(batchOf(replies + calls)))
@@ -137,8 +137,7 @@ func (c *conn) setReceives(r *receives, replies, calls int) {
 
 var errGrowing = errors.New("receives for replies are being posted")
 
-// fill posts receives until there are as many. If there is no memory for all, those that have been
-// posted stay.
+// fill posts receives until there are total of them. If there is not enough memory, those already posted stay.
 func (c *conn) fill(total int) error {
 	r := &c.state.Lock().recvs
 	c.state.Unlock()
@@ -160,7 +159,7 @@ func (c *conn) fill(total int) error {
 			more = append(more, rb)
 		}
 		c.state.Lock()
-		r.fresh = append(r.fresh, more...) // a message may come before PostRecv returns
+		r.fresh = append(r.fresh, more...) // a message may arrive before PostRecv returns
 		c.state.Unlock()
 		if err == nil {
 			err = c.fc.PostRecv(wrs[:len(more)])
@@ -185,7 +184,7 @@ func (c *conn) fill(total int) error {
 	return nil
 }
 
-// number returns a number for a buffer. Only the goroutine that has set growing uses it, or gives up buffers.
+// number returns a number for a buffer. Only the goroutine that has set growing uses it, or releases buffers.
 func (r *receives) number() uint32 {
 	if k := len(r.holes) - 1; k >= 0 {
 		n := r.holes[k]
@@ -203,7 +202,7 @@ func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
 	}
 }
 
-// recvBuf returns the receive buffer with a number.
+// recvBuf returns the receive buffer with the given number.
 func (l *leader) recvBuf(n uint32) *recvBuf {
 	if int(n) >= len(l.bufs) || l.bufs[n] == nil {
 		l.learn(n)
@@ -211,8 +210,8 @@ func (l *leader) recvBuf(n uint32) *recvBuf {
 	return l.bufs[n]
 }
 
-// learn takes fresh buffers up to that with number n: only those that are known to have been posted,
-// as fill takes others back if it fails.
+// learn takes fresh buffers up to the one with number n: only those known to have been posted, because fill takes
+// others back if it fails.
 func (l *leader) learn(n uint32) {
 	r := &l.c.state.Lock().recvs
 	defer l.c.state.Unlock()
@@ -229,9 +228,8 @@ func (l *leader) learn(n uint32) {
 	}
 }
 
-// receiveDone gives a receive buffer back. A few of them may wait to be posted together: the slack
-// stands in for them. More must not, not even to the end of the pass, since a returned credit may be
-// used at once.
+// receiveDone returns a receive buffer. A few of them may wait to be reposted together, because the slack makes up for
+// them. More must not wait, not even until the end of the pass, since a returned credit may be used at once.
 func (l *leader) receiveDone(rb *recvBuf) {
 	if !l.surplus || !l.giveUp(rb) {
 		l.repost = append(l.repost, l.c.recvWR(rb))
@@ -245,8 +243,8 @@ func (l *leader) receiveDone(rb *recvBuf) {
 	l.repost = l.repost[:0]
 }
 
-// giveUp releases a receive buffer if there are more than both directions need, and reports whether
-// it has. With the last one the memory goes, too.
+// giveUp releases a receive buffer if there are more than the two directions need, and reports whether it has. With the
+// last one it also releases unused memory.
 func (l *leader) giveUp(rb *recvBuf) bool {
 	st := l.c.state.Lock()
 	r := &st.recvs
@@ -267,7 +265,7 @@ func (l *leader) giveUp(rb *recvBuf) bool {
 	return true
 }
 
-// shed releases the messages of exchanges and calls that are not in use, and memory without buffers in use.
+// shed releases the messages of unused exchanges and calls, and memory without buffers in use.
 func (l *leader) shed() {
 	for _, x := range l.free {
 		if x.out != nil {
@@ -286,8 +284,8 @@ func (l *leader) shed() {
 	l.c.arena.Shed()
 }
 
-// restReplies halves the receives for replies if no more than a quarter of them was in use in the last
-// restCalls calls. It is called after so many, with the state locked.
+// restReplies halves the receives for replies if at most a quarter of them was in use during the last restCalls calls.
+// It is called after that many calls, with the state locked.
 func (l *leader) restReplies(st *state) {
 	t, r := &st.calls, &st.recvs
 	peak := t.peak
@@ -300,6 +298,6 @@ func (l *leader) restReplies(st *state) {
 	l.surplus = true
 }
 
-// restCalls is how many calls show what a peer or our callers use. It is more than twice as many as may
-// be in flight, so that after a lower grant the last of them have been made by it: see rest.
+// restCalls is the number of calls that show how much a peer or our callers use. It is more than twice the maximum
+// number of calls in flight, so that the last calls after a lower grant have been made under it: see rest.
 const restCalls = 512

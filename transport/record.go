@@ -47,7 +47,7 @@ func NewRecordConn(cl *Client, b rpc.Binding, maxReply int) net.Conn {
 		parser: records.Parser{Max: cl.cfg.MaxMessage},
 	}
 	ended := rc.c.ended()
-	go func() { // the reader learns of the connection's end
+	go func() { // the reader is notified of the connection's end
 		<-ended
 		rc.Fail(rc.c.endErr())
 	}()
@@ -58,7 +58,7 @@ func NewRecordConn(cl *Client, b rpc.Binding, maxReply int) net.Conn {
 type clientRecords struct {
 	*records.Stream
 	cl       *Client
-	c        connection // that there was: a net.Conn ends with it
+	c        connection // at creation: a net.Conn ends with it
 	binding  rpc.Binding
 	maxReply int
 	ctx      context.Context
@@ -72,7 +72,7 @@ type clientRecords struct {
 func (rc *clientRecords) LocalAddr() net.Addr  { return rc.c.local() }
 func (rc *clientRecords) RemoteAddr() net.Addr { return rc.c.remote() }
 
-// Close ends the connection; calls under way get no reply.
+// Close ends the connection; calls in flight get no reply.
 func (rc *clientRecords) Close() error {
 	rc.Fail(net.ErrClosed)
 	rc.cancel()
@@ -81,7 +81,7 @@ func (rc *clientRecords) Close() error {
 	return err
 }
 
-// Write takes calls as records, in pieces of any size.
+// Write accepts calls as records, in pieces of any size.
 func (rc *clientRecords) Write(b []byte) (int, error) {
 	rc.wmu.Lock()
 	defer rc.wmu.Unlock()
@@ -103,8 +103,7 @@ func (rc *clientRecords) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// call makes one call and makes its reply readable. If the call fails the net.Conn does,
-// as a TCP connection would.
+// call makes one call and makes its reply readable. If the call fails, so does the net.Conn, as a TCP connection would.
 func (rc *clientRecords) call(record []byte) {
 	defer rc.calls.Done()
 	reply, err := rc.roundTrip(record)
@@ -128,7 +127,7 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 		items, bounds := rc.binding.Call(proc, record[n:], nil)
 		call.MaxResults = bounds.MaxResults
 		if h.Cred.Protected() {
-			// The binding cannot read protected arguments, nor may anything be taken out.
+			// The binding cannot read protected arguments, and nothing may be taken out of them.
 			for _, size := range bounds.Items[:bounds.NumItems] {
 				call.MaxResults += xdr.Padded(size)
 			}
@@ -161,12 +160,11 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 	return rc.restore(proc, msg, call.WriteItems)
 }
 
-// gssOverhead is room for what RPCSEC_GSS adds to results: lengths, a sequence number, a
-// checksum, the padding of a cipher.
+// gssOverhead is room for the additions of RPCSEC_GSS to results: lengths, a sequence number, a checksum, and the
+// padding of a cipher.
 const gssOverhead = 1024
 
-// restore puts the items that came through write chunks back into the reply, each
-// after its length word.
+// restore inserts the items that were returned in write chunks into the reply, each after its length word.
 func (rc *clientRecords) restore(p rpc.Procedure, msg []byte, items []rpc.WriteItem) ([]byte, error) {
 	size := len(msg)
 	placed := false

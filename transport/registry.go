@@ -10,14 +10,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
-// A registry is the programs that one end executes, and the replies it remembers. The
-// programs do not change once there are connections.
+// A registry has the programs that one end executes, and the replies it remembers. The programs do not change once
+// there are connections.
 type registry struct {
 	cfg      *config
 	programs map[uint32]*rpc.Program
-	others   func(x *exch) bool // takes calls to other programs; nil: every other program is unavailable
+	others   func(x *exch) bool // processes calls to other programs; nil: every other program is unavailable
 	cache    *replycache.Cache
-	around   []rpc.Middleware // of all handlers
+	around   []rpc.Middleware // around all handlers
 }
 
 func newRegistry(cfg *config) *registry {
@@ -46,7 +46,7 @@ func (r *registry) register(p rpc.Program) error {
 	return nil
 }
 
-// names returns what is known of a version of a program, at least its number.
+// names returns the description of a program version; at least its number is set.
 func (r *registry) names(prog, vers uint32) *oncrpc.Program {
 	if p := r.programs[prog]; p != nil {
 		for _, names := range p.Names {
@@ -61,8 +61,8 @@ func (r *registry) names(prog, vers uint32) *oncrpc.Program {
 // stop ends the contexts of handlers that have outlived their connections.
 func (r *registry) stop() { r.cache.Close() }
 
-// authorize asks p whether a call may be executed, and returns the reply if not. A panic and
-// runtime.Goexit are as in serve.
+// authorize asks p whether a call may be executed, and returns the reply if it may not. A panic and runtime.Goexit are
+// handled as in serve.
 func authorize(c *core, p *rpc.Program, req *rpc.Request, ended func()) (h oncrpc.ReplyHeader, ok bool) {
 	returned := false
 	defer func() {
@@ -81,10 +81,9 @@ func authorize(c *core, p *rpc.Program, req *rpc.Request, ended func()) (h oncrp
 	return oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat}, stat == oncrpc.AuthOK
 }
 
-// serve has the handler fill res. A panic is the handler's alone: the caller gets SYSTEM_ERR, and
-// the connection and all others go on. So does runtime.Goexit, but then serve does not return:
-// ended is called instead, while the goroutine ends. e, which may be nil, gets how long the handler
-// took.
+// serve calls the handler to fill in res. A panic only affects the handler: the caller gets SYSTEM_ERR, and the
+// connection and all others continue. runtime.Goexit has the same effect, but then serve does not return: ended is
+// called instead, while the goroutine ends. e, which may be nil, gets the duration of the handler.
 func serve(ctx context.Context, c *core, h rpc.Handler, req *rpc.Request, res *rpc.Response, e *callEvent, ended func()) {
 	var start time.Time
 	if e != nil {

@@ -15,11 +15,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// Forming replies: what internal/plan decides is done here. A reply is one list of
-// requests: Write, ..., Write, Send.
+// Building replies as internal/plan decides. A reply is one list of requests: Write, ..., Write, Send.
 
-// begin prepares the reply's header and send buffer. The results are built right
-// where they will be sent from, after room for the header.
+// begin prepares the reply's header and send buffer. The results are built where they will be sent from, after room for
+// the header.
 func (x *exch) begin() error {
 	c := x.c
 	if x.out == nil {
@@ -42,7 +41,7 @@ func (x *exch) begin() error {
 	return nil
 }
 
-// acceptedSize is the RPC header of an accepted reply with an empty verifier.
+// acceptedSize is the length of an accepted reply's RPC header with an empty verifier.
 const acceptedSize = 24
 
 // results returns the place where results are built, empty.
@@ -54,7 +53,7 @@ func (x *exch) results() []byte {
 	return x.out.Bytes[start:start:x.c.sendMax()]
 }
 
-// send places and posts the reply, in the place of a service that is done.
+// send places and posts the reply, after the service is done.
 func (x *exch) send(head, results []byte) {
 	if !x.takeBack() {
 		return
@@ -81,9 +80,8 @@ func (x *exch) send(head, results []byte) {
 	x.post()
 }
 
-// form places the reply: the Writes of what goes to chunks are added to the list of
-// requests, and the message to send is returned. The error is a *ReplySizeError when
-// something fits nowhere, and errNoMemory when there was none.
+// form places the reply: it adds the Writes of chunks to the list of requests, and returns the message to send. The
+// error is a *ReplySizeError if something fits nowhere, and errNoMemory if there was no memory.
 func (x *exch) form(head, results []byte) (msg []byte, err error) {
 	c, h := x.c, &x.rh
 	if x.failed {
@@ -129,13 +127,12 @@ func (x *exch) form(head, results []byte) (msg []byte, err error) {
 	return nil, err
 }
 
-// tooLong is the error for a part of the reply that does not fit.
+// tooLong returns the error for a part of the reply that does not fit.
 func (x *exch) tooLong(what string, size int, limit uint64) error {
 	return x.c.replyTooLong(&x.call, what, size, int(min(limit, math.MaxInt)))
 }
 
-// room returns the room that a reply with so many bytes of results, and the items there are, has
-// left.
+// Room returns the room left in a reply with the given number of bytes of results, and the items so far.
 func (x *exch) Room(results int) int {
 	n := x.c.sendMax() - x.base
 	if x.hdr.HasReply {
@@ -153,7 +150,7 @@ func (x *exch) Room(results int) int {
 	return max(n, 0)
 }
 
-// itemRoom returns the room for the next item.
+// ItemRoom returns the room for the next item.
 func (x *exch) ItemRoom(results int) int {
 	if i := len(x.items); i < len(x.hdr.Writes) {
 		return int(min(x.hdr.Writes[i].Length(), uint64(x.c.cfg.MaxMessage)))
@@ -161,8 +158,8 @@ func (x *exch) ItemRoom(results int) int {
 	return max(x.Room(results)-xdr.Unit, 0) &^ (xdr.Unit - 1)
 }
 
-// writeItems writes the first n items to the write chunks of the call. It returns how many
-// fit: if there are fewer than n, the next is too long for its chunk.
+// writeItems writes the first n items to the write chunks of the call. It returns how many fit: if that is less than n,
+// the next is too long for its chunk.
 func (x *exch) writeItems(n int) int {
 	h := &x.rh
 	for i := range x.items[:n] {
@@ -181,7 +178,7 @@ func (x *exch) writeItems(n int) int {
 	return n
 }
 
-// formInline forms an RDMA_MSG in the send buffer, where results may be in place already.
+// formInline builds an RDMA_MSG in the send buffer, where the results may already be in place.
 func (x *exch) formInline(head, results []byte, inline, moved int) []byte {
 	buf := x.out.Bytes
 	first := x.base + len(head)
@@ -212,17 +209,17 @@ func (x *exch) finishList(msg []byte) {
 	x.wrs = append(x.wrs, wr)
 }
 
-// invalidates returns the one handle of the call's chunks, if both ends allow
-// remote invalidation (RFC 8797 section 4.1) and there is no other.
+// invalidates returns the handle of the call's chunks, if both ends allow remote invalidation (RFC 8797 section 4.1)
+// and all chunks have the same one.
 func (x *exch) invalidates() (key uint32, ok bool) {
 	if !x.c.agreed.remoteInv.Load() || x.hdr.Vers != x.c.version() || x.c.role == roleClient {
-		return 0, false // what was agreed on is for replies to clients
+		return 0, false // the agreement only covers replies to clients
 	}
 	return plan.OnlyHandle(x.hdr)
 }
 
-// reserve makes room for n gather elements and as many again as the call has
-// segments: the SGLs of the list must not move while it grows.
+// reserve makes room for n gather elements and as many again as the call has segments: the SGLs of the list must not
+// move while it grows.
 func (x *exch) reserve(n int) {
 	n += len(x.hdr.Reply)
 	for _, chunk := range x.hdr.Writes {
@@ -234,9 +231,9 @@ func (x *exch) reserve(n int) {
 	x.sges = x.sges[:0]
 }
 
-// write adds the Writes of x.parts, one after the other, to the segments of an offered chunk, and the
-// lengths to ret. Each segment is filled before the next one is used (RFC 5666 section 3.6). False
-// means that the chunk is too short; nothing has been written.
+// write adds the Writes of x.parts, one after another, to the segments of an offered chunk, and the lengths to ret.
+// Each segment is filled before the next one is used (RFC 5666 section 3.6). It returns false if the chunk is too
+// short; nothing has been written then.
 func (x *exch) write(offered, ret rpcrdma.WriteChunk) bool {
 	var room uint64
 	for i := range offered {
@@ -289,8 +286,8 @@ func (x *exch) write(offered, ret rpcrdma.WriteChunk) bool {
 // items that went to write chunks.
 func (x *exch) gather(head, results []byte, moved int) bool {
 	parts := x.parts[:0]
-	// The RPC header and padding come from the send buffer, after the
-	// transport header that RDMA_NOMSG puts there, as far as it has room.
+	// The RPC header and padding are sent from the send buffer, after the transport header that RDMA_NOMSG has there,
+	// as far as it has room.
 	at := x.base
 	own := func(b []byte) bool {
 		mem, key := x.out.Bytes[at:], x.out.LKey
@@ -306,8 +303,8 @@ func (x *exch) gather(head, results []byte, moved int) bool {
 		parts = append(parts, fabric.SGE{Buf: mem[:copy(mem, b)], LKey: key})
 		return true
 	}
-	// Results in place start right after a header without a verifier; those moved
-	// elsewhere by append are ordinary memory.
+	// Results in place start right after a header without a verifier. Results moved elsewhere by append are ordinary
+	// memory.
 	results, inPlace := x.inPlace(results)
 	key, skip := fabric.LocalDMAKey, 0
 	// A longer header would overwrite them.
@@ -321,7 +318,7 @@ func (x *exch) gather(head, results []byte, moved int) bool {
 	case inPlace:
 		key = x.out.LKey
 	case mem != nil:
-		key = mem.LKey // of Response.Alloc, or Join
+		key = mem.LKey // from Response.Alloc or Join
 	case !x.c.caps.LocalDMA && len(results) > 0:
 		b, err := x.alloc(len(results))
 		if err != nil {
@@ -358,8 +355,8 @@ func (x *exch) gather(head, results []byte, moved int) bool {
 	return true
 }
 
-// inPlace reports whether results are in the place that they were to be built in. A wrapper may
-// have cut off their beginning: then they are moved there.
+// inPlace reports whether results are where they were to be built. If a wrapper has cut off their beginning, it moves
+// them there.
 func (x *exch) inPlace(results []byte) (moved []byte, ok bool) {
 	n, start, end := cap(results), x.base+acceptedSize, x.c.sendMax()
 	if n == 0 || start >= end || &results[:n][n-1] != &x.out.Bytes[end-1] {
@@ -369,8 +366,7 @@ func (x *exch) inPlace(results []byte) (moved []byte, ok bool) {
 	return moved[:copy(moved, results)], true
 }
 
-// reserveMore makes room for n more gather elements; lists formed before keep
-// the memory they have.
+// reserveMore makes room for n more gather elements. Lists built before keep their memory.
 func (x *exch) reserveMore(n int) {
 	n += len(x.hdr.Reply) + 1
 	if cap(x.sges)-len(x.sges) < n {
@@ -392,7 +388,7 @@ func (x *exch) refuse(code rpcrdma.ErrCode) {
 	x.sendError(code, x.hdr.Vers)
 }
 
-// sendError sends RDMA_ERROR in place of whatever was being built.
+// sendError sends RDMA_ERROR in place of the reply being built.
 func (x *exch) sendError(code rpcrdma.ErrCode, vers uint32) {
 	c := x.c
 	h := rpcrdma.Header{
@@ -406,7 +402,7 @@ func (x *exch) sendError(code rpcrdma.ErrCode, vers uint32) {
 	} else {
 		inc(&c.stats.ErrChunk)
 	}
-	// Nothing of it has been posted.
+	// No part of it has been posted.
 	x.lending.loan.End()
 	x.dropItems()
 	x.dropMems()
@@ -424,8 +420,7 @@ func (x *exch) sendError(code rpcrdma.ErrCode, vers uint32) {
 	x.post()
 }
 
-// refuse answers the message in rb, which has no usable header, with RDMA_ERROR. why is for an
-// Observer.
+// refuse answers the message in rb, which has no usable header, with RDMA_ERROR. why is reported to the Observer.
 func (l *leader) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode, why error) {
 	l.c.public.refused(xid, why)
 	x := l.takeExchange(rb)
@@ -442,8 +437,8 @@ func (l *leader) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode, why
 	x.sendError(code, vers)
 }
 
-// asks reports whether a call to a program of the transport's own, which has one version
-// and one procedure besides NULL, is for that. All else it answers.
+// asks reports whether a call to one of the transport's own programs is for the program's only version and its only
+// procedure besides NULL. It answers all other calls.
 func (x *exch) asks(vers, proc uint32) bool {
 	switch {
 	case x.call.Vers != vers:
@@ -458,7 +453,7 @@ func (x *exch) asks(vers, proc uint32) bool {
 	return false
 }
 
-// addItem adds an item at an offset of the results.
+// AddItem adds an item at an offset of the results.
 func (x *exch) AddItem(at int, data []byte, release func()) {
 	it := origin.Item{At: at, Data: data, Key: fabric.LocalDMAKey, Release: release}
 	if own := x.own(data); own != nil {
@@ -471,8 +466,8 @@ func (x *exch) AddItem(at int, data []byte, release func()) {
 	x.items = append(x.items, it)
 }
 
-// orphan reports whether there was no memory because the connection has ended, which the
-// adapter may know first: the reply can then only go to the reply cache.
+// orphan reports whether there was no memory because the connection has ended, which the adapter may know first: the
+// reply then only goes to the reply cache.
 func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
 
 // local returns a copy of data in memory with a local key. If there is no memory it marks

@@ -8,11 +8,10 @@ import (
 
 // How exchanges use the reply cache.
 
-// credAt is where the credential begins in a call.
+// credAt is the offset of the credential in a call.
 const credAt = 24
 
-// recall looks up whether the call is a repeated one, and takes it then. Otherwise its reply will be
-// remembered.
+// recall looks up whether the call is a repeated one, and if so handles it. Otherwise its reply will be remembered.
 func (x *exchange) recall() (taken bool) {
 	outcome, reply := x.begin(nil, x.msg[credAt:], x.wire)
 	if outcome == replycache.Answered {
@@ -52,7 +51,7 @@ func (x *exchange) Recall(caller, args []byte) (known origin.Recalled) {
 			}
 		case <-x.core.contexts.of(false, false).Done():
 			w.entry.Leave(&w)
-			return origin.Recalled{Found: true, Status: oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}} // it goes nowhere
+			return origin.Recalled{Found: true, Status: oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}} // it will not be sent
 		}
 	}
 	if outcome == replycache.Fresh {
@@ -63,8 +62,7 @@ func (x *exchange) Recall(caller, args []byte) (known origin.Recalled) {
 	return known
 }
 
-// Remember keeps the reply of a call that Recall has not found, as it is before it is protected. One that denies the
-// call is not kept.
+// Remember keeps the reply of a call that Recall has not found, before it is protected. A denial is not kept.
 func (x *exchange) Remember(h *oncrpc.ReplyHeader, results []byte) {
 	switch {
 	case !x.late:
@@ -90,7 +88,7 @@ func (x *exchange) Answer(r replycache.Reply) {
 	x.wire.send(r.Header, r.Results)
 }
 
-// replayed takes the items of a reply from the cache, and its header in h.
+// replayed takes the items of a reply from the cache, and stores its header in h.
 func (x *exchange) replayed(r *replycache.Reply, h *oncrpc.ReplyHeader) {
 	for _, it := range r.Items {
 		x.wire.AddItem(it.At, it.Data, nil)
@@ -102,7 +100,7 @@ func (x *exchange) replayed(r *replycache.Reply, h *oncrpc.ReplyHeader) {
 	_, _ = oncrpc.ConsumeReply(r.Header, h)
 }
 
-// remember keeps the reply to the call, before it is sent. results and the items stay the caller's.
+// remember keeps the reply to the call before it is sent. The caller keeps owning results and the items.
 func (x *exchange) remember(head, results []byte) {
 	if e := x.entry; e != nil {
 		x.entry = nil
@@ -110,7 +108,7 @@ func (x *exchange) remember(head, results []byte) {
 	}
 }
 
-// forgo ends the entry of a call that has no reply to remember.
+// forgo ends the entry of a call without a reply to remember.
 func (x *exchange) forgo() {
 	if e := x.entry; e != nil {
 		x.entry = nil
@@ -123,11 +121,10 @@ func (x *exchange) forgo() {
 // Wait makes the exchange wait for the reply of e: see replycache.Waiter.
 func (x *exch) Wait(e *replycache.Entry) {
 	x.detach()
-	x.awaits = e // which is the leader's
+	x.awaits = e // owned by the leader
 }
 
-// Fail ends the connection of an exchange that waits for a reply that is lost: the
-// call then comes once more.
+// Fail ends the connection of an exchange that waits for a reply that is lost: the client then sends the call again.
 func (x *exch) Fail() {
 	x.c.breakOff(errForgotten)
 	x.leave()
@@ -145,11 +142,11 @@ func (w *patient) Wait(e *replycache.Entry) { w.entry, w.reply = e, make(chan *r
 // Answer ends the wait with a reply.
 func (w *patient) Answer(r replycache.Reply) { w.reply <- &r }
 
-// Fail ends the wait without one.
+// Fail ends the wait without a reply.
 func (w *patient) Fail() { w.reply <- nil }
 
-// unwait ends an exchange that waits for the reply to another's call, when its connection has
-// ended: a client that comes back again and again must not use more and more memory.
+// unwait ends an exchange that waits for the reply to another call, after its connection has ended: a client that keeps
+// coming back must not use more and more memory.
 func (x *exch) unwait() {
 	if x.awaits != nil && x.awaits.Leave(x) {
 		x.abandon()

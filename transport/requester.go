@@ -24,7 +24,7 @@ func (c *conn) call(ctx context.Context, call *pendingCall) error {
 		return err
 	}
 	follows := false
-	if s.call == nil { // else another goroutine has made it: see startNext
+	if s.call == nil { // otherwise another goroutine has made it: see startNext
 		if err := s.build(call); err != nil {
 			s.unexpose()
 			s.giveBack()
@@ -106,8 +106,7 @@ func (l *leader) endStarted() {
 	}
 }
 
-// desert gives up a call when its goroutine is ending: it led, and an Inline handler has called
-// runtime.Goexit.
+// desert cancels a call when its goroutine is ending: it led, and an Inline handler has called runtime.Goexit.
 func (s *slot) desert() {
 	if !s.cancel() {
 		_ = s.finish()
@@ -115,7 +114,7 @@ func (s *slot) desert() {
 	}
 }
 
-// finish takes the results of a slot that is done, and all of its memory back.
+// finish takes the results of a completed slot, and reclaims all of its memory.
 func (s *slot) finish() error {
 	err := s.err
 	if err == nil {
@@ -125,12 +124,11 @@ func (s *slot) finish() error {
 	return err
 }
 
-// unbuilt is the error of a call that could not be formed.
+// unbuilt returns the error of a call that could not be built.
 func (c *conn) unbuilt(ctx context.Context, call *pendingCall, err error) error {
 	switch {
 	case errors.Is(err, net.ErrClosed):
-		// The adapter has learned of the connection's end before us. Its reason comes
-		// from what waits for it.
+		// The adapter knew of the connection's end before us. Waiting returns the reason.
 		if err := c.await(ctx, newWaiter()); err != nil {
 			return err
 		}
@@ -141,8 +139,8 @@ func (c *conn) unbuilt(ctx context.Context, call *pendingCall, err error) error 
 	return err
 }
 
-// launch sends the message that build has formed. With follow the caller is among the
-// followers before a reply can come, if a goroutine leads.
+// launch sends the message that build has built. With follow the caller becomes a follower before a reply can arrive,
+// if a goroutine leads.
 func (s *slot) launch(follow bool) (follows bool, err error) {
 	c := s.c
 	st := c.state.Lock()
@@ -161,7 +159,7 @@ func (s *slot) launch(follow bool) (follows bool, err error) {
 	return follows, nil
 }
 
-// leaves notes that the call is about to be sent.
+// leaves records that the call is about to be sent.
 func (s *slot) leaves() {
 	c, call := s.c, s.call
 	if call.sent {
@@ -179,8 +177,7 @@ func (s *slot) leaves() {
 	}
 }
 
-// results takes the reply message apart. The slot is done: no other goroutine touches
-// the memory.
+// results parses the reply message. The slot is done: no other goroutine accesses the memory.
 func (s *slot) results() error {
 	call := s.call
 	if call.op != nil {
@@ -197,7 +194,7 @@ func (s *slot) results() error {
 	return call.takeReply(s.xid)
 }
 
-// takeReply takes the reply message apart that is in the call's store.
+// takeReply parses the reply message in the call's store.
 func (call *pendingCall) takeReply(xid uint32) error {
 	n, err := oncrpc.ConsumeReply(call.store, &call.Reply)
 	if err != nil {
@@ -226,8 +223,8 @@ func (s *slot) giveBack() {
 	c.handOn(w)
 }
 
-// handOn lets the caller go on that release has returned, if there is one. A call that is cheap to make is
-// made for it.
+// handOn lets the caller that release has returned continue, if there is one. If its call is cheap to make, handOn
+// makes it.
 func (c *conn) handOn(w *waiter) {
 	switch {
 	case w == nil:
@@ -238,16 +235,16 @@ func (c *conn) handOn(w *waiter) {
 	}
 }
 
-// plain reports whether call and reply fit inline, so that the call is cheap to make.
+// plain reports whether call and reply both fit inline, so that the call is cheap to make.
 func (c *conn) plain(call *pendingCall) bool {
 	return call.op == nil && call.raw == nil && call.Sign == nil && !call.sent && !call.hasItems() &&
 		len(call.Args) <= c.sendMax()/2 && call.MaxResults <= c.recvMax()/2
 }
 
-// startNext makes the call of w, a waiting caller that has been given a slot. So w sleeps once, until
-// its reply is in, and not for the credit first: with four times as many callers as credits that
-// saves a fifth of the processor time of a call (ADR 22). Events before w is among the followers wake
-// no goroutine, so w checks for them when it joins.
+// startNext makes the call of w, a waiting caller that has been given a slot. So w sleeps only once, until its reply
+// has arrived, instead of first sleeping until it has a credit. With four times as many callers as credits that saves a
+// fifth of the processor time of a call (ADR 22). Events before w is among the followers wake no goroutine, so w checks
+// for them when it joins.
 func (c *conn) startNext(w *waiter) {
 	s := c.state.Lock().calls.underWay.Find(w.xid)
 	c.state.Unlock()
@@ -258,7 +255,7 @@ func (c *conn) startNext(w *waiter) {
 	}
 	if err != nil {
 		s.unexpose()
-		s.call = nil // w makes it again, and meets the error
+		s.call = nil // w makes it again, and gets the error
 		w.Wake(true)
 		return
 	}
@@ -274,9 +271,8 @@ func (c *conn) startNext(w *waiter) {
 
 // ---- callers that give up
 
-// cancel ends a call when its caller no longer waits for the reply. It returns when the peer cannot
-// reach the call's memory. False means that the reply was there already, and the call is done in the
-// ordinary way.
+// cancel ends a call when its caller no longer waits for the reply. When it returns, the peer cannot reach the call's
+// memory. It returns false if the reply had already arrived; the call is then completed as usual.
 func (s *slot) cancel() bool {
 	c := s.c
 	st := c.state.Lock()
@@ -296,8 +292,7 @@ func (s *slot) cancel() bool {
 		s.awaitFence()
 	}
 	if c.caps.WeakRevocation && s.lent.Direct() {
-		// The peer may be in the middle of an access, and only the connection's
-		// end stops that.
+		// The peer may be in the middle of an access, and only the connection's end stops that.
 		c.breakOff(errWeakFence)
 	}
 	s.lent.Withdraw()
@@ -318,13 +313,12 @@ func (s *slot) cancel() bool {
 	return true
 }
 
-// fencePatience is how long a caller waits for the invalidation of its memory after its context has
-// ended. The invalidation takes its turn after earlier requests, and a peer that takes nothing can
-// hold it up forever.
+// fencePatience is how long a caller waits for the invalidation of its memory after its context has ended. The
+// invalidation is queued after earlier requests, and a peer that takes nothing can delay it forever.
 const fencePatience = time.Second
 
-// awaitFence waits until the call's memory is closed, at the price of the
-// connection if there is no other way: its end is a fence, too.
+// awaitFence waits until the call's memory is closed. If there is no other way it ends the connection, which is a
+// fence, too.
 func (s *slot) awaitFence() {
 	ctx, stop := context.WithTimeout(context.Background(), fencePatience)
 	defer stop()
@@ -336,7 +330,7 @@ func (s *slot) awaitFence() {
 
 // ---- replies
 
-// slot returns the slot of the given number.
+// slot returns the slot with the given number.
 func (l *leader) slot(n uint32) *slot {
 	defer l.c.state.Unlock()
 	return l.c.state.Lock().calls.all[n]
@@ -371,7 +365,7 @@ func (l *leader) answered(xid uint32) *slot {
 	return s
 }
 
-// replyReceived handles a message that is the reply to a call.
+// replyReceived processes a message that is the reply to a call.
 func (l *leader) replyReceived(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
 	c := l.c
 	if l.granted > 0 && (h.Proc == rpcrdma.ProcMsg || c.knows(h.XID)) {
@@ -402,12 +396,12 @@ func (l *leader) replyReceived(h *rpcrdma.Header, payload []byte, wc *fabric.WC)
 		s.err = l.fetchReply(s, h, payload)
 	}
 	if s.err != nil {
-		l.sayDone(s) // the server holds memory for us all the same
+		l.sayDone(s) // the server still holds memory for us
 	}
 }
 
-// exposed reports whether a pending call has exposed memory with this handle. A late reply
-// may invalidate what its own call had exposed, and nothing else.
+// exposed reports whether a pending call has exposed memory with this handle. A late reply may only invalidate memory
+// that its own call had exposed.
 func (l *leader) exposed(key uint32) bool {
 	defer l.c.state.Unlock()
 	for _, s := range l.c.state.Lock().calls.all {
@@ -418,8 +412,7 @@ func (l *leader) exposed(key uint32) bool {
 	return false
 }
 
-// acceptReply checks a reply against what its call offered and takes the inline part out of
-// the receive buffer.
+// acceptReply checks a reply against the offers of its call, and copies the inline part out of the receive buffer.
 func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	bad := func(reason string) error { return &rpc.BadReplyError{XID: h.XID, Reason: reason} }
 	call, c := s.call, l.c
@@ -477,8 +470,8 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	return nil
 }
 
-// errorReceived handles an RDMA_ERROR: the peer refused a call of ours. Its credits say
-// nothing (RFC 5666 section 6.1: only a valid reply opens the window).
+// errorReceived processes an RDMA_ERROR: the peer refused a call of ours. Its credits are ignored (RFC 5666 section
+// 6.1: only a valid reply opens the window).
 func (l *leader) errorReceived(h *rpcrdma.Header) {
 	if h.Err == rpcrdma.ErrVers {
 		inc(&l.c.stats.ErrVers)
@@ -499,8 +492,8 @@ func (l *leader) errorReceived(h *rpcrdma.Header) {
 	}
 }
 
-// malformed handles a message that names a call of ours but cannot be its
-// reply: the call fails, the connection lives.
+// malformed processes a message that has the xid of a call of ours but cannot be its reply: the call fails, and the
+// connection continues.
 func (l *leader) malformed(xid uint32, reason string) {
 	l.c.public.refused(xid, &rpc.BadReplyError{XID: xid, Reason: reason})
 	if s := l.answered(xid); s != nil {
@@ -511,8 +504,8 @@ func (l *leader) malformed(xid uint32, reason string) {
 
 // ---- fences
 
-// fence invalidates what is still exposed of an answered call, and completes the
-// call if nothing is.
+// fence invalidates the memory of an answered call that is still exposed, and completes the call if there is no such
+// memory.
 func (l *leader) fence(s *slot) {
 	c := l.c
 	s.wrs = s.lent.Revoke(s.wrs[:0], wrID(wrInv, s.idx))
@@ -523,15 +516,14 @@ func (l *leader) fence(s *slot) {
 	st := c.state.Lock()
 	s.fences, s.state = n, slotAccepted
 	if n == 0 {
-		l.completeCall(st, s) // the slot may be its caller's from here on
+		l.completeCall(st, s) // the caller may own the slot from here on
 	}
 	c.state.Unlock()
 }
 
-// invalidated handles the completion of a local invalidation of slot n. One that has
-// failed has done so because the connection has ended, which is the fence then, but only
-// once it has been closed: see failCalls. The window is bound, and of no use for another
-// call that comes before that is known.
+// invalidated processes the completion of a local invalidation of slot n. If it has failed, the connection has ended,
+// which is the fence then, but only once it has been closed: see failCalls. The window is still bound, and cannot be
+// used by another call made before that is known.
 func (l *leader) invalidated(n uint32, ok bool) {
 	st := l.c.state.Lock()
 	defer l.c.state.Unlock()
@@ -551,7 +543,7 @@ func (l *leader) invalidated(n uint32, ok bool) {
 	}
 }
 
-// completeCall makes a slot its caller's again.
+// completeCall returns a slot to its caller.
 func (l *leader) completeCall(st *state, s *slot) {
 	s.state = slotDone
 	if l.completed++; l.completed%restCalls == 0 {
@@ -559,7 +551,7 @@ func (l *leader) completeCall(st *state, s *slot) {
 	}
 	w := s.waiter
 	if s.ended != nil {
-		if !s.starting { // else the goroutine that has started it has not let go of the slot
+		if !s.starting { // otherwise the goroutine that started it still uses the slot
 			l.ended = append(l.ended, s)
 		}
 		return

@@ -17,33 +17,32 @@ import (
 
 // The calls that an end executes: from the wire, through an exchange, to the service.
 //
-// A call that arrives gets an exchange. The leader pulls its read chunks, so that the service sees
-// the whole RPC message in one piece, whatever way it came. Small calls run on the leader, the others
-// on a goroutine each; both answer with one posted list: the Writes into the call's chunks, and the
-// Send.
+// A call that arrives gets an exchange. The leader pulls its read chunks, so that the service sees the whole RPC
+// message in one piece, however it was sent. Small calls run on the leader, the others on a goroutine each. Both answer
+// with one posted list: the Writes into the call's chunks, and the Send.
 //
 // A client that has Callbacks executes calls, too. Its grant does not change.
 //
-// The grant is the number of calls that we have posted receives for. It starts small, and
-// grows when a client has half of it in use, up to what it asks for and what the configuration allows. It
-// is less while the client's calls wait for memory, or for processors (package pace).
+// The grant is the number of calls that receives are posted for. It starts small, and grows when a client uses half of
+// it, up to the number that the client asks for and the configured limit. It is lower while the client's calls wait for
+// memory, or for processors (package pace).
 
-// exchanges are those of a connection. They are part of the leader.
+// exchanges are the exchanges of a connection. They are part of the leader.
 type exchanges struct {
-	taken   uint32 // calls, so far
+	taken   uint32 // number of calls so far
 	counted uint32 // calls that conn.heard counts
-	posted  int    // calls that there are receives for
+	posted  int    // calls that receives are posted for
 	most    int    // calls to grant
-	depth   int    // Sends that the adapter holds, at most
+	depth   int    // maximum number of Sends that the adapter holds
 	exchs   []*exch
 	free    []*exch
 	memq    []*exch // exchanges that wait for memory
-	stop    bool    // no new calls are taken
+	stop    bool    // no new calls are accepted
 	pace    pace.Pace
 
-	peak  int    // most calls executing at once since
-	since uint32 // so many were taken
-	low   int    // the grant on trial, in place of posted; 0: none
+	peak  int    // maximum number of calls executing at once since then
+	since uint32 // value of taken then
+	low   int    // the grant on trial, instead of posted; 0: none
 }
 
 func (e *exchanges) init(c *conn) {
@@ -53,22 +52,22 @@ func (e *exchanges) init(c *conn) {
 	}
 }
 
-// startMessages is the reservation of a new connection, in messages of full length.
+// startMessages is the initial reservation of a connection, in messages of maximum length.
 const startMessages = 4
 
-// execute has the connection execute calls to the programs of reg, in memory of b. It is called before
-// the connection is set up.
+// execute enables the connection to execute calls to the programs of reg, with memory from b. It is called before the
+// connection is set up.
 func (c *conn) execute(reg *registry, b *budget.Budget) {
 	c.join(reg, b, func() { c.ask((*leader).admit) })
 }
 
-// serves reports whether this end executes calls. In version 2 each end does, if only to
-// say that it has no program (version two section 4.2).
+// serves reports whether this end executes calls. In version 2 every end does, if only to answer that it has no such
+// program (version two section 4.2).
 func (c *conn) serves() bool {
 	return c.reg != nil && (c.role == roleServer || c.cfg.callbacks || c.version() == rpcrdma.Version2)
 }
 
-// takesChunks reports whether this end executes calls that have chunks.
+// takesChunks reports whether this end executes calls with chunks.
 func (c *conn) takesChunks() bool { return c.role == roleServer || c.cfg.PeerChunks == AllChunks }
 
 // ---- the grant
@@ -83,21 +82,21 @@ func (l *leader) grow(n int) error {
 	return nil
 }
 
-// updateGrant brings the grant up to date.
+// updateGrant updates the grant.
 func (l *leader) updateGrant() {
 	load := l.load()
 	load.Posted = cmp.Or(l.low, l.posted)
 	l.c.grant.Store(int64(load.Grant()))
 }
 
-// endPace grants all that there are receives for, whatever processors are like.
+// endPace grants all calls that there are receives for, whatever the load of the processors.
 func (l *leader) endPace() {
 	if l.pace.End() {
 		l.updateGrant()
 	}
 }
 
-// load is how the peer uses its grant.
+// load describes how the peer uses its grant.
 func (l *leader) load() plan.Load {
 	return plan.Load{
 		Posted: l.posted, Executing: l.executing(), Waiting: len(l.memq), Most: l.most,
@@ -105,13 +104,13 @@ func (l *leader) load() plan.Load {
 	}
 }
 
-// executing is the number of calls taken and not answered, or answered in this pass: the
-// client has had a credit for each of them at once.
+// executing returns the number of calls taken and not answered, or answered in this pass: the client had credits for
+// all of them at once.
 func (l *leader) executing() int {
 	return len(l.exchs) - len(l.free) - int(l.c.sends.waiting.Load())
 }
 
-// keepUp grants more to a client that uses what it has, up to the credits it asks for.
+// keepUp grants more to a client that uses its grant, up to the credits it asks for.
 func (l *leader) keepUp(credit uint32) {
 	n := l.executing()
 	l.peak = max(l.peak, n)
@@ -123,7 +122,7 @@ func (l *leader) keepUp(credit uint32) {
 		l.updateGrant()
 	}
 	if l.posted >= l.most {
-		return // as a connection in use is, most of the time
+		return // as for a connection in use, most of the time
 	}
 	load := l.load()
 	if n := load.Raise(credit); n > l.posted {
@@ -131,10 +130,10 @@ func (l *leader) keepUp(credit uint32) {
 	}
 }
 
-// rest lowers the grant of a client that has not used more than a quarter of it for many calls. The
-// first time it halves the grant, and goes on accepting calls by the grant before. The second
-// time, if the client has been content, it gives up the receives: more than twice as many calls have
-// come as could be in flight, so that the client has read a reply with the lower grant.
+// rest lowers the grant of a client that has used at most a quarter of it for many calls. The first time it halves the
+// grant, and still accepts calls made under the previous grant. The second time, if the client has managed with less,
+// it releases the receives: more than twice as many calls have arrived as could be in flight, so the client has read a
+// reply with the lower grant.
 func (l *leader) rest() {
 	quiet := 4*l.peak <= l.posted && l.posted > initialGrant && l.c.role == roleServer
 	l.peak, l.since = 0, l.taken
@@ -154,9 +153,8 @@ func (l *leader) rest() {
 
 // ---- taking a call
 
-// takeExchange returns an exchange for the message in rb. A client that obeys its grant has at most
-// that many calls here, and as many replies on their way out: one that has more loses the connection,
-// and nil is returned.
+// takeExchange returns an exchange for the message in rb. A client that obeys its grant has at most that many calls
+// here, and as many replies being sent. If it has more, it loses the connection, and takeExchange returns nil.
 func (l *leader) takeExchange(rb *recvBuf) *exch {
 	var x *exch
 	if n := len(l.free); n > 0 {
@@ -224,7 +222,7 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 		}
 	}
 	if result == planWait {
-		x.Msg = payload // in the receive buffer, which is held
+		x.Msg = payload // in the receive buffer, which is kept
 		l.memq = append(l.memq, x)
 		l.updateGrant()
 		c.public.notice(rpc.Notice{Kind: rpc.NoticeMemoryStall, XID: x.hdr.XID, Bytes: x.offered()})
@@ -236,7 +234,7 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 	}
 }
 
-// countCall counts a call by the chunks it has, sent or received.
+// countCall counts a call, sent or received, by its chunks.
 func (c *conn) countCall(h *rpcrdma.Header) {
 	switch st := c.stats; {
 	case h.Proc == rpcrdma.ProcNomsg:
@@ -248,7 +246,7 @@ func (c *conn) countCall(h *rpcrdma.Header) {
 	}
 }
 
-// proceed goes on with a planned call.
+// proceed continues with a planned call.
 func (l *leader) proceed(x *exch, p planResult) {
 	switch p {
 	case planBad:
@@ -261,7 +259,7 @@ func (l *leader) proceed(x *exch, p planResult) {
 	}
 }
 
-// execute hands a whole call to the service.
+// execute passes a complete call to the service.
 func (l *leader) execute(x *exch) {
 	x.state = exchExecuting
 	x.dispatch()
@@ -271,12 +269,12 @@ type planResult uint8
 
 const (
 	planBad   planResult = iota // ERR_CHUNK
-	planWhole                   // the message is there
-	planPull                    // Reads are to be done
-	planWait                    // there is no memory for it now
+	planWhole                   // the message is complete
+	planPull                    // there are Reads to do
+	planWait                    // there is currently no memory for it
 )
 
-// plan checks the chunk lists of a call, and lays out how its message is put together.
+// plan checks the chunk lists of a call, and determines how its message is assembled.
 func (l *leader) plan(x *exch, payload []byte) planResult {
 	c, h := l.c, x.hdr
 	if !c.takesChunks() && (len(h.Reads) > 0 || len(h.Writes) > 0 || h.HasReply) {
@@ -330,10 +328,10 @@ func (l *leader) keeps(payload []byte) bool {
 	return p != nil && p.Keep != nil && p.Keep(call.Vers, call.Proc)
 }
 
-// offered is how much memory the results of a call may take that go to its chunks. A write chunk
-// takes one piece, in a buffer of the next size class. A reply chunk takes any number of them, and so
-// do all chunks together: then each may be rounded up to twice its length, and those that are rounded
-// further do not count here, see chargeIfRoom.
+// offered returns how much memory the results of a call may use for its chunks. The data of a write chunk is in one
+// piece, in a buffer of the next size class. A reply chunk consists of any number of pieces, and so do all chunks
+// together: each piece may be rounded up to twice its length. Pieces that are rounded further do not count here, see
+// chargeIfRoom.
 func (x *exch) offered() int {
 	h := x.hdr
 	if len(h.Writes) == 0 && !h.HasReply {
@@ -352,9 +350,8 @@ func (x *exch) offered() int {
 	return int(min(n, 2*most, math.MaxInt/2)) // the pulled bytes are added to it
 }
 
-// claim reserves n bytes for the call, in its turn. It returns false when the call has to
-// wait, until other calls are over, of this connection or others. A client that does not
-// take its replies loses its connection in the end, too.
+// claim reserves n bytes for the call, in order. It returns false if the call has to wait until other calls are over,
+// of this connection or others. A client that does not take its replies eventually loses its connection, too.
 func (l *leader) claim(x *exch, n int) bool {
 	t := &l.c.tenant
 	if n == 0 && t.Held() <= int64(l.c.cfg.MaxMemory) {
@@ -369,14 +366,13 @@ func (l *leader) claim(x *exch, n int) bool {
 
 // ---- the end of an exchange
 
-// sent returns exchanges after their replies have left: x and those before it that have had no
-// completion.
+// sent releases exchanges after their replies have been sent: x, and those before it without a completion.
 func (l *leader) sent(x *exch) {
 	l.gone = l.c.sends.told(x, l.gone[:0])
 	l.freeGone()
 }
 
-// freeGone ends the replies that have left.
+// freeGone ends the replies that have been sent.
 func (l *leader) freeGone() {
 	for i, s := range l.gone {
 		if s != nil {
@@ -386,7 +382,7 @@ func (l *leader) freeGone() {
 	}
 }
 
-// left ends the reply of an exchange: it has left.
+// left ends the reply of an exchange, which has been sent.
 func (l *leader) left(x *exch) {
 	if x.lending.loan.Len() > 0 {
 		l.awaitDone(x)
@@ -395,7 +391,7 @@ func (l *leader) left(x *exch) {
 	l.done(x)
 }
 
-// done ends an exchange; its memory may serve calls that wait for some.
+// done ends an exchange; its memory may be used by calls that wait for memory.
 func (l *leader) done(x *exch) {
 	x.release(true)
 	x.state = exchFree
@@ -403,7 +399,7 @@ func (l *leader) done(x *exch) {
 	l.admit()
 }
 
-// admit goes on with calls that have waited for memory.
+// admit continues with calls that have waited for memory.
 func (l *leader) admit() {
 	for len(l.memq) > 0 {
 		x := l.memq[0]
@@ -417,8 +413,8 @@ func (l *leader) admit() {
 	}
 }
 
-// abort ends all exchanges with the connection; those that are being executed
-// end when their service answers. The adapter has released all memory.
+// abort ends all exchanges with the connection. Those being executed end when their service answers. The adapter has
+// released all memory.
 func (l *leader) abort() {
 	c := l.c
 	if c.cancel != nil {

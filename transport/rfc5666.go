@@ -13,10 +13,10 @@ import (
 
 // ---- replies with read chunks, at the requester
 
-// readReplies reports whether replies may have read chunks: to clients.
+// readReplies reports whether replies may have read chunks: only to clients.
 func (c *conn) readReplies() bool { return c.cfg.RFC5666 != nil && c.role == roleClient }
 
-// fetchReply gets what lies in the read chunks of a reply.
+// fetchReply gets the data in the read chunks of a reply.
 func (l *leader) fetchReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	c, m := l.c, &s.pull
 	bad := &rpc.BadReplyError{XID: h.XID, Reason: "its read list makes no message"}
@@ -39,9 +39,8 @@ func (l *leader) fetchReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	return nil
 }
 
-// fetched takes the reply and tells the server so: RDMA_DONE, with the xid of the reply.
-// It takes the place of the call in our account of credits until it has left (section
-// 3.8).
+// fetched processes the fetched reply and sends RDMA_DONE to the server, with the xid of the reply. It uses the call's
+// credit until it has been sent (section 3.8).
 func (l *leader) fetched(s *slot) {
 	s.call.store = append(s.call.store[:0], s.pull.Msg...)
 	l.sayDone(s)
@@ -50,7 +49,7 @@ func (l *leader) fetched(s *slot) {
 func (l *leader) sayDone(s *slot) {
 	c := l.c
 	h := rpcrdma.Header{XID: s.hdr.XID, Vers: rpcrdma.Version1, Credit: uint32(c.cfg.Credits), Proc: rpcrdma.ProcDone}
-	// The reply has arrived, so the call has left the buffer.
+	// The reply has arrived, so the call no longer uses the buffer.
 	s.sge[0] = fabric.SGE{Buf: rpcrdma.AppendHeader(s.send.Bytes[:0], &h), LKey: s.send.LKey}
 	s.wrs = append(s.wrs[:0], fabric.SendWR{ID: wrID(wrDone, s.idx), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: s.sge[:]})
 	inc(&c.stats.Done)
@@ -70,8 +69,8 @@ func (x *exch) lendsReply() bool {
 	return x.c.lends() && x.hdr.Vers == rpcrdma.Version1 && x.lending.allowed && !x.c.conf.noReads
 }
 
-// lendReply puts into read chunks what fits nowhere else. moved items are in write chunks
-// already. It returns the message to send.
+// lendReply puts parts that fit nowhere else into read chunks. moved items are already in write chunks. It returns the
+// message to send.
 func (x *exch) lendReply(p *plan.Reply, head, results []byte, moved int) (msg []byte, ok bool) {
 	switch p.Lend(len(x.items), moved) {
 	case plan.LentItems:
@@ -105,7 +104,7 @@ func (x *exch) lendItems(head, results []byte) (msg []byte, ok bool) {
 	return x.out.Bytes[:at+len(head)+len(results)], true
 }
 
-// lendWhole puts the message, without what is in write chunks, into one read chunk.
+// lendWhole puts the message, without the items in write chunks, into one read chunk.
 func (x *exch) lendWhole(head, results []byte, moved int) (msg []byte, ok bool) {
 	full := len(head) + len(results)
 	for i := moved; i < len(x.items); i++ {
@@ -138,7 +137,7 @@ func (x *exch) lendMemory(mem []byte, key uint32) (fabric.Segment, error) {
 	return x.lending.loan.Expose(&x.wrs, wrID(wrWrite, x.idx), fabric.SGE{Buf: mem, LKey: key}, fabric.AccessRemoteRead)
 }
 
-// awaitDone keeps the memory of a reply that has left until its client is through with it.
+// awaitDone keeps the memory of a reply that has been sent until its client no longer needs it.
 func (l *leader) awaitDone(x *exch) {
 	ln := &x.lending
 	if ln.acked {
@@ -150,18 +149,18 @@ func (l *leader) awaitDone(x *exch) {
 	ln.timer = time.AfterFunc(c.cfg.RFC5666.DoneTimeout, func() { c.breakOff(errNoDone) })
 }
 
-// doneReceived handles RDMA_DONE.
+// doneReceived processes RDMA_DONE.
 func (l *leader) doneReceived(xid uint32) {
 	for _, x := range l.exchs {
 		l.c.state.Lock()
-		state := x.state // in all others the exchange may be its service's
+		state := x.state // in all other states its service may own the exchange
 		l.c.state.Unlock()
 		ln := &x.lending
 		if state != exchReplying && state != exchLent || ln.loan.Len() == 0 || ln.acked || x.hdr.XID != xid {
 			continue
 		}
 		ln.acked = true
-		if state == exchLent { // else the completion of the reply comes after it
+		if state == exchLent { // otherwise the completion of the reply comes later
 			ln.timer.Stop()
 			l.takeLoanBack(x)
 		}
@@ -182,7 +181,7 @@ func (l *leader) takeLoanBack(x *exch) {
 	l.loanClosed(x)
 }
 
-// loanRevoked handles the completion of an invalidation.
+// loanRevoked processes the completion of an invalidation.
 func (l *leader) loanRevoked(x *exch) {
 	ln := &x.lending
 	if ln.fences--; ln.fences == 0 {

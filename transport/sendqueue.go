@@ -9,31 +9,30 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// A sendQueue combines what goroutines post: the first to come posts for those that come meanwhile,
-// so that many small messages share a doorbell. Requests that do not fit the adapter's queue wait
-// here.
+// A sendQueue combines posts: the first goroutine posts for those that arrive meanwhile, so that many small messages
+// share a doorbell. Requests that do not fit in the adapter's queue wait here.
 type sendQueue struct {
 	c  *conn
-	mu lockorder.Mutex // guards what follows
+	mu lockorder.Mutex // guards the following fields
 
 	pending  []fabric.SendWR
 	spare    []fabric.SendWR
 	flushing bool
-	again    bool // there may be more room than the flush under way has met
+	again    bool // there may be more room than the flush in progress has seen
 
-	// Replies with deferred Sends that no completion has covered yet, in the order of the queue; and
-	// how many deferred ones there have been.
+	// Replies with deferred Sends that no completion has covered yet, in queue order; and the total number of deferred
+	// ones.
 	silent  []*exch
 	silents uint64
 
 	replies uint32 // queued so far
 
-	// The requests that the peer takes part in: queued and completed so far, as far as completions
-	// show. See conn.look.
+	// The requests that need the peer to respond: queued and completed so far, as far as completions show. See
+	// conn.look.
 	awaited, met           uint64 // replies
 	readsAwaited, readsMet uint64
 
-	batch   int          // requests posted at once, at most
+	batch   int          // maximum number of requests posted at once
 	waiting atomic.Int32 // len(silent), for any goroutine
 }
 
@@ -43,8 +42,7 @@ func (q *sendQueue) init(c *conn) {
 	q.mu.Init(rankSends)
 }
 
-// add queues requests for the next flush. Their SGL stays the caller's to keep
-// alive until their completion.
+// add queues requests for the next flush. The caller keeps their SGLs alive until they have completed.
 func (q *sendQueue) add(wrs []fabric.SendWR) {
 	q.mu.Lock()
 	q.pending = append(q.pending, wrs...)
@@ -61,7 +59,7 @@ func (q *sendQueue) PostRead(wrs []fabric.SendWR) {
 	q.c.keepWatch()
 }
 
-// readDone notes that a Read has completed.
+// readDone records that a Read has completed.
 func (q *sendQueue) readDone() {
 	q.mu.Lock()
 	q.readsMet++
@@ -84,19 +82,19 @@ func (q *sendQueue) addReplies(all []*exch) {
 	q.mu.Unlock()
 }
 
-// holds reports whether requests have not been posted.
+// holds reports whether any requests have not been posted.
 func (q *sendQueue) holds() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.pending) > 0
 }
 
-// reply queues the list of a reply, which ends with its Send. Most replies are deferred, so that they
-// wake no goroutine: none waits for them to leave. A reply that holds more than its message is
-// signaled: memory should not wait for another call.
+// reply queues the list of a reply, which ends with its Send. Most replies are deferred, so that they wake no
+// goroutine: none waits until they are sent. A reply that holds more than its message is signaled: its memory should
+// not wait for another call.
 //
-// The grant is written here, in the order in which replies leave: a reply that was built before the
-// grant rose must not carry the old grant after another reply carried the new one. mu is held.
+// The grant is written here, in the order in which replies are sent: a reply that was built before the grant rose must
+// not carry the old grant after another reply carried the new one. mu is held.
 func (q *sendQueue) reply(x *exch) {
 	send := &x.wrs[len(x.wrs)-1]
 	rpcrdma.SetCredit(send.SGL[0].Buf, uint32(q.c.grant.Load()))
@@ -135,14 +133,13 @@ func (q *sendQueue) told(x *exch, gone []*exch) []*exch {
 	return gone
 }
 
-// overdue is how many replies wait to be taken by the peer, as far as that is known: some
-// that have been taken may be without a completion. mu is held.
+// overdue returns how many replies wait for the peer to take them, as far as known: some that were taken may have no
+// completion. mu is held.
 func (q *sendQueue) overdue() int {
 	return int(q.awaited-q.met) - min(len(q.silent), fabric.MaxDeferred)
 }
 
-// post queues requests and flushes. When others are about to post too it lets
-// them run first.
+// post queues requests and flushes. If others are about to post too, it lets them run first.
 func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
 	q.mu.Lock()
 	q.pending = append(q.pending, wrs...)
@@ -160,10 +157,9 @@ func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
 	q.flushLocked()
 }
 
-// flush queues replies and posts all that is pending. Requests that do not fit the adapter's queue stay, in order, for
-// the flush at the end of the leader's next pass: completions make room. A pass that ends while
-// another goroutine flushes may have been the last one: then that flush, if it met a full queue,
-// tries again.
+// flush queues replies and posts all pending requests. Requests that do not fit in the adapter's queue stay, in order,
+// for the flush at the end of the leader's next pass: completions make room. A pass that ends while another goroutine
+// flushes may have been the last one: if that flush found the queue full, it tries again.
 func (q *sendQueue) flush(replies ...*exch) {
 	q.mu.Lock()
 	for _, x := range replies {
@@ -172,7 +168,7 @@ func (q *sendQueue) flush(replies ...*exch) {
 	q.flushLocked()
 }
 
-// flushLocked is flush for a goroutine that holds mu, and unlocks it.
+// flushLocked is flush for a goroutine that holds mu. It unlocks mu.
 func (q *sendQueue) flushLocked() {
 	q.again = q.flushing
 	for len(q.pending) > 0 && !q.flushing {
@@ -185,7 +181,7 @@ func (q *sendQueue) flushLocked() {
 
 		q.mu.Lock()
 		q.flushing = false
-		if len(rest) > 0 { // they come first
+		if len(rest) > 0 { // they are first
 			kept := append(append(batch[:0], rest...), q.pending...)
 			clear(batch[min(len(kept), len(batch)):])
 			batch, q.pending = q.pending, kept

@@ -50,7 +50,7 @@ type ServerConfig struct {
 	MaxConns int
 }
 
-// settle returns cfg with its defaults in place, and what its connections work with.
+// settle returns cfg with its defaults filled in, and the configuration of its connections.
 func (cfg *ServerConfig) settle() (c ServerConfig, conns *config, err error) {
 	if cfg != nil {
 		c = *cfg
@@ -68,18 +68,18 @@ func (cfg *ServerConfig) settle() (c ServerConfig, conns *config, err error) {
 	return c, conns, err
 }
 
-// defaultMaxConns is how many connections there may be by default in a process that can
-// have so many descriptors. See ServerConfig.MaxConns.
+// defaultMaxConns returns the default limit of connections for a process that may have the given number of descriptors.
+// See ServerConfig.MaxConns.
 func defaultMaxConns(descriptors int) int { return min(4096, max(descriptors/4, 16)) }
 
-// manyDescriptors stands for any number of them.
+// manyDescriptors stands for no limit.
 const manyDescriptors = math.MaxInt32
 
 // A Server executes calls. It serves any number of listeners, of any providers,
 // with the same programs.
 type Server struct {
-	cfg     ServerConfig // with its defaults in place
-	connCfg *config      // what its connections work with
+	cfg     ServerConfig // with its defaults filled in
+	connCfg *config      // configuration of its connections
 	stats   tally
 	memory  *budget.Budget
 
@@ -96,7 +96,7 @@ type Server struct {
 	sweeping  bool // see sweep
 	accepted  uint64
 	closing   bool
-	idle      chan struct{} // closed when closing and no connection is left
+	idle      chan struct{} // closed when closing is set and no connection is left
 }
 
 // NewServer returns a server. A nil cfg is the default configuration.
@@ -136,18 +136,18 @@ type Listener struct {
 	provider string
 }
 
-// A listener is where connections come from, over RDMA or TCP.
+// A listener is a source of connections, over RDMA or TCP.
 type listener interface {
 	Addr() net.Addr
 	Close() error
 	accept() (arrival, error) // waits for the next connection
 }
 
-// An arrival is a connection of which the server has not decided whether there is room for it.
+// An arrival is a connection for which the server has not decided yet whether it has room.
 type arrival interface {
 	RemoteAddr() net.Addr
 	turnAway()
-	// serve has it set up, and served until it ends, by a goroutine of its own.
+	// serve sets it up on a new goroutine, and serves it until it ends.
 	serve(s *Server, g *hosts.Guest)
 }
 
@@ -187,7 +187,7 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 	return l, nil
 }
 
-// announce has the end of the server close l, now if it has ended.
+// announce arranges for the end of the server to close l, at once if it has already ended.
 func (s *Server) announce(l *Listener) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,8 +240,8 @@ func (s *Server) Serve(l *Listener) error {
 	}
 }
 
-// admit accepts a connection, in place of another one if need be. It returns nil when there is no
-// room for it. mu is held.
+// admit accepts a connection, in place of another one if necessary. It returns nil if there is no room for it. mu is
+// held.
 func (s *Server) admit(from net.Addr) *hosts.Guest {
 	if s.closing {
 		return nil
@@ -259,8 +259,7 @@ func (s *Server) closes() bool {
 	return s.closing
 }
 
-// scarce reports whether a connection could not be accepted for lack of a resource that may
-// be available again in a moment.
+// scarce reports whether a connection could not be accepted for lack of a resource that may soon be available again.
 func scarce(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.ECONNABORTED} {
 		if errors.Is(err, e) {
@@ -270,15 +269,15 @@ func scarce(err error) bool {
 	return false
 }
 
-// join makes a connection that has been set up, with the error err, one of the server's. The error that
-// it returns says why it is not.
+// join adds a connection to the server. err is the result of its setup. The error that it returns says why it was not
+// added.
 func (s *Server) join(g *hosts.Guest, c served, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
 		err = net.ErrClosed
 	} else if err == nil {
-		err = g.Ctx.Err() // it has been thrown out
+		err = g.Ctx.Err() // it had to make room for another
 	}
 	if err == nil {
 		s.setups--
@@ -290,7 +289,7 @@ func (s *Server) join(g *hosts.Guest, c served, err error) error {
 	return err
 }
 
-// dropSetup forgets a connection that has not become one of the server's.
+// dropSetup forgets a connection that was not added to the server.
 func (s *Server) dropSetup(g *hosts.Guest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +298,7 @@ func (s *Server) dropSetup(g *hosts.Guest) {
 	s.checkIdle()
 }
 
-// begin is called before a connection that has joined is moved.
+// begin is called before a connection that has joined is driven.
 func (s *Server) begin(g *hosts.Guest, c served) {
 	c.whenEnded(func() { s.left(g, c) })
 	c.seen().begun()
@@ -324,14 +323,14 @@ func (s *Server) left(g *hosts.Guest, c served) {
 	s.checkIdle()
 }
 
-// rejected says that there will be no connection with the peer.
+// rejected reports that there will be no connection with the peer.
 func (s *Server) rejected(peer net.Addr, err error) {
 	o := s.connCfg.observation
 	if o == nil {
 		return
 	}
 	n := rpc.Notice{Kind: rpc.NoticeRejected, Peer: "peer", Err: err}
-	if peer != nil { // which is up to the provider, or the listener
+	if peer != nil { // the provider or the listener determines that
 		n.Peer = peer.String()
 	}
 	o.Noticed(n)
@@ -354,7 +353,7 @@ func (s *Server) checkIdle() {
 	}
 }
 
-// stop refuses new connections, ends those that are being set up, and returns the others.
+// stop refuses new connections, ends those being set up, and returns the others.
 func (s *Server) stop() []served {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -418,8 +417,7 @@ func (s *Server) Conns() []*Conn {
 	return conns
 }
 
-// dispatchOther takes calls of the programs that the transport serves itself, and of those
-// that bridges serve.
+// dispatchOther processes calls to programs that the transport itself serves, and to those that bridges serve.
 func (s *Server) dispatchOther(x *exch) bool {
 	call, l := &x.call, x.leader
 	if call.Prog == rpcrdma.ConfigProgram && s.cfg.RFC5666.configures() {
@@ -447,7 +445,7 @@ func (s *Server) dispatchOther(x *exch) bool {
 	return false
 }
 
-// startSweep has the connections of the server looked at from now on. mu is held.
+// startSweep starts checking the connections of the server periodically. mu is held.
 func (s *Server) startSweep() {
 	if !s.sweeping {
 		s.sweeping = true

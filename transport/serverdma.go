@@ -10,7 +10,7 @@ import (
 
 // A server's connections over RDMA, until they are set up.
 
-// An rdmaListener takes connections of a provider.
+// An rdmaListener accepts connections of a provider.
 type rdmaListener struct {
 	fabric.Listener
 	provider string

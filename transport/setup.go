@@ -2,12 +2,12 @@ package transport
 
 import "github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 
-// Data that the ends exchange while they connect: private data of RFC 8797, and after it, for peers
-// that know it, the version of the protocol and the properties of version 2 (docs/protocol.md, At
-// setup). When its offer is accepted, a client needs no message to find out about the server.
+// Data that the ends exchange while they connect: private data of RFC 8797, and after it, for peers that know it, the
+// version of the protocol and the properties of version 2 (docs/protocol.md, At setup). If its offer is accepted, a
+// client needs no message to learn the server's version and properties.
 
-// greeting returns this end's private data as it connects, nil for nothing; setup is in it if that is
-// not nil and there is room.
+// greeting returns this end's private data for connecting, nil for none. It includes setup if that is not nil and there
+// is room.
 func (c *conn) greeting(setup *rpcrdma.Setup) []byte {
 	b := c.privateData()
 	if setup != nil {
@@ -22,7 +22,7 @@ func (c *conn) canSetUp() bool {
 		c.cfg.Limits.Versions.High >= rpcrdma.Version2 && c.cfg.RFC5666 == nil
 }
 
-// offersSetup returns a client's offer, nil for none: the connection begins with version 1.
+// offersSetup returns a client's offer. If it returns nil, the connection begins with version 1.
 func (c *conn) offersSetup() *rpcrdma.Setup {
 	if c.version() != rpcrdma.Version2 || !c.canSetUp() {
 		return nil
@@ -30,7 +30,7 @@ func (c *conn) offersSetup() *rpcrdma.Setup {
 	return &rpcrdma.Setup{Credit: uint32(c.cfg.Credits), Properties: c.properties(rpcrdma.PropOffer)}
 }
 
-// takeSetup puts the server's acceptance of this client's offer in force, if there is one.
+// takeSetup applies the server's acceptance of this client's offer, if there is one.
 func (l *leader) takeSetup(offer *rpcrdma.Setup) {
 	if offer == nil {
 		return
@@ -45,9 +45,9 @@ func (l *leader) takeSetup(offer *rpcrdma.Setup) {
 	l.setGrant(accepted.Credit)
 }
 
-// acceptSetup returns a server's acceptance of the client's offer, and puts both in force. It
-// returns nil if there is no offer, or none that this end accepts: then the client asks by a
-// message. There are receives for what the client is granted.
+// acceptSetup returns a server's acceptance of the client's offer, and applies both. It returns nil if there is no
+// offer, or none that this end accepts: then the client asks with a message. Receives are posted for the calls that the
+// client is granted.
 func (l *leader) acceptSetup() *rpcrdma.Setup {
 	c := l.c
 	if !c.canSetUp() {
@@ -59,7 +59,7 @@ func (l *leader) acceptSetup() *rpcrdma.Setup {
 	}
 	own := c.properties(rpcrdma.PropAccept)
 	c.useVersion2()
-	c.replySent() // the client's receives are as long as version 2 wants from the start
+	c.replySent() // the client's receives are from the start as long as version 2 requires
 	l.accepted(own, offer.Properties)
 	return &rpcrdma.Setup{Credit: uint32(min(c.grant.Load(), int64(offer.Credit))), Properties: own}
 }

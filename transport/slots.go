@@ -12,19 +12,18 @@ import (
 
 // Slots: the calls that an end of a connection over RDMA makes.
 //
-// A slot is a place for a call, with everything that the call needs.
+// A slot holds a call, with everything that the call needs.
 
 // A slot's life:
 //
-//	free -> pending -> answered -> accepted -> done -> free     its reply came
+//	free -> pending -> answered -> accepted -> done -> free     its reply arrived
 //	        pending -> canceled -> zombie -> free               its caller gave up
 //
-// A slot is answered while read chunks of its reply are being fetched, accepted when
-// its outcome is known but the memory that the call exposed is being fenced, and done
-// when its caller may go on. The end of the connection is a fence, too: a slot that is
-// accepted keeps its outcome, and the call is not made again. A canceled slot is fenced
-// before its caller goes on; then it stays a zombie, its credit and its send buffer taken,
-// until the peer's reply shows that it is through with the call.
+// A slot is answered while read chunks of its reply are being fetched, accepted while its outcome is known but the
+// memory that the call exposed is being fenced, and done when its caller may continue. The end of the connection is a
+// fence, too: an accepted slot keeps its outcome, and the call is not made again. A canceled slot is fenced before its
+// caller continues. Then it stays a zombie, with its credit and its send buffer in use, until the peer's reply shows
+// that it has finished the call.
 type slotState uint8
 
 const (
@@ -37,19 +36,18 @@ const (
 	slotDone
 )
 
-// A slot is a call under way. It belongs to its caller until the call is pending, to the leader from
-// [leader.answered] on, and to the caller again when it is done or canceled. Both may always read and change
-// what is in standing.
+// A slot is a call in flight. Its caller owns it until the call is pending, the leader from [leader.answered] on, and
+// the caller again when it is done or canceled. Both may always read and change the fields in standing.
 type slot struct {
 	*waiter // the caller
 	c       *conn
 	idx     uint32
-	xid     uint32 // of the call; guarded as standing is
+	xid     uint32 // of the call; guarded like standing
 	standing
 
-	err  error // of a slot that is done
+	err  error // of a completed slot
 	call *pendingCall
-	op   *operation // of the call; stays when the caller has given up
+	op   *operation // of the call; kept after the caller has left
 	outbound
 	lent expose.Loan // memory of the call
 	placed
@@ -57,14 +55,14 @@ type slot struct {
 	wrs []fabric.SendWR
 }
 
-// standing is the progress of a call. It is guarded by the connection's state.
+// standing is the progress of a call. The connection's state guards it.
 type standing struct {
 	state    slotState
-	late     bool        // the reply came while the slot was canceled
-	fences   int         // local invalidations under way
-	lane     *rdmaLane   // that the call belongs to, instead of to a goroutine of its own; or nil
-	ended    func(error) // of a call that no goroutine waits for; or nil
-	starting bool        // such a call is being sent
+	late     bool        // the reply arrived while the slot was canceled
+	fences   int         // local invalidations in flight
+	lane     *rdmaLane   // that owns the call, instead of a goroutine; may be nil
+	ended    func(error) // for a call that no goroutine waits for; may be nil
+	starting bool        // a call with ended is being sent
 }
 
 // outbound is the message of a call.
@@ -75,11 +73,11 @@ type outbound struct {
 	sge  [1]fabric.SGE
 }
 
-// placed is a reply that did not come inline.
+// placed is a reply that did not arrive inline.
 type placed struct {
 	back  *arena.Buffer // memory of the reply chunk, unless it is in a bounce buffer
 	reply []byte        // memory of the reply chunk or of read chunks
-	msg   int           // length of the reply message in it; 0: it came inline
+	msg   int           // length of the reply message in it; 0: it arrived inline
 	pull  reads.Message // of a reply with read chunks
 }
 
@@ -96,7 +94,7 @@ func (c *conn) knows(xid uint32) bool {
 	return s != nil && s.state != slotFree
 }
 
-// keepXID has the call of a slot go out with an xid that it has already.
+// keepXID makes the call of a slot use an existing xid.
 func (c *conn) keepXID(s *slot, xid uint32) error {
 	t := &c.state.Lock().calls
 	defer c.state.Unlock()
@@ -107,7 +105,7 @@ func (c *conn) keepXID(s *slot, xid uint32) error {
 	return nil
 }
 
-// inherit shares the xids of the connection before, and is as wary of calls that are given up.
+// inherit shares the xids of the previous connection, and its wariness of canceled calls.
 func (c *conn) inherit(from connection) {
 	wary := 0
 	if old, ok := from.(*conn); ok {
@@ -125,11 +123,11 @@ func (c *conn) opened(n int) {
 	c.ask((*leader).openCalls)
 }
 
-// openCalls lets a server's first calls out when there are receives for their replies.
+// openCalls permits a server's first calls when there are receives for their replies.
 func (l *leader) openCalls() { l.setGrant(uint32(l.granted)) }
 
-// acquire returns a slot, after waiting for one if need be. If it had to wait, call may have been
-// made meanwhile, unless it is nil: see startNext.
+// acquire returns a slot, waiting for one if necessary. If it had to wait, call may have been made meanwhile, unless it
+// is nil: see startNext.
 func (c *conn) acquire(ctx context.Context, call *pendingCall) (*slot, error) {
 	s, w, err := c.state.Lock().calls.acquire(ctx, call)
 	if err == nil && s.waiter != w {
@@ -143,8 +141,8 @@ func (s *slot) begin(w *waiter) {
 	s.waiter, s.xid, s.err, s.late = w, w.xid, nil, false
 }
 
-// release frees a slot that the peer owes nothing. It returns the caller that has been given its
-// credit and is to be handed on, or nil.
+// release frees a slot for which the peer owes nothing. It returns the caller that has been given its credit and must
+// be passed to handOn, or nil.
 func (st *state) release(s *slot) *waiter {
 	if s.state == slotZombie {
 		st.givenUp--
@@ -156,18 +154,18 @@ func (st *state) release(s *slot) *waiter {
 	s.waiter = nil
 	next := st.calls.leave()
 	if st.inUse == 0 && st.ended() {
-		st.c.dropMemory() // which finish left to the last call
+		st.c.dropMemory() // finish left that to the last call
 	}
 	return next
 }
 
-// unproven resets answered: replies to set-up messages do not count.
+// unproven resets answered: replies to setup messages do not count.
 func (c *conn) unproven() {
 	c.state.Lock().answered = false
 	c.state.Unlock()
 }
 
-// exposed is how much memory the call of s names in its chunks.
+// exposed returns how much memory is in the chunks of the call of s.
 func (s *slot) exposed() (n int64) {
 	for i := range s.hdr.Reads {
 		n += int64(s.hdr.Reads[i].Length)

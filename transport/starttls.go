@@ -16,9 +16,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// RPC-with-TLS (RFC 9289): before anything else the client asks in plain text whether the server knows
-// it, and the handshake of TLS follows its answer. Both ends read what is in plain text to the byte: what
-// an attacker adds after it is the start of a handshake, and none.
+// RPC-with-TLS (RFC 9289): before anything else the client asks in plain text whether the server supports it, and the
+// TLS handshake follows the answer. Both ends read the plain text exactly to its last byte: bytes that an attacker adds
+// after it are taken for the start of a handshake, and are not a valid one.
 
 // A TLSError means that a connection that must be encrypted was not, and has been closed, or that an RDMA adapter would
 // not encrypt it. It unwraps to the cause.
@@ -48,7 +48,7 @@ const (
 	nextProto = "sunrpc"      // RFC 9289 section 8.2
 	probeSize = 10 * xdr.Unit // the call, with an empty credential and an empty verifier
 	maxAnswer = 2 * probeSize // bytes of an answer
-	nfs, nfs3 = 100003, 3     // of a call that is for no program
+	nfs, nfs3 = 100003, 3     // for a call to no particular program
 )
 
 // settle returns the configuration that connections have.
@@ -62,7 +62,7 @@ func (t *TLS) settle(owner string) (*tls.Config, error) {
 	return tlsproto.Config(t.Config, nextProto), nil
 }
 
-// private fails if connections of an RDMA adapter are in plain text, and must not be.
+// private fails if connections of an RDMA adapter are in plain text and must not be.
 func (c *config) private(p fabric.Provider) error {
 	if private, ok := p.(fabric.Private); c.tls == nil || c.TLS.Optional || ok && private.Private() {
 		return nil
@@ -71,7 +71,7 @@ func (c *config) private(p fabric.Provider) error {
 		"have iwarp.Config.TLS, or transport.TCP, or a Server without TLS for this provider", p.Name())}
 }
 
-// secureTo has TLS on a client's connection to addr. It closes nc when it fails.
+// secureTo starts TLS on a client's connection to addr. It closes nc if it fails.
 func (c *config) secureTo(ctx context.Context, nc net.Conn, addr string) (net.Conn, error) {
 	cfg := c.tls
 	if cfg.ServerName == "" {
@@ -102,15 +102,15 @@ func (c *config) secureTo(ctx context.Context, nc net.Conn, addr string) (net.Co
 	return secured, err
 }
 
-// secureFrom has TLS on a connection that a client has made to a server, if the client asks for it.
-// Otherwise read is what has been read of its first message. It closes nc when it fails.
+// secureFrom starts TLS on a connection from a client, if the client asks for it. Otherwise read is the part of its
+// first message that has been read. It closes nc if it fails.
 func (c *config) secureFrom(ctx context.Context, nc net.Conn) (secured net.Conn, read []byte, err error) {
 	secured = nc
 	err = c.setUp(ctx, nc, func() error {
 		xid, asks, b, err := readProbe(nc)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && len(b) == 0 && c.TLS.Optional:
-			return nil // a client of calls to come
+			return nil // a client that will make calls
 		case err != nil:
 			return err
 		case !asks:
@@ -130,7 +130,7 @@ func (c *config) secureFrom(ctx context.Context, nc net.Conn) (secured net.Conn,
 	return secured, read, err
 }
 
-// setUp has f set up nc, within SetupTimeout and ctx.
+// setUp runs f to set up nc, within SetupTimeout and ctx.
 func (c *config) setUp(ctx context.Context, nc net.Conn, f func() error) error {
 	_ = nc.SetDeadline(time.Now().Add(c.SetupTimeout))
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
@@ -145,9 +145,9 @@ func (c *config) setUp(ctx context.Context, nc net.Conn, f func() error) error {
 	return nc.SetDeadline(time.Time{})
 }
 
-// handshake does the handshake of TLS. RFC 9289 section 5 demands a name of the protocol, "sunrpc", of both ends. The
-// daemon that does the handshakes of Linux's kernel, tlshd 1.0, names none. As AUTH_TLS has come first, its TLS
-// cannot be meant for another protocol.
+// handshake does the TLS handshake. RFC 9289 section 5 requires both ends to name the ALPN protocol "sunrpc". The
+// daemon that does the handshakes of Linux's kernel, tlshd 1.0, names none. Because AUTH_TLS came first, its TLS cannot
+// be meant for another protocol.
 func handshake(ctx context.Context, t *tls.Conn) error {
 	if err := t.HandshakeContext(ctx); err != nil {
 		return &TLSError{Err: err}
@@ -188,10 +188,10 @@ func (c *config) probe(nc net.Conn) error {
 	case r.Verf.Flavor != oncrpc.FlavorNone || string(r.Verf.Body) != startTLS:
 		return &TLSError{Refused: true, Err: errNotOffered}
 	}
-	return nil // whether there is the program or not
+	return nil // whether the program exists or not
 }
 
-// readProbe reads the first message of a client as far as it may ask for TLS. read is what it has read.
+// readProbe reads as much of a client's first message as may ask for TLS. read is the part that it has read.
 func readProbe(nc net.Conn) (xid uint32, asks bool, read []byte, err error) {
 	b := make([]byte, oncrpc.RecordMarkSize+probeSize)
 	n, err := io.ReadFull(nc, b[:oncrpc.RecordMarkSize])
@@ -210,7 +210,7 @@ func readProbe(nc net.Conn) (xid uint32, asks bool, read []byte, err error) {
 	return h.XID, asks, b, nil
 }
 
-// A replayed is a connection of which something has been read.
+// A replayed is a connection of which some bytes have already been read.
 type replayed struct {
 	net.Conn
 	read []byte

@@ -8,11 +8,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// counters are the Stats of a connection that goes on: fields are counted with inc and count. Stats comes first,
-// where its words are aligned for that on all processors.
+// counters are the Stats of a connection while it is up: fields are counted with inc and count. Stats comes first,
+// because its words must be aligned for that on all processors.
 type counters struct {
 	rpc.Stats
-	all *tally // of the owner; nil: none
+	all *tally // of the owner; may be nil
 }
 
 // inc counts one more.
@@ -29,7 +29,7 @@ func (c *counters) snapshot() (s rpc.Stats) {
 	return s
 }
 
-// A tally is the counters of all connections of one owner, those that have ended among them.
+// A tally has the counters of all connections of one owner, including those that have ended.
 type tally struct {
 	mu   sync.Mutex
 	live map[*counters]struct{}
@@ -48,7 +48,7 @@ func (t *tally) join() *counters {
 	return c
 }
 
-// leave keeps what has been counted on a connection that has ended.
+// leave keeps the counts of a connection that has ended.
 func (c *counters) leave() {
 	t := c.all
 	if t == nil {
@@ -63,7 +63,7 @@ func (c *counters) leave() {
 	}
 }
 
-// sum is the counters together.
+// sum returns the sum of the counters.
 func (t *tally) sum() rpc.Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()

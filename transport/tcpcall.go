@@ -19,14 +19,14 @@ import (
 type tcpCalls struct {
 	callTable[tcpCall]
 
-	// Calls in use that their callers have left. Their messages are queued, or being written, and the
-	// peer may take its time: they count until one more write has ended than the present one.
+	// Calls in use that their callers have left. Their messages are queued, or being written, and the peer may be slow:
+	// they count until another write after the current one has ended.
 	left, leaving int
 }
 
-// A tcpCall is a call under way. It belongs to its caller. While it is pending, its results and err are for the
-// reader to set, or for the end of the connection. The goroutine that resets pending, under the connection's
-// lock, wakes the caller unless it is the caller.
+// A tcpCall is a call in flight. Its caller owns it. While it is pending, the reader, or the end of the connection,
+// sets its results and err. The goroutine that resets pending, under the connection's lock, wakes the caller unless it
+// is the caller.
 type tcpCall struct {
 	*waiter
 	pending bool // sent, or about to be, and not answered
@@ -43,7 +43,7 @@ type tcpCall struct {
 
 func newTCPCall(int) *tcpCall { return new(tcpCall) }
 
-// opened lets a server's first calls out.
+// opened permits a server's first calls.
 func (c *tcpConn) opened(n int) {
 	if c.answers.weak {
 		return
@@ -69,7 +69,7 @@ func (c *tcpConn) call(ctx context.Context, call *pendingCall) error {
 
 func (c *tcpConn) openLane() lane { return newCallLane(c.call, c.addr()) }
 
-// roundTrip makes the call of t. left reports that the caller has left while its message may be queued.
+// roundTrip makes the call of t. left reports that the caller has left while its message may still be queued.
 func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall) (left bool, err error) {
 	call := t.call
 	if call.Sign != nil && !call.sent {
@@ -104,7 +104,7 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall) (left bool, err err
 		}
 	}
 	if !free {
-		c.w.Withdraw(&t.rec) // most often it has been written
+		c.w.Withdraw(&t.rec) // usually it has been written
 	}
 	switch {
 	case given:
@@ -118,8 +118,8 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall) (left bool, err err
 	return false, call.takeReply(t.xid)
 }
 
-// giveBack gives back the place of a call that is over. left says that its credit is to be given back
-// when its message has been written.
+// giveBack returns the place of a call that is over. left reports that its credit must be returned only when its
+// message has been written.
 func (c *tcpConn) giveBack(t *tcpCall, left bool) {
 	cs := &c.state.Lock().calls
 	defer c.state.Unlock()
@@ -132,8 +132,8 @@ func (c *tcpConn) giveBack(t *tcpCall, left bool) {
 	}
 }
 
-// written ends the calls that their callers have left: their messages are out. rests says that
-// nothing is queued any more.
+// written ends the calls that their callers have left and that have been written. rests reports that nothing is queued
+// any longer.
 func (cs *tcpCalls) written(rests bool) {
 	if cs.left+cs.leaving == 0 {
 		return
@@ -149,7 +149,7 @@ func (cs *tcpCalls) written(rests bool) {
 	}
 }
 
-// register has the reader take replies to t, with the xid that the call has, or the one of t.
+// register lets the reader accept replies to t, with the existing xid of the call, or that of t.
 func (c *tcpConn) register(t *tcpCall) error {
 	st := c.state.Lock()
 	defer c.state.Unlock()
@@ -179,8 +179,8 @@ func (c *tcpConn) awaits() (n int) {
 	return n
 }
 
-// giveUp ends the wait of a caller when its context has ended. given is false if the reply has
-// arrived. left is as that of roundTrip.
+// giveUp ends the wait of a caller after its context has ended. given is false if the reply has arrived. left is as in
+// roundTrip.
 func (c *tcpConn) giveUp(t *tcpCall) (given, left bool) {
 	cs := &c.state.Lock().calls
 	defer c.state.Unlock()
@@ -207,7 +207,7 @@ func (cs *tcpCalls) fail(err error) {
 	cs.callTable.fail()
 }
 
-// find returns the call that a reply is for, or nil.
+// find returns the call for a reply, or nil.
 func (cs *tcpCalls) find(xid uint32) *tcpCall {
 	if t := cs.underWay.Find(xid); t != nil && t.pending {
 		return t
@@ -217,7 +217,7 @@ func (cs *tcpCalls) find(xid uint32) *tcpCall {
 
 // ---- the message
 
-// build forms the record of a call, but for its xid.
+// build builds the record of a call, except its xid.
 func (t *tcpCall) build(cfg *config) error {
 	call := t.call
 	if err := cfg.fits(call.Names); err != nil {
@@ -274,14 +274,14 @@ func (t *tcpCall) bound(call *pendingCall, cfg *config) error {
 	if all > cfg.MaxMessage {
 		return &rpc.SizeError{What: "the largest reply, which Config.MaxMessage bounds,", Size: all, Limit: cfg.MaxMessage}
 	}
-	// As much as what would fit inline over RDMA the caller need not have thought of.
+	// The caller need not account for replies that would fit inline over RDMA.
 	t.most = max(all, cfg.InlineRecv)
 	return nil
 }
 
 // ---- replies
 
-// pending finds the call that a reply is for, and how long the reply may be.
+// pending finds the call for a reply, and the maximum length of the reply.
 func (c *tcpConn) pending(xid uint32) (most int, ok bool) {
 	defer c.state.Unlock()
 	t := c.state.Lock().calls.find(xid)
@@ -291,8 +291,7 @@ func (c *tcpConn) pending(xid uint32) (most int, ok bool) {
 	return t.most, true
 }
 
-// settle has a call answered; its caller waits until it is woken. It returns
-// nil if no caller waits for the reply.
+// settle marks a call as answered; its caller waits until it is woken. It returns nil if no caller waits for the reply.
 func (c *tcpConn) settle(xid uint32) *tcpCall {
 	defer c.state.Unlock()
 	cs := &c.state.Lock().calls
@@ -311,12 +310,12 @@ func (c *tcpConn) settle(xid uint32) *tcpCall {
 	return t
 }
 
-// tooLong is the error for a reply of which so many bytes have been announced.
+// tooLong returns the error for a reply that has announced the given number of bytes.
 func (t *tcpCall) tooLong(xid uint32, size int) error {
 	return &rpc.BadReplyError{XID: xid, Reason: fmt.Sprintf("it has at least %d bytes, and MaxResults and WriteItems leave room for %d", size, t.most)}
 }
 
-// replyReceived processes a reply that is the reader's.
+// replyReceived processes a reply in memory that the reader owns.
 func (c *tcpConn) replyReceived(xid uint32, msg []byte) {
 	t := c.settle(xid)
 	if t == nil {
@@ -330,8 +329,8 @@ func (c *tcpConn) replyReceived(xid uint32, msg []byte) {
 	t.Wake(true)
 }
 
-// takeLongReply reads a reply of which head has been read. It is read into memory of the
-// connection, which is exchanged for memory of the call: its caller may leave meanwhile.
+// takeLongReply reads the rest of a reply that begins with head. It is read into memory of the connection, which is
+// then exchanged for memory of the call: its caller may leave meanwhile.
 func (c *tcpConn) takeLongReply(xid uint32, head []byte) error {
 	most, ok := c.pending(xid)
 	if !ok {

@@ -20,14 +20,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
-// ONC RPC over TCP, for the same callers and the same handlers: each RPC message is a record
-// (RFC 5531 section 11), with all of its data in it. Calls go in both directions, and the
-// message type tells for which half of this end a record is, as over RDMA.
+// ONC RPC over TCP, for the same callers and the same handlers: each RPC message is a record (RFC 5531 section 11) with
+// all of its data. Calls go in both directions, and the message type determines which half of this end a record is for,
+// as over RDMA.
 //
-// One goroutine reads a connection, and executes Inline calls. A goroutine that has something to send
-// writes it, with what others have to send, or leaves it to the one that is writing: see package
-// records. Neither waits for a peer that does not read, so that two ends that write to each
-// other at full speed go on reading.
+// One goroutine reads a connection, and executes Inline calls. A goroutine that has something to send writes it,
+// together with the messages of others, or leaves it to the goroutine that is writing: see package records. Neither
+// waits for a peer that does not read, so two ends that write to each other at full speed keep reading.
 
 // A tcpConn is one connection over TCP, either end of it.
 type tcpConn struct {
@@ -44,7 +43,7 @@ type tcpConn struct {
 
 	lingers bool // the reader's: its latest reply waits for a message that another goroutine is about to send
 
-	answers tcpAnswers // of the calls that this end executes
+	answers tcpAnswers // for the calls that this end executes
 }
 
 // tcpState is shared by the goroutines that use a connection.
@@ -53,7 +52,7 @@ type tcpState struct {
 	calls tcpCalls
 }
 
-// newTCPConn makes a connection on nc, which is not read yet.
+// newTCPConn makes a connection on nc, without reading from it yet.
 func newTCPConn(nc net.Conn, cfg *config, r role, usage *arena.Usage) *tcpConn {
 	c := &tcpConn{nc: nc}
 	c.core.init(c, tcpProvider, cfg, r)
@@ -75,8 +74,7 @@ func newTCPConn(nc net.Conn, cfg *config, r role, usage *arena.Usage) *tcpConn {
 	return c
 }
 
-// resumable reports whether a write to nc that has met its deadline can be continued, as it can
-// on a socket.
+// resumable reports whether a write to nc that exceeded its deadline can be continued, as on a socket.
 func resumable(nc net.Conn) bool {
 	switch nc.(type) {
 	case *net.TCPConn, *net.UnixConn:
@@ -85,7 +83,7 @@ func resumable(nc net.Conn) bool {
 	return false
 }
 
-// written is called when a write has ended, with how many short replies were in it.
+// written is called after a write, with the number of short replies in it.
 func (c *tcpConn) written(answers int) {
 	if answers > 0 {
 		c.answers.answered(answers)
@@ -94,7 +92,7 @@ func (c *tcpConn) written(answers int) {
 	c.state.Unlock()
 }
 
-// rested is called when nothing is left to be written.
+// rested is called when nothing is left to write.
 func (c *tcpConn) rested() {
 	c.state.Lock().calls.written(true)
 	c.state.Unlock()
@@ -110,8 +108,8 @@ func (c *tcpConn) unwritable(err error) {
 		c.breakOff(errStuck)
 	case errors.Is(err, net.ErrClosed): // by this end
 	default:
-		// Data from before the end is read first: a peer that has closed its end may have answered
-		// calls before. Reading meets the end, too.
+		// Data from before the end is read first: a peer that has closed its end may have answered calls before.
+		// Reading finds the end, too.
 		time.AfterFunc(lingerTime, func() {
 			c.breakOff(&fabric.ConnError{Provider: tcpProvider, Remote: true, Cause: err})
 		})
@@ -120,7 +118,7 @@ func (c *tcpConn) unwritable(err error) {
 
 // ---- reading
 
-// serve reads the connection until it ends. It is the life of a connection.
+// serve reads the connection until it ends.
 func (c *tcpConn) serve() {
 	err := c.secure()
 	if err == nil {
@@ -131,21 +129,21 @@ func (c *tcpConn) serve() {
 	c.finish(err)
 }
 
-// noteBroken tells the Observer if the connection ends because the peer has broken the protocol.
+// noteBroken notifies the Observer if the connection ends because the peer has violated the protocol.
 func (c *tcpConn) noteBroken(err error) {
 	if errors.As(err, new(*rpc.PeerError)) {
 		c.public.refused(0, err)
 	}
 }
 
-// A tlsConn is a connection with TLS: a *tls.Conn, or one around it.
+// A tlsConn is a connection with TLS: a *tls.Conn, or a wrapper around one.
 type tlsConn interface {
 	net.Conn
 	HandshakeContext(ctx context.Context) error
 	ConnectionState() tls.ConnectionState
 }
 
-// secure finishes the handshake of a connection that has come with TLS.
+// secure finishes the handshake of a connection that has arrived with TLS.
 func (c *tcpConn) secure() error {
 	t, ok := c.nc.(tlsConn)
 	if !ok || c.secured.Load() != nil {
@@ -160,17 +158,17 @@ func (c *tcpConn) secure() error {
 	return nil
 }
 
-// noteTLS keeps the state of TLS, if its handshake is complete.
+// noteTLS stores the TLS state, if the handshake is complete.
 func (c *tcpConn) noteTLS(t tlsConn) {
 	if state := t.ConnectionState(); state.HandshakeComplete {
 		c.secured.Store(&state)
 	}
 }
 
-// read reads records until the stream ends. Replies that were put off while there was more to read
-// are written before it waits. Those that linger leave with what goroutines send that it has woken.
+// read reads records until the stream ends. Replies that were deferred while there was more to read are written before
+// it waits. Lingering replies are sent with the messages of the goroutines that it has woken.
 func (c *tcpConn) read() error {
-	heard := 0 // messages since it waited
+	heard := 0 // messages since it last waited
 	for {
 		waits := !c.r.Ready()
 		if waits {
@@ -207,7 +205,7 @@ func (c *tcpConn) read() error {
 	}
 }
 
-// takeShort processes a message that is the reader's.
+// takeShort processes a message in memory that the reader owns.
 func (c *tcpConn) takeShort(msg []byte) error {
 	xid, dir, ok := oncrpc.Peek(msg)
 	switch {
@@ -221,7 +219,7 @@ func (c *tcpConn) takeShort(msg []byte) error {
 	return nil
 }
 
-// drop ignores a message. A call is in order, though this end takes none.
+// drop ignores a message. A call is valid, even though this end executes none.
 func (c *tcpConn) drop(xid uint32, call bool) {
 	inc(&c.stats.Dropped)
 	if !call {
@@ -229,14 +227,14 @@ func (c *tcpConn) drop(xid uint32, call bool) {
 	}
 }
 
-// takeLong processes a message that is read piece by piece, into memory of its own.
+// takeLong processes a message that is read piece by piece, into its own memory.
 func (c *tcpConn) takeLong() error {
 	head := c.head[:]
 	n, err := io.ReadFull(c.r, head)
 	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 		return err
 	}
-	// If it was the stream that has ended early, and not the message, Skip meets that again.
+	// If the stream ended early, rather than the message, Skip finds that out.
 	xid, dir, ok := oncrpc.Peek(head[:n])
 	switch {
 	case ok && dir == oncrpc.Reply:
@@ -251,7 +249,7 @@ func (c *tcpConn) takeLong() error {
 	return nil
 }
 
-// readError is the reason for the end of a connection that reading has met with err.
+// readError returns the reason for the end of a connection after reading has failed with err.
 func (c *tcpConn) readError(err error) error {
 	var size *records.SizeError
 	switch {
@@ -273,17 +271,16 @@ func (c *tcpConn) readError(err error) error {
 	return &fabric.ConnError{Provider: tcpProvider, Remote: true, Cause: err}
 }
 
-// lingerTime is how long a connection that has nothing left to say waits for the peer to close
-// its end.
+// lingerTime is how long a connection with nothing left to send waits for the peer to close its end.
 const lingerTime = time.Second
 
-// tcpProvider names TCP where over RDMA a provider is named.
+// tcpProvider is the name of TCP in place of a provider's name.
 const tcpProvider = "tcp"
 
 // ---- the end
 
-// finish ends the connection: no goroutine uses memory of calls any more, and then all waiters learn
-// of it. It is called once, by the goroutine that has read the connection.
+// finish ends the connection: first no goroutine uses memory of calls any longer, then all waiters are notified. It is
+// called once, by the goroutine that has read the connection.
 func (c *tcpConn) finish(reason error) {
 	c.hangUp(c.nc.Close)
 	c.w.Close()
@@ -299,15 +296,15 @@ func (c *tcpConn) finish(reason error) {
 func (c *tcpConn) lock() *life { return &c.state.Lock().life }
 func (c *tcpConn) unlock()     { c.state.Unlock() }
 
-// sever closes the stream. The reader finds out.
+// sever closes the stream. The reader notices.
 func (c *tcpConn) sever() {
 	c.answers.giveUp()
 	c.hangUp(c.nc.Close)
 }
 
-// hangUp has end close the stream, or its half. With TLS that sends an alert, for which crypto/tls waits: 5
-// seconds for a peer that does not read, and forever if it is the answer to the peer's own records that the
-// peer does not read. Then the socket is closed without.
+// hangUp calls end to close the stream, or one direction of it. With TLS that sends an alert, for which crypto/tls
+// waits: 5 seconds for a peer that does not read, and forever if an answer to the peer's own records is still being
+// written. After alertTime the socket is closed without the alert.
 func (c *tcpConn) hangUp(end func() error) error {
 	if t, ok := c.nc.(interface{ NetConn() net.Conn }); ok {
 		socket := t.NetConn()
@@ -333,7 +330,7 @@ func (c *tcpConn) close() error {
 	return nil
 }
 
-// shutdown lets the calls under way return, and then ends the connection.
+// shutdown lets the calls in flight return, and then ends the connection.
 func (c *tcpConn) shutdown(ctx context.Context) error {
 	if err := c.drainCalls(ctx); err != nil {
 		return err
@@ -364,8 +361,8 @@ func (c *tcpConn) info() rpc.ConnInfo {
 	return i
 }
 
-// look does for a connection what conn.look does. That a peer takes nothing the writer finds
-// out by itself, so nothing is awaited here.
+// look does for a TCP connection what conn.look does. The writer itself notices when a peer takes nothing, so this end
+// never waits for the peer here.
 func (c *tcpConn) look(now time.Time) (awaits bool) {
 	since, writing := c.w.Since()
 	w := &c.state.Lock().watch
@@ -386,13 +383,13 @@ func (c *tcpConn) detail(s *rpc.ConnStats) {
 	c.state.Unlock()
 }
 
-// start leaves the call to a goroutine: nothing ends calls here but those that wait for them.
+// start leaves the call to a goroutine: only the goroutines that wait for calls can end them here.
 func (c *tcpConn) start(*pendingCall, func(error)) bool { return false }
 
 // A tcpWaiter waits alone: the connection has a goroutine that reads it.
 type tcpWaiter struct {
 	c    *tcpConn
-	bell chan struct{} // has room for one
+	bell chan struct{} // has capacity one
 }
 
 func (c *tcpConn) newWaiter() rpc.Waiter { return &tcpWaiter{c, make(chan struct{}, 1)} }

@@ -22,35 +22,33 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
-// The calls that an end of a TCP connection executes: from the wire, through an exchange, to
-// the handler, and back.
+// The calls that an end of a TCP connection executes: from the wire, through an exchange, to the handler, and back.
 //
-// A short call is copied out of the reader's buffer, as its handler may answer with parts of it, and
-// a long one is read into memory that has been reserved for it: as a whole while half of the server's
-// memory is free, and otherwise at most twice what has arrived. TCP has no chunks to announce how
-// long the results of a call may get: the program's Binding knows. Without one a fixed amount is
-// reserved: what a handler makes is there before its length is known, and nothing that arrives tells
-// it, so that reserving less would let Credits handlers at once go beyond MaxMemory.
+// A short call is copied out of the reader's buffer, because its handler may answer with parts of it. A long call is
+// read into memory reserved for it: for the whole call while half of the server's memory is free, and otherwise at most
+// twice the bytes that have arrived. TCP has no chunks to announce how long the results of a call may be: the program's
+// Binding knows that. Without a Binding a fixed amount is reserved. A handler's results exist before their length is
+// known, and nothing in the call announces it, so reserving less would let Credits concurrent handlers exceed
+// MaxMemory.
 //
-// The reader waits for an exchange, and with a long call, which it would have to keep somewhere, for
-// memory. Short calls wait for memory in a queue. While calls of this end wait for replies, which
-// may come after calls in the stream, the reader does not wait but reads ahead: the handlers
-// that hold exchanges and memory may be waiting for these replies. Calls that are read ahead are
-// kept in memory beyond the connection's own bound, in a queue, until there are exchanges for them.
-// See [budget.Tenant.Ahead] for the bound. At it the reader waits, and a connection that makes no
+// The reader waits for an exchange and, for a long call, which it would have to keep somewhere, for memory. Short calls
+// wait for memory in a queue. While calls of this end wait for replies, which may follow calls in the stream, the
+// reader does not wait but reads ahead: the handlers that hold exchanges and memory may be waiting for those replies.
+// Calls that are read ahead are kept in memory beyond the connection's own bound, in a queue, until there are exchanges
+// for them. See [budget.Tenant.Ahead] for the limit. At the limit the reader waits, and a connection that makes no
 // progress for StallTimeout is closed.
 
-// tcpAnswers are the exchanges of a connection, and what they share.
+// tcpAnswers are the exchanges of a connection, and their shared state.
 type tcpAnswers struct {
 	c       *tcpConn
 	most    int           // calls in flight: taken, and not answered by a record that was written
-	allowed atomic.Int32  // as many of them as the pace allows
-	usage   *arena.Usage  // counts what the connection has of its own; nil at a client
+	allowed atomic.Int32  // the part of most that the pace allows
+	usage   *arena.Usage  // counts the connection's own buffers; nil at a client
 	gone    chan struct{} // closed when this end has given up the connection
-	room    chan struct{} // has room for one: there may be fewer calls in flight
-	granted chan struct{} // has room for one: the reader has received memory
+	room    chan struct{} // has capacity one: there may be fewer calls in flight
+	granted chan struct{} // has capacity one: the reader has received memory
 	waiting atomic.Bool   // the reader waits for room or memory
-	calling chan struct{} // has room for one: this end has made a call meanwhile
+	calling chan struct{} // has capacity one: this end has made a call meanwhile
 	pace    pace.Pace     // the reader's
 	weak    bool          // TLS is required, and missing
 
@@ -61,10 +59,10 @@ type tcpAnswers struct {
 	memq    []tcpWait  // calls that wait for memory; the first has asked for it
 	early   []*tcpExch // calls that were read ahead, and wait for an exchange
 	reading bool       // the reader waits for the peer
-	stopped bool       // no new calls are taken
+	stopped bool       // no new calls are accepted
 	drain   context.Context
-	over    bool // the end has begun in order
-	ended   bool // the connection has
+	over    bool // the orderly end has begun
+	ended   bool // the connection has ended
 	left    bool // this end has given up the connection
 }
 
@@ -84,23 +82,23 @@ type tcpExch struct {
 	c      *tcpConn
 	short  []byte        // memory of a short call
 	mem    *arena.Buffer // of a long one
-	early  bool          // it is not one of the connection's: its call is read ahead, and waits for one
-	ahead  int           // of held: beyond the connection's own bound, while the call waits
-	parked int           // of held: see budget.Tenant.Park
+	early  bool          // not one of the connection's exchanges: its call was read ahead, and waits for one
+	ahead  int           // part of held: beyond the connection's own bound, while the call waits
+	parked int           // part of held: see budget.Tenant.Park
 
 	rec    records.Record
 	top    []byte // the mark and the RPC header of the reply
 	buffer []byte // memory for short results, empty
 }
 
-// execute has the connection execute calls to the programs of reg, in memory of b. It is called
-// before the connection is read.
+// execute enables the connection to execute calls to the programs of reg, with memory from b. It is called before the
+// connection is read.
 func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a := &c.answers
 	a.most = most
 	a.allowed.Store(int32(most))
 	if c.role == roleServer {
-		c.lineage = reg.cache.NewLineage(hosts.Machine(c.addr()), false) // on which calls are not counted: see recall
+		c.lineage = reg.cache.NewLineage(hosts.Machine(c.addr()), false) // calls on it are not counted: see recall
 	}
 	c.join(reg, b, func() { go a.admit() })
 }
@@ -117,17 +115,17 @@ func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
 	a.calling = make(chan struct{}, 1)
 }
 
-// exchSize is the buffer of an exchange for a short call and a short reply, in bytes, at most.
+// exchSize is the maximum size in bytes of the buffer of an exchange for a short call and a short reply.
 const exchSize = 2 * records.Short
 
-// countOwn counts n more bytes that the connection has.
+// countOwn counts n more bytes of the connection's own buffers.
 func (a *tcpAnswers) countOwn(n int) {
 	if a.usage != nil {
 		a.usage.Base.Add(int64(n))
 	}
 }
 
-// serves reports whether calls are taken.
+// serves reports whether calls are accepted.
 func (a *tcpAnswers) serves() bool {
 	if a.c.reg == nil {
 		return false
@@ -155,18 +153,18 @@ func (a *tcpAnswers) inFlight() int {
 
 // ---- taking a call
 
-// keepPace is called by a server's reader before it waits: so many messages it has met since the last
-// time.
+// keepPace is called by a server's reader before it waits, with the number of messages that it has processed since the
+// last time.
 func (a *tcpAnswers) keepPace(messages int) {
 	if a.pace.Met(messages, a.most) {
 		a.allowed.Store(int32(plan.Paced(a.most, a.pace.Halved)))
 	}
 }
 
-// takeExchange returns an exchange for a call, in its turn: at most allowed of them, and on a crowded
-// server at most as many as there have been. While a call of this end waits for its reply it does not
-// wait for one, but returns an exchange that is not one of the connection's, for a call that is read
-// ahead and needs n bytes. It returns nil when the connection has been given up.
+// takeExchange returns an exchange for a call, in order: at most allowed of them, and on a crowded server at most as
+// many as there have been. While a call of this end waits for its reply it does not wait for one, but returns an
+// exchange that is not one of the connection's, for a call that is read ahead and needs n bytes. It returns nil when
+// the connection has been given up.
 func (a *tcpAnswers) takeExchange(n int) *tcpExch {
 	for {
 		a.mu.Lock()
@@ -177,7 +175,7 @@ func (a *tcpAnswers) takeExchange(n int) *tcpExch {
 			}
 		}
 		a.mu.Unlock()
-		a.c.w.Flush() // which may make room
+		a.c.w.Flush() // may make room
 		x := a.newExchange()
 		x.early = true
 		switch a.wait(a.room, func() bool { return x.takeAhead(n) }) {
@@ -190,8 +188,7 @@ func (a *tcpAnswers) takeExchange(n int) *tcpExch {
 	}
 }
 
-// nextExchange returns an exchange of the connection, or nil if there has to be one less before.
-// mu is held.
+// nextExchange returns an exchange of the connection, or nil if another must end first. mu is held.
 func (a *tcpAnswers) nextExchange() *tcpExch {
 	load := plan.Load{Posted: len(a.exchs), Executing: a.flight, Most: int(a.allowed.Load()), Crowded: a.c.memory.Crowded()}
 	if !load.Takes() {
@@ -216,21 +213,21 @@ func (a *tcpAnswers) newExchange() *tcpExch {
 	return x
 }
 
-// How a wait of the reader ends.
+// A waitEnd says how a wait of the reader ended.
 type waitEnd uint8
 
 const (
 	waitDone  waitEnd = iota // the awaited event has happened
-	waitAhead                // it is to read ahead
+	waitAhead                // it should read ahead
 	waitOver                 // the connection has been given up
 )
 
-// aheadTime is how often a reader that waits though a call of this end does looks whether
-// it can read ahead.
+// aheadTime is the interval at which a reader that waits, while a call of this end does too, checks whether it can read
+// ahead.
 const aheadTime = 100 * time.Millisecond
 
-// wait has the reader wait for ch, or until a call of this end waits for its reply and ahead
-// returns true: then it can read ahead.
+// wait makes the reader wait for ch, or until a call of this end waits for its reply and ahead returns true: then it
+// can read ahead.
 func (a *tcpAnswers) wait(ch <-chan struct{}, ahead func() bool) waitEnd {
 	a.waiting.Store(true)
 	began := time.Now()
@@ -238,7 +235,7 @@ func (a *tcpAnswers) wait(ch <-chan struct{}, ahead func() bool) waitEnd {
 		a.waiting.Store(false)
 		a.c.r.Waited(time.Since(began))
 	}()
-	stuck := time.Time{} // since when a call of this end waits, too
+	stuck := time.Time{} // since when a call of this end has been waiting, too
 	for {
 		var look <-chan time.Time
 		if n := a.c.awaits(); n == 0 {
@@ -279,7 +276,7 @@ func poke(ch chan struct{}) {
 	}
 }
 
-// takeAhead takes n bytes for a call that is read ahead.
+// takeAhead reserves n bytes for a call that is read ahead.
 func (x *tcpExch) takeAhead(n int) bool {
 	if !x.c.tenant.Ahead(int64(n)) {
 		return false
@@ -290,7 +287,7 @@ func (x *tcpExch) takeAhead(n int) bool {
 	return true
 }
 
-// park parks all that the exchange has reserved.
+// park parks all memory that the exchange has reserved.
 func (x *tcpExch) park() {
 	if n := x.held - x.parked; n > 0 {
 		x.parked += n
@@ -298,7 +295,7 @@ func (x *tcpExch) park() {
 	}
 }
 
-// resume hands the reservation of the exchange to its call, which waits no longer.
+// resume makes the parked memory the reservation of the exchange's call, which no longer waits.
 func (x *tcpExch) resume() {
 	if x.parked > 0 {
 		x.c.tenant.Proceed(int64(x.parked), int64(x.ahead))
@@ -319,14 +316,14 @@ func (c *tcpConn) takeCall(msg []byte) error {
 	return a.taken(x)
 }
 
-// takeLongCall reads a long call, of which head has been read, into memory reserved for it.
+// takeLongCall reads a long call that begins with head into memory reserved for it.
 func (c *tcpConn) takeLongCall(head []byte) error {
 	a := &c.answers
 	size, whole, err := c.r.Rest()
 	if err != nil {
 		return err
 	}
-	// Nothing is reserved for what may never come.
+	// Nothing is reserved for data that may never arrive.
 	if err := c.r.Buffer(size); err != nil {
 		return err
 	}
@@ -343,7 +340,7 @@ func (c *tcpConn) takeLongCall(head []byte) error {
 	x.call.XID, _, _ = oncrpc.Peek(head)
 	n := arena.SizeOf(need) + tcpReply
 	switch {
-	case x.ahead > 0 || a.tryClaim(x, n): // read by steps, or with memory for all
+	case x.ahead > 0 || a.tryClaim(x, n): // read in steps, or with memory for all of it
 	case whole && size <= records.BufferSize:
 		err = x.reserve(n)
 	}
@@ -357,7 +354,7 @@ func (c *tcpConn) takeLongCall(head []byte) error {
 	return a.taken(x)
 }
 
-// read reads a long call. It has fragments of which the last alone shows how long it is.
+// read reads a long call. Only the last of its fragments shows how long it is.
 func (x *tcpExch) read(head []byte) error {
 	r, n := x.c.r, 0
 	for {
@@ -390,8 +387,8 @@ func (x *tcpExch) read(head []byte) error {
 	}
 }
 
-// grow gives the call memory for most bytes, with msg at its start: all of it if that is
-// reserved, and otherwise twice as much as before.
+// grow gives the call memory for most bytes, with msg at its start: all of it if that is reserved, and otherwise twice
+// as much as before.
 func (x *tcpExch) grow(msg []byte, most int) error {
 	size := arena.SizeOf(most)
 	if room := len(msg) + x.held - x.used; size > room {
@@ -414,7 +411,7 @@ func (x *tcpExch) grow(msg []byte, most int) error {
 	return nil
 }
 
-// reserve takes n more bytes for a long call, as soon as there is room.
+// reserve reserves n more bytes for a long call, as soon as there is room.
 func (x *tcpExch) reserve(n int) error {
 	a := &x.c.answers
 	if a.claim(tcpWait{n: n, x: x, reader: true}) {
@@ -428,7 +425,7 @@ func (x *tcpExch) reserve(n int) error {
 	return nil
 }
 
-// taken goes on with a call that has been read.
+// taken continues with a call that has been read.
 func (a *tcpAnswers) taken(x *tcpExch) error {
 	if !x.early {
 		return a.dispatch(x)
@@ -441,7 +438,7 @@ func (a *tcpAnswers) taken(x *tcpExch) error {
 	return nil
 }
 
-// startEarly goes on with calls that were read ahead, as far as there are exchanges. mu is held.
+// startEarly continues with calls that were read ahead, as far as there are exchanges. mu is held.
 func (a *tcpAnswers) startEarly() {
 	for len(a.early) > 0 {
 		x := a.nextExchange()
@@ -464,8 +461,8 @@ func (a *tcpAnswers) startEarly() {
 
 // ---- memory
 
-// claim reserves memory for a call, in its turn. It returns false when it has to wait: then
-// a short call is executed later.
+// claim reserves memory for a call, in order. It returns false if the call has to wait: then a short call is executed
+// later.
 func (a *tcpAnswers) claim(w tcpWait) bool {
 	if w.n == 0 && a.c.tenant.Held() <= int64(a.c.cfg.MaxMemory) {
 		return true
@@ -498,7 +495,7 @@ func (a *tcpAnswers) claimOrQueue(w tcpWait) bool {
 	return false
 }
 
-// admit goes on with calls that have waited for memory.
+// admit continues with calls that have waited for memory.
 func (a *tcpAnswers) admit() {
 	for {
 		a.mu.Lock()
@@ -533,8 +530,8 @@ func (a *tcpAnswers) tryClaim(x *tcpExch, n int) bool {
 	return true
 }
 
-// claimAhead takes n bytes ahead for the reader's call, in place of its claim. It returns false if there
-// is no room for that, or the claim has been granted meanwhile.
+// claimAhead reserves n bytes ahead for the reader's call, in place of its claim. It returns false if there is no room
+// for that, or the claim has been granted meanwhile.
 func (a *tcpAnswers) claimAhead(x *tcpExch, n int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -546,7 +543,7 @@ func (a *tcpAnswers) claimAhead(x *tcpExch, n int) bool {
 	return true
 }
 
-// cancelClaim takes the reader's call out of the queue, on a connection that has been given up.
+// cancelClaim removes the reader's call from the queue, on a connection that has been given up.
 func (a *tcpAnswers) cancelClaim(x *tcpExch) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -555,7 +552,7 @@ func (a *tcpAnswers) cancelClaim(x *tcpExch) {
 	}
 }
 
-// claimOf returns the place of a call in the queue, or -1. mu is held.
+// claimOf returns the index of a call in the queue, or -1. mu is held.
 func (a *tcpAnswers) claimOf(x *tcpExch) int {
 	return slices.IndexFunc(a.memq, func(w tcpWait) bool { return w.x == x })
 }
@@ -569,8 +566,7 @@ func (a *tcpAnswers) withdraw(i int) {
 	}
 }
 
-// need is the reservation for the results of a call, in bytes. An item may be in a buffer of the next
-// size class.
+// need returns the reservation for the results of a call, in bytes. An item may be in a buffer of the next size class.
 func (x *tcpExch) need() int {
 	most := x.c.cfg.MaxMessage
 	if x.prog.Binding == nil || x.call.Cred.Protected() || x.call.Cred.Sealed() {
@@ -586,9 +582,9 @@ func (x *tcpExch) need() int {
 		}
 	}
 	if n <= records.Short {
-		return 0 // as little as a reply without bulk data
+		return 0 // as short as a reply without bulk data
 	}
-	return int(min(n, 2*uint64(most), math.MaxInt/2)) // to which the call is added
+	return int(min(n, 2*uint64(most), math.MaxInt/2)) // the call itself is added to it
 }
 
 // ---- the handler's view
@@ -600,8 +596,7 @@ func (x *tcpExch) AddItem(at int, data []byte, release func()) {
 	}
 }
 
-// room returns the room that a reply with so many bytes of results, and the items there are, has
-// left.
+// Room returns the room left in a reply with the given number of bytes of results, and the items so far.
 func (x *tcpExch) Room(results int) int {
 	n := x.c.cfg.MaxMessage - acceptedSize - results
 	for i := range x.items {
@@ -618,8 +613,8 @@ func (x *tcpExch) unrefused() int { return records.Short }
 
 // ---- executing
 
-// dispatch executes a whole call. One that cannot be read costs the connection: nothing that the
-// client could match with it can be answered.
+// dispatch executes a complete call. If it cannot be decoded, the connection ends: there is nothing to answer that the
+// client could match with the call.
 func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	n, err := oncrpc.ConsumeCall(x.msg, &x.call)
 	if err != nil {
@@ -638,7 +633,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	p := x.core.reg.programs[x.call.Prog]
 	switch {
 	case x.call.Cred.Flavor == oncrpc.FlavorTLS:
-		// It is not the first message, or TLS is not to be had. RFC 9289 section 4.1.
+		// It is not the first message, or TLS is not available. RFC 9289 section 4.1.
 		x.deny(oncrpc.AuthBadCred)
 	case a.weak && (x.call.Proc != 0 || p != nil && p.Null) && !slices.Contains(a.c.cfg.TLS.Except, x.call.Prog):
 		x.deny(oncrpc.AuthTooWeak)
@@ -668,7 +663,7 @@ func (x *tcpExch) proceed() {
 	a := &x.c.answers
 	lacks := x.need() - (x.held - x.used)
 	if x.mem != nil && lacks < 0 {
-		// It was not known before it was read.
+		// It was not known before the call was read.
 		x.held += lacks
 		a.c.tenant.Release(int64(-lacks), false)
 	}
@@ -677,7 +672,7 @@ func (x *tcpExch) proceed() {
 	}
 }
 
-// run executes a call for which there is memory.
+// run executes a call that has its memory.
 func (x *tcpExch) run() {
 	x.resume()
 	x.execute()
@@ -692,7 +687,7 @@ func (x *tcpExch) results() []byte {
 
 func (x *tcpExch) apart() { go x.start() }
 
-// goOn goes on as the reader.
+// goOn continues as the reader.
 func (x *tcpExch) goOn() {
 	c := x.c
 	x.finish()
@@ -701,8 +696,7 @@ func (x *tcpExch) goOn() {
 
 // ---- the reply
 
-// send has the reply written, at once unless the reader does it: what the reader puts off goes out before
-// it waits.
+// send writes the reply, at once unless the reader does it: replies that the reader defers are written before it waits.
 func (x *tcpExch) send(head, results []byte) {
 	c, detached, lingers := x.c, x.detached, rpc.Lingers(&x.res)
 	size := len(head) + len(results)
@@ -734,7 +728,7 @@ func (x *tcpExch) send(head, results []byte) {
 		from = it.At
 	}
 	x.rec.Parts = append(parts, results[from:])
-	// A reply that holds nothing goes out with others, and counts as taken at once.
+	// A reply that holds nothing is sent with others, and counts as taken at once.
 	x.settle(x.used == 0)
 	inc(&c.stats.Replies)
 	x.observeReply()
@@ -749,14 +743,14 @@ func (x *tcpExch) send(head, results []byte) {
 	}
 }
 
-// Released is called when a reply has been written that was not copied.
+// Released is called when a reply that was not copied has been written.
 func (x *tcpExch) Released() {
 	a := &x.c.answers
 	x.release(true)
 	a.answered(1)
 }
 
-// release ends an exchange. taken says that its reply has been sent.
+// release ends an exchange. taken reports that its reply has been sent.
 func (x *tcpExch) release(taken bool) {
 	a := &x.c.answers
 	x.drop()
@@ -791,11 +785,10 @@ func (a *tcpAnswers) answered(n int) {
 
 // ---- calls that come again
 
-// A client may leave any number of calls in the buffers of a TCP connection that it has given
-// up, so that no call that arrives shows that it has not (see replycache.Lineage). All
-// connections of a machine count as one client's: two programs on it would have to choose the
-// same xid for the same call, with the same credential and the same arguments, within two
-// minutes, for one to get the reply of the other.
+// A client may leave any number of calls in the buffers of a TCP connection that it has abandoned, so a call that
+// arrives does not show that it has not (see replycache.Lineage). All connections of a machine count as one client's.
+// For one program on it to get the reply of another, the two would have to choose the same xid for the same call, with
+// the same credential and the same arguments, within two minutes.
 
 // Wait makes the exchange wait for the reply of e: see replycache.Waiter.
 func (x *tcpExch) Wait(e *replycache.Entry) {
@@ -806,8 +799,7 @@ func (x *tcpExch) Wait(e *replycache.Entry) {
 	a.mu.Unlock()
 }
 
-// Fail ends the connection of an exchange that waits for a reply that is lost: the
-// call then comes once more.
+// Fail ends the connection of an exchange that waits for a reply that is lost: the client then sends the call again.
 func (x *tcpExch) Fail() {
 	c := x.c
 	x.release(false)
@@ -816,8 +808,8 @@ func (x *tcpExch) Fail() {
 
 // ---- the end
 
-// drainFor ends the connection in order after the calls that have arrived are answered: those that
-// the reader has in its buffer as well.
+// drainFor ends the connection in order after the calls that have arrived are answered, including those in the reader's
+// buffer.
 func (c *tcpConn) drainFor(ctx context.Context) {
 	a := &c.answers
 	a.mu.Lock()
@@ -841,9 +833,9 @@ func (a *tcpAnswers) reads(waits bool) {
 	}
 }
 
-// checkIdle ends a connection that is to be drained and has nothing left to say. The client
-// closes its end then, and only after that, or when it takes its time, do we: what it is
-// sending would otherwise have the adapter drop replies that it has not read.
+// checkIdle ends a connection that is being drained and has nothing left to send. The client then closes its end. This
+// end closes only after that, or if the client is slow: otherwise data that the client is still sending would make the
+// kernel drop replies that it has not read.
 func (a *tcpAnswers) checkIdle() {
 	a.mu.Lock()
 	idle := a.stopped && a.flight == 0 && !a.over && a.c.w.Rests()
@@ -871,8 +863,7 @@ func (a *tcpAnswers) checkIdle() {
 	}()
 }
 
-// end ends all exchanges with the connection; those that are being executed end when their
-// handlers return.
+// end ends all exchanges with the connection. Those being executed end when their handlers return.
 func (a *tcpAnswers) end() {
 	if a.c.cancel != nil {
 		a.c.cancel()
@@ -892,7 +883,7 @@ func (a *tcpAnswers) end() {
 	a.mu.Unlock()
 	a.pace.End()
 	if a.c.reg != nil {
-		a.c.tenant.Leave() // when no call can reserve more
+		a.c.tenant.Leave() // when no call can reserve any more
 	}
 	a.countOwn(-records.BufferSize - len(a.exchs)*exchSize)
 	for _, w := range memq {
@@ -909,8 +900,8 @@ func (a *tcpAnswers) end() {
 	a.c.arena.Drop()
 }
 
-// observeReply notes how the reply in x.rec travels, and that the call has ended: the goroutine that writes the
-// reply may have x next.
+// observeReply records how the reply in x.rec travels, and reports the end of the call: the goroutine that writes the
+// reply may own x next.
 func (x *tcpExch) observeReply() {
 	e := x.event
 	if e == nil {
@@ -920,7 +911,7 @@ func (x *tcpExch) observeReply() {
 	x.observeEnd(nil)
 }
 
-// recordSize is the length of the message in a record.
+// recordSize returns the length of the message in a record.
 func recordSize(parts [][]byte) int {
 	n := -oncrpc.RecordMarkSize
 	for _, p := range parts {

@@ -41,7 +41,7 @@ func (s *Server) ServeTCP(l net.Listener) error {
 	return s.Serve(tl)
 }
 
-// A tcpListener takes connections of any kind of stream.
+// A tcpListener accepts connections of any kind of stream.
 type tcpListener struct{ net.Listener }
 
 func (l tcpListener) accept() (arrival, error) {
@@ -49,7 +49,7 @@ func (l tcpListener) accept() (arrival, error) {
 	return tcpArrival{nc}, err
 }
 
-// A tcpArrival is a connection that its peer has already: there is nothing to set up.
+// A tcpArrival is a connection that its peer already has: there is nothing to set up.
 type tcpArrival struct{ net.Conn }
 
 func (a tcpArrival) turnAway() { a.Close() }
@@ -62,7 +62,7 @@ func (a tcpArrival) serve(s *Server, g *hosts.Guest) {
 	go func() {
 		nc, read, err := s.connCfg.secureFrom(g.Ctx, a.Conn)
 		if err != nil {
-			if err != io.EOF { // as from one that looks whether there is a server
+			if err != io.EOF { // probably a check whether there is a server
 				s.connCfg.journal.write(eventEnded, slog.LevelWarn, "connection not set up",
 					slog.Any("peer", a.RemoteAddr()), slog.String("provider", tcpProvider), slog.Any("err", err))
 			}
@@ -75,7 +75,7 @@ func (a tcpArrival) serve(s *Server, g *hosts.Guest) {
 	}()
 }
 
-// start serves a connection of which read has been read. weak says that it is not encrypted and has to be.
+// start serves a connection from which read has been read. weak reports that it is not encrypted and must be.
 func (a tcpArrival) start(s *Server, g *hosts.Guest, read []byte, weak bool) {
 	c := newTCPConn(a.Conn, s.connCfg, roleServer, s.memory.Usage())
 	if len(read) > 0 {

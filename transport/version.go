@@ -11,21 +11,19 @@ import (
 
 // Which version of the protocol a connection speaks (version two section 5).
 //
-// A client that wants version 2 begins with a call of version 2: one that states its properties, or
-// NULL if it has none to state. The message is short enough for servers of version 1, and if the
-// answer is lost it does not matter whether the call was executed. A server of version 2 answers in
-// version 2. A server of version 1 answers ERR_VERS, and the connection continues in version 1; or it
-// does not answer, or closes the connection, and a new connection begins with version 1. The client
-// remembers for some time that a server speaks only version 1. A server that has spoken version 2
-// before and closes the connection may be starting: the client tries again.
+// A client that wants version 2 begins with a call in version 2: one that announces its properties, or NULL if it has
+// none to announce. The message is short enough for servers of version 1, and if the answer is lost it does not matter
+// whether the call was executed. A server of version 2 answers in version 2. A server of version 1 answers ERR_VERS,
+// and the connection continues in version 1; or it does not answer, or closes the connection, and a new connection
+// begins with version 1. The client remembers for some time that a server speaks only version 1. A server that has
+// spoken version 2 before and closes the connection may be starting: the client tries again.
 //
-// A server speaks the version of the first call on a connection. It answers calls of another
-// version, which a client should not make, in their version.
+// A server speaks the version of the first call on a connection. It answers calls in another version, which a client
+// should not make, in their version.
 //
-// A Send of version 2 has up to 4096 bytes, or what private data has agreed on if that is
-// more. Receives have that size from the start, so thresholds can change without loss. Version
-// 2 has no Send with Invalidate. The properties of docs/protocol.md add it, as well as sizes
-// that do not fit private data.
+// A Send in version 2 has up to 4096 bytes, or the size agreed on by private data if that is more. Receives have that
+// size from the start, so thresholds can change without loss. Version 2 has no Send with Invalidate. The properties of
+// docs/protocol.md add it, as well as sizes that do not fit in private data.
 
 // settleVersions derives and checks the settings that depend on the version.
 func (c *config) settleVersions(owner string) error {
@@ -74,7 +72,7 @@ func NewVersionCache(lifetime time.Duration) *VersionCache {
 	return &VersionCache{lifetime: lifetime, until: make(map[string]time.Time)}
 }
 
-// maxVersions is the most entries of a cache. Each one that is dropped costs a round trip.
+// maxVersions is the maximum number of entries of a cache. Each dropped entry costs a round trip.
 const maxVersions = 4096
 
 func (v *VersionCache) note(key string) {
@@ -106,7 +104,7 @@ func (v *VersionCache) forget(key string) {
 // An unheardError says why the first message of version 2 got no answer.
 type unheardError struct {
 	err   error
-	brief bool // it was not waited for long: that says little about the server
+	brief bool // the wait was short, which says little about the server
 }
 
 func (e *unheardError) Error() string { return "no answer to version 2: " + e.err.Error() }
@@ -117,18 +115,17 @@ const (
 	// version 2.
 	versionPatience = 5 * time.Second
 
-	// versionTrust is how many connections in a row may be lost after that message before a
-	// server that has spoken version 2 counts as one of version 1. Until then it is assumed
-	// to be starting.
+	// versionTrust is the number of consecutive connections that may be lost after that message before a server that
+	// has spoken version 2 is treated as one of version 1. Until then it is assumed to be starting.
 	versionTrust = 3
 
-	// versionAsks is how often the version is negotiated anew for one call that is refused
-	// for its version. Each negotiation may take versionTrust connections or more.
+	// versionAsks is how often the version is negotiated again for one call that is refused because of its version.
+	// Each negotiation may need versionTrust connections or more.
 	versionAsks = 2
 )
 
-// lateProperties reports whether a message that belongs to no offer is an answer. It is then
-// dropped; a message that is neither an answer nor an offer is rejected.
+// lateProperties reports whether a message that belongs to no offer is an answer. It is then dropped; a message that is
+// neither an answer nor an offer is rejected.
 func lateProperties(info []byte) bool {
 	p, _ := rpcrdma.ConsumeProperties(info)
 	return p.Dir == rpcrdma.PropAccept || p.Dir == rpcrdma.PropReject
@@ -145,8 +142,8 @@ func (l *leader) settleVersion(h *rpcrdma.Header) {
 	}
 }
 
-// takeOffer answers an offer that came as an optional operation. more says that an RPC message
-// follows the properties, which is an error.
+// takeOffer answers an offer that arrived as an optional operation. more reports that an RPC message follows the
+// properties, which is an error.
 func (l *leader) takeOffer(x *exch, more bool) {
 	offer, own := l.judge(x, x.hdr.OptInfo, more)
 	x.answerOperation(Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
@@ -176,8 +173,8 @@ func (l *leader) judge(x *exch, info []byte, more bool) (offer, answer rpcrdma.P
 	return offer, c.properties(rpcrdma.PropAccept)
 }
 
-// accepted applies an offer after its answer has been sent, if that was an acceptance: it holds
-// from the next message on.
+// accepted applies an offer after its answer has been sent, if that was an acceptance: it applies from the next message
+// on.
 func (l *leader) accepted(answer, offer rpcrdma.Properties) {
 	if answer.Dir == rpcrdma.PropAccept {
 		l.offered = true

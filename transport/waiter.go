@@ -6,7 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// Goroutines that wait for what a call of the other end brings: see rpc.Waiter.
+// Goroutines that wait for something that a call of the other end delivers: see rpc.Waiter.
 
 // NewWaiter returns a Waiter of the connection: see [rpc.Conn].
 func (cn *Conn) NewWaiter() rpc.Waiter { return cn.c.newWaiter() }
@@ -36,7 +36,8 @@ func (w *rdmaWaiter) Wait(ctx context.Context) error {
 	return err
 }
 
-// setWaits notes whether a goroutine waits. At the end it reports whether it has been woken, once.
+// setWaits records whether a goroutine waits. At the end of a wait it reports whether the goroutine has been woken,
+// once.
 func (w *rdmaWaiter) setWaits(waits bool) (woken bool) {
 	w.c.state.Lock()
 	defer w.c.state.Unlock()
@@ -50,7 +51,7 @@ func (w *rdmaWaiter) setWaits(waits bool) (woken bool) {
 func (w *rdmaWaiter) Wake(inline bool) {
 	c := w.c
 	st := c.state.Lock()
-	if st.ended() { // which wakes all
+	if st.ended() { // that wakes all
 		c.state.Unlock()
 		return
 	}

@@ -6,12 +6,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// Watching connections: a peer that makes no progress loses its connection, and memory
-// that is not used is unmapped. A server looks at its connections from time to time, a
-// client at its own as long as there is something to see.
+// Watching connections: a peer that makes no progress loses its connection, and unused memory is unmapped. A server
+// checks its connections periodically, and a client its own as long as there is something to check.
 
-// look checks a connection for progress, and its memory for use. It reports whether
-// something is awaited of the peer.
+// look checks a connection for progress, and its memory for use. It reports whether this end is waiting for the peer.
 func (c *conn) look(now time.Time) (awaits bool) {
 	q := &c.sends
 	q.mu.Lock()
@@ -45,7 +43,7 @@ func (c *conn) look(now time.Time) (awaits bool) {
 	return awaits
 }
 
-// inFlight is how many calls of the peer are in flight.
+// inFlight returns the number of the peer's calls in flight.
 func (c *conn) inFlight() int {
 	taken := uint32(c.heard.Load() >> 32)
 	c.sends.mu.Lock()

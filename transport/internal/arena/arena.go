@@ -1,21 +1,19 @@
-// Package arena hands out the local buffers of one connection: memory outside the Go
-// heap, in size classes, registered once where the adapter requires that.
+// Package arena hands out the local buffers of one connection: memory outside the Go heap, in size classes, registered
+// once where the adapter requires that.
 //
 // # The life of a buffer
 //
-// Get cuts a free buffer from a slab, mapping (and registering) a new slab when its size
-// class has none. The buffer then belongs to one call or message, and may be posted to
-// the adapter. Put returns it to its class; by then neither the program nor the adapter
-// may use it. The peer reaches a buffer by the handle of its slab only in an arena that has
-// been made for that (Options.Remote).
+// Get cuts a free buffer from a slab, mapping (and registering) a new slab when its size class has none. The buffer
+// then belongs to one call or message, and may be posted to the adapter. Put returns it to its class; by then neither
+// the program nor the adapter may use it. The peer can reach a buffer, by the handle of its slab, only in an arena
+// created with Options.Remote.
 //
 // # The life of a slab
 //
-// Slabs of small buffers, which connections need all the time, stay until the owner sheds them. Slabs of
-// bulk data are unmapped when all their buffers have been free for a while (Sweep), when another size
-// class needs the room (Get), or when another connection does (Trim). The arena itself is reference
-// counted: the connection holds one reference, and so does each call with a handler that may still
-// read from a buffer. The last Drop unmaps all.
+// Slabs of small buffers, which connections always need, stay until the owner sheds them. Slabs of bulk data are
+// unmapped when all their buffers have been free for a while (Sweep), when another size class needs the room (Get), or
+// when another connection does (Trim). The arena itself is reference counted: the connection holds one reference, and
+// so does each call with a handler that may still read from a buffer. The last Drop unmaps everything.
 package arena
 
 import (
@@ -36,33 +34,31 @@ type Registrar interface {
 
 // Options are the parameters of an arena.
 type Options struct {
-	// LocalDMA: the adapter takes any memory, so that nothing needs to be registered.
+	// LocalDMA: the adapter accepts any memory, so nothing needs to be registered.
 	LocalDMA bool
-	// First is how many bytes the first slab has, a multiple of the size of its buffers. Zero: SlabSize.
-	// An adapter that registers memory makes it resident, so connections say what they begin with.
+	// First is the size of the first slab in bytes, a multiple of the size of its buffers. Zero: SlabSize. An adapter
+	// that registers memory makes it resident, so connections choose the initial size.
 	First int
-	// Small is the size in bytes up to which buffers do not count as bulk data.
+	// Small is the largest size in bytes of buffers that do not count as bulk data.
 	Small int
-	// MaxBulk is how many bytes of bulk data may be mapped, unless more are in use at
-	// the same time. Zero: any number.
+	// MaxBulk is the maximum number of bytes of bulk data that may be mapped, unless more are in use at the same time.
+	// Zero: no limit.
 	MaxBulk int
-	// Strict: no more than MaxBulk even then. Get fails with ErrFull.
+	// Strict: MaxBulk applies even then. Get fails with ErrFull.
 	Strict bool
-	// Remote: the peer may read and write the buffers, all the time. See Buffer.Segment.
+	// Remote: the peer may read and write the buffers at any time. See Buffer.Segment.
 	Remote bool
-	// Usage, if not nil, counts mapped memory, together with other arenas.
+	// Usage, if not nil, counts mapped memory, together with that of other arenas.
 	Usage *Usage
-	// Own, if not nil, may have memory of the adapter's own for bulk data.
+	// Own, if not nil, may provide the adapter's own memory for bulk data.
 	Own fabric.Allocator
-	// OnBulk, if not nil, is called when bulk data is mapped. It must not block, nor
-	// use the arena.
+	// OnBulk, if not nil, is called when bulk data is mapped. It must neither block nor use the arena.
 	OnBulk func()
-	// OnRegister, if not nil, is called when so many bytes have been registered. No lock is
-	// held: it may use the arena.
+	// OnRegister, if not nil, is called when bytes have been registered. No lock is held: it may use the arena.
 	OnRegister func(bytes int)
 }
 
-// ErrFull is the error of Get in an arena that is Strict and has no room.
+// ErrFull is the error of Get in a Strict arena that has no room.
 var ErrFull = errors.New("the memory for copies is in use")
 
 // Usage counts the memory, in bytes, that several arenas have mapped and that no call
@@ -100,11 +96,11 @@ type Buffer struct {
 	at    int // offset in the slab
 }
 
-// pageSize is how much longer than asked for a long Loose buffer is: its user may begin at a page.
+// pageSize is the extra length of a long Loose buffer: its user may align it to a page.
 const pageSize = 4 << 10
 
-// Loose returns a buffer of at least n bytes that belongs to no arena: its owner may keep its memory,
-// which is of the Go heap and not registered. Put does nothing with it.
+// Loose returns a buffer of at least n bytes that belongs to no arena. Its memory is on the Go heap and not registered,
+// and its owner may keep it. Put does nothing with it.
 func Loose(n int) *Buffer {
 	if n >= 4*pageSize {
 		n += pageSize
@@ -112,11 +108,10 @@ func Loose(n int) *Buffer {
 	return &Buffer{Bytes: make([]byte, n), LKey: fabric.LocalDMAKey}
 }
 
-// Loose reports whether the buffer is one of the function Loose.
+// Loose reports whether the function Loose returned the buffer.
 func (b *Buffer) Loose() bool { return b.slab == nil }
 
-// Segment is the name by which the peer reaches the first n bytes of a buffer of an arena
-// that is Remote.
+// Segment describes the first n bytes of a buffer for the peer. The arena must be Remote.
 func (b *Buffer) Segment(n int) fabric.Segment {
 	s := b.slab.mr.Segment()
 	s.Offset += uint64(b.at)
@@ -126,8 +121,8 @@ func (b *Buffer) Segment(n int) fabric.Segment {
 
 type slab struct {
 	mem []byte
-	mr  fabric.MR // nil where the adapter takes any memory
-	own bool      // the memory is that of mr
+	mr  fabric.MR // nil if the adapter accepts any memory
+	own bool      // the memory belongs to mr
 	at  int       // index in Arena.slabs; -1: unmapped
 	out int       // buffers handed out
 }
@@ -138,10 +133,10 @@ const (
 	leastSlab    = 16 << 10
 )
 
-// SlabSize is how many bytes are mapped at once for small buffers.
+// SlabSize is the number of bytes mapped at once for small buffers.
 const SlabSize = 64 << 10
 
-// New returns an empty arena with one reference. Its buffers are registered with r.
+// New returns an empty arena with one reference. It registers its buffers with r.
 func New(r Registrar, opt Options) *Arena {
 	a := &Arena{reg: r, opt: opt, small: classOf(opt.Small), refs: 1}
 	a.mu.Init(lockorder.Arena)
@@ -155,11 +150,10 @@ func classOf(n int) int {
 	return bits.Len(uint(n-1)) - minClassBits
 }
 
-// SizeOf is the length of the buffer that Get(n) returns: the next power of two, and at
-// least 1 KiB.
+// SizeOf returns the length of the buffer that Get(n) returns: the next power of two, and at least 1 KiB.
 func SizeOf(n int) int { return 1 << (classOf(n) + minClassBits) }
 
-// Get returns a buffer of at least n bytes, at most 1 GiB. Its content is undefined.
+// Get returns a buffer of at least n bytes; n is at most 1 GiB. The content is undefined.
 func (a *Arena) Get(n int) (*Buffer, error) {
 	b, registered, err := a.get(classOf(n))
 	if registered > 0 && a.opt.OnRegister != nil {
@@ -168,7 +162,7 @@ func (a *Arena) Get(n int) (*Buffer, error) {
 	return b, err
 }
 
-// get returns a buffer of a class, and how many bytes it has registered for that.
+// get returns a buffer of a class, and the number of bytes that it registered for it.
 func (a *Arena) get(class int) (b *Buffer, registered int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -202,7 +196,7 @@ func (a *Arena) Put(b *Buffer) {
 	a.mu.Unlock()
 }
 
-// countIdle counts n more bytes of bulk data with no buffer in use.
+// countIdle counts n more bytes of bulk data in slabs with no buffer in use.
 func (a *Arena) countIdle(n int) {
 	if a.opt.Usage != nil {
 		a.opt.Usage.Idle.Add(int64(n))
@@ -220,8 +214,8 @@ func (a *Arena) countMapped(class, n int) {
 	}
 }
 
-// grow maps a slab and cuts it into buffers of one class. It returns how many bytes it has
-// registered for that. mu is held.
+// grow maps a slab and divides it into buffers of one class. It returns the number of bytes that it registered. mu is
+// held.
 func (a *Arena) grow(class int) (registered int, err error) {
 	size := 1 << (class + minClassBits)
 	n := max(size, a.nextSlab())
@@ -263,9 +257,9 @@ func (a *Arena) grow(class int) (registered int, err error) {
 	return registered, nil
 }
 
-// nextSlab is how long the next slab is. A page needs no memory before it is touched, but an adapter
-// that registers a page touches it. So with such an adapter the next slab is a quarter of the mapped
-// memory, after the first one, which holds the receives of a fresh connection.
+// nextSlab returns the length of the next slab. A page needs no memory before it is touched, but registering a page
+// touches it. So with an adapter that registers memory, the next slab is a quarter of the mapped memory, after the
+// first slab, which holds the receives of a fresh connection.
 func (a *Arena) nextSlab() int {
 	if a.opt.LocalDMA {
 		return SlabSize
@@ -277,7 +271,7 @@ func (a *Arena) nextSlab() int {
 	return min(max(quarter, leastSlab), SlabSize)
 }
 
-// mapSlab gives s n zeroed bytes. It returns how many it has registered.
+// mapSlab gives s n zeroed bytes. It returns the number of bytes that it registered.
 func (a *Arena) mapSlab(s *slab, n int) (registered int, err error) {
 	if a.opt.LocalDMA && n == SlabSize {
 		if s.mem = spare.take(); s.mem != nil {
@@ -298,8 +292,8 @@ func (a *Arena) mapSlab(s *slab, n int) (registered int, err error) {
 	return n, nil
 }
 
-// Sweep unmaps the bulk memory that has not been in use since the last Sweep: as many
-// buffers of each class as have been free all the time.
+// Sweep unmaps bulk memory that has not been in use since the last Sweep: for each class as many buffers as have been
+// free all the time.
 func (a *Arena) Sweep() {
 	a.mu.Lock()
 	var gone []*slab
@@ -311,7 +305,7 @@ func (a *Arena) Sweep() {
 	release(gone)
 }
 
-// Shed unmaps small buffers, if none of a slab is in use.
+// Shed unmaps slabs of small buffers that have no buffer in use.
 func (a *Arena) Shed() {
 	a.mu.Lock()
 	var gone []*slab
@@ -322,7 +316,7 @@ func (a *Arena) Shed() {
 	release(gone)
 }
 
-// Trim unmaps n bytes of bulk memory, or as many as are free, and returns how many.
+// Trim unmaps n bytes of bulk memory, or as many as are free, and returns the number of bytes unmapped.
 func (a *Arena) Trim(n int) (freed int) {
 	a.mu.Lock()
 	before := a.bulk
@@ -333,8 +327,7 @@ func (a *Arena) Trim(n int) (freed int) {
 	return freed
 }
 
-// take removes slabs of n bytes together, or as many as are free, the largest first. mu
-// is held.
+// take removes slabs of n bytes in total, or as many as are free, largest first. mu is held.
 func (a *Arena) take(n int) (gone []*slab) {
 	before := a.bulk
 	for class := numClasses - 1; class > a.small && before-a.bulk < n; class-- {
@@ -347,8 +340,8 @@ func (a *Arena) take(n int) (gone []*slab) {
 	return gone
 }
 
-// shrink removes slabs of a class with no buffer in use, of at most n bytes together,
-// those that have been free for longest first. mu is held.
+// shrink removes slabs of a class that have no buffer in use, of at most n bytes in total, longest free first. mu is
+// held.
 func (a *Arena) shrink(gone []*slab, class, n int) []*slab {
 	before := len(gone)
 	for _, b := range a.free[class] {
@@ -372,7 +365,7 @@ func (a *Arena) shrink(gone []*slab, class, n int) []*slab {
 	return gone
 }
 
-// Bulky reports whether bulk memory is mapped, which a later Sweep may unmap.
+// Bulky reports whether bulk memory is mapped that a later Sweep may unmap.
 func (a *Arena) Bulky() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -386,8 +379,8 @@ func (a *Arena) Hold() {
 	a.mu.Unlock()
 }
 
-// Drop gives a reference back. The last one unmaps everything, so the connection drops
-// its own only after the adapter has released all memory.
+// Drop drops a reference. The last one unmaps everything, so the connection drops its own only after the adapter has
+// released all memory.
 func (a *Arena) Drop() {
 	a.mu.Lock()
 	a.refs--
@@ -400,7 +393,7 @@ func (a *Arena) Drop() {
 	release(slabs)
 }
 
-// uncount takes mapped memory out of Usage. mu is held.
+// uncount removes mapped memory from Usage. mu is held.
 func (a *Arena) uncount() {
 	if a.opt.Usage != nil {
 		a.opt.Usage.Base.Add(-int64(a.bytes - a.bulk))
@@ -417,7 +410,7 @@ func (a *Arena) uncount() {
 	a.free = [numClasses][]*Buffer{}
 }
 
-// Stats counts the memory of an arena.
+// Stats are the counts of an arena.
 type Stats struct {
 	Refs    int // references
 	Slabs   int // mapped
@@ -426,7 +419,7 @@ type Stats struct {
 	Buffers int // in use
 }
 
-// Stats returns what the arena holds now.
+// Stats returns the current counts of the arena.
 func (a *Arena) Stats() Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()

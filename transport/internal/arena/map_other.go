@@ -2,7 +2,7 @@
 
 package arena
 
-// mapMemory returns n zeroed bytes. Objects of the Go heap stay in place too.
+// mapMemory returns n zeroed bytes. Go heap objects do not move either.
 func mapMemory(n int) ([]byte, error) { return make([]byte, n), nil }
 
 func unmapMemory([]byte) {}

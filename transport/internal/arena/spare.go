@@ -2,14 +2,12 @@ package arena
 
 import "sync"
 
-// spare keeps slabs of ended connections for new ones: mapping memory, faulting its pages
-// in one by one and unmapping it again is a fifth of what a short connection costs. It is
-// shared by the whole process, as sync.Pool would be, since connections of any client or
-// server are alike to it.
+// spare keeps slabs of ended connections for new ones: mapping memory, faulting its pages in one by one and unmapping
+// it again is a fifth of what a short connection costs. The whole process shares it, like a sync.Pool, since it does
+// not matter which client or server a connection belongs to.
 //
-// Only memory that no adapter had registered comes here: such memory is unreachable for
-// adapters once it has been returned, where with some devices only unmapping makes it so.
-// It is wiped before another connection sees it, as a fresh mapping would be.
+// Only memory that no adapter had registered is kept: adapters cannot reach it once it has been returned, whereas with
+// some devices only unmapping ensures that. It is zeroed before another connection sees it, like a fresh mapping.
 var spare spareSlabs
 
 type spareSlabs struct {
@@ -17,10 +15,10 @@ type spareSlabs struct {
 	list [][]byte
 }
 
-// maxSpareSlabs bounds what is kept: 4 MiB.
+// maxSpareSlabs bounds the spare slabs: 4 MiB.
 const maxSpareSlabs = 64
 
-// take returns a zeroed slab of SlabSize bytes, nil if no slab is kept.
+// take returns a zeroed slab of SlabSize bytes, nil if there is no spare slab.
 func (s *spareSlabs) take() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,8 +32,7 @@ func (s *spareSlabs) take() []byte {
 	return mem
 }
 
-// keep keeps a slab that is not in use. It returns false when the slab has another size, or enough
-// are kept.
+// keep keeps an unused slab. It returns false if the slab has another size, or enough are kept.
 func (s *spareSlabs) keep(mem []byte) bool {
 	if len(mem) != SlabSize {
 		return false

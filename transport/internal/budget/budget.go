@@ -2,34 +2,29 @@
 //
 // # The life of a reservation
 //
-// Before a call runs it reserves the memory that it may hold at most: what will be pulled
-// for its arguments, and as much for its results as the chunks that it offers have room
-// for. When the reply is built the reservation shrinks to what is held, and it ends when
-// the reply has left. A call for which there is no room stays in its receive buffer, and
-// so do the later calls of its connection. Calls without chunks reserve nothing and
-// wait for nothing.
+// Before a call runs it reserves the most memory that it may hold: for the arguments that will be pulled, and for
+// results that fill the chunks it offers. When the reply is built the reservation shrinks to the memory in use, and it
+// ends when the reply has been sent. A call for which there is no room stays in its receive buffer, and so do the later
+// calls of its connection. Calls without chunks reserve nothing and wait for nothing.
 //
-// Over TCP a long call is reserved for as it arrives, and may hold a part of its memory when it
-// waits for more. Such memory is parked: it is not released before there is more. If all that a
-// connection, a host or the whole holds is parked, nothing can end a wait, and the bound yields
-// to one call, which then runs to its end.
+// Over TCP memory for a long call is reserved as it arrives, and the call may hold a part of it while it waits for
+// more. Such memory is parked: it is not released before there is more. If all memory that a connection, a host or the
+// whole server holds is parked, no wait can end; then the bound is lifted for one call, which runs to its end.
 //
 // # Fairness
 //
-// No host gets all memory. A host may reserve no more than it leaves to others, and a
-// connection no more than a third of what is then left to its host, so that something
-// remains for the next. A connection starts with a part of its maximum and may reserve
-// more as its peer takes replies. Taking none is the cheapest way to make a server hold
-// memory, and does not get beyond the start.
+// No host gets all memory. A host may reserve at most as much as it leaves to others, and a connection at most a third
+// of the memory then left to its host, so that something remains for the next. A connection starts with a part of its
+// maximum and may reserve more as its peer takes replies. Taking no replies is the cheapest way to make a server hold
+// memory, and it does not raise the initial limit.
 //
 // # Values
 //
-// Values decoded from the arguments of a call count in addition, and their size is not known before.
-// A connection may have as much of them as its maximum, beside the reservations of its calls. A call
-// that runs does not wait for more of it, as others that wait may hold the memory: it fails.
+// Values decoded from the arguments of a call count in addition, and their size is not known in advance. A connection
+// may have as much of them as its maximum, in addition to the reservations of its calls. A running call does not wait
+// for more, because waiting calls may hold the memory: it fails.
 //
-// Memory that is mapped and that no call has reserved counts too ([Budget.Usage]); it is
-// unmapped when others need it.
+// Mapped memory that no call has reserved counts too ([Budget.Usage]); it is unmapped when others need it.
 package budget
 
 import (
@@ -39,45 +34,44 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
-// A Budget is the memory of all connections of a server. Its methods, and those of its
-// tenants, may be called by any goroutine; none of them waits.
+// A Budget is the memory of all connections of a server. Its methods, and those of its tenants, may be called by any
+// goroutine; none of them blocks.
 type Budget struct {
 	limit int64
 	usage arena.Usage
 
 	mu      lockorder.Mutex
 	held    int64 // reserved
-	parked  int64 // of held: by calls that wait
+	parked  int64 // part of held: by waiting calls
 	hosts   map[string]*hostShare
 	tenants map[*Tenant]struct{}
-	first   *Tenant // the queue of those that wait for room, in order of arrival
+	first   *Tenant // the queue of tenants that wait for room, in order of arrival
 	last    *Tenant
-	short   int // waiting tenants that hold nothing and need more than the whole had left
+	short   int // waiting tenants that hold nothing and need more than was left
 }
 
-// A hostShare is the reservation of the connections of a host. Guarded by Budget.mu.
+// A hostShare is the reservation of a host's connections. Guarded by Budget.mu.
 type hostShare struct {
 	held   int64
-	parked int64 // of held
+	parked int64 // part of held
 	hungry int   // waiting tenants that hold nothing
 	refs   int   // tenants
 }
 
-// A Tenant is one connection's part in a Budget. The zero Tenant is to be given to
-// [Budget.Join].
+// A Tenant is one connection's share of a Budget. Pass the zero Tenant to [Budget.Join].
 type Tenant struct {
 	b    *Budget
 	cfg  Terms
 	host *hostShare
 
-	held atomic.Int64 // reserved; changes under Budget.mu
+	held atomic.Int64 // reserved; changed under Budget.mu
 
 	// Guarded by Budget.mu.
-	allow   int64 // what may be reserved at present
-	took    int64 // released by replies taken since allow was last raised
-	granted int64 // reserved for the call that waits, by a tenant that made room
-	parked  int64 // of held: by calls that wait
-	asks    int64 // of parked: by the call that asks in Reserve
+	allow   int64 // current limit of reservations
+	took    int64 // released by taken replies since allow was last raised
+	granted int64 // reserved for the waiting call, by a tenant that made room
+	parked  int64 // part of held: by waiting calls
+	asks    int64 // part of parked: by the call that asks in Reserve
 	ahead   int64 // taken by Ahead
 	values  int64 // taken by Decode
 	left    bool
@@ -86,20 +80,19 @@ type Tenant struct {
 	next          *Tenant
 	waits         bool
 	hungry, short bool
-	need          int64 // of the call that waits
+	need          int64 // of the waiting call
 }
 
-// Terms are those with which a connection joins a Budget.
+// Terms are the conditions under which a connection joins a Budget.
 type Terms struct {
-	// Host names the peer's host. Memory is shared first among connections of a host.
+	// Host is the name of the peer's host. The connections of a host share its memory.
 	Host string
-	// Start and Most are the connection's reservation at first and its limit, in bytes.
+	// Start and Most are the initial and the maximum reservation of the connection, in bytes.
 	Start, Most int64
-	// Trim unmaps up to n bytes of memory that the connection does not use, and returns
-	// how many. Nil: memory cannot be unmapped.
+	// Trim unmaps up to n bytes of memory that the connection does not use, and returns the number of bytes unmapped.
+	// Nil: memory cannot be unmapped.
 	Trim func(n int) int
-	// Wake is called when the memory that a call waits for has been granted. It must not
-	// block.
+	// Wake is called when the memory that a call waits for has been reserved. It must not block.
 	Wake func()
 }
 
@@ -110,18 +103,18 @@ func New(limit int) *Budget {
 	return b
 }
 
-// Usage is for the arenas of the connections to count what they have mapped.
+// Usage returns the counter of memory mapped by the arenas of the connections.
 func (b *Budget) Usage() *arena.Usage { return &b.usage }
 
 // Stats is the state of a Budget.
 type Stats struct {
 	Held           int64 // bytes that calls have reserved
-	Base, Idle     int64 // bytes mapped beyond these, see Usage
+	Base, Idle     int64 // bytes mapped in addition, see Usage
 	Hosts, Tenants int
 	Waiting        int // tenants in the queue
 }
 
-// Stats returns the present state.
+// Stats returns the current state.
 func (b *Budget) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,8 +143,8 @@ func (b *Budget) Join(t *Tenant, terms Terms) {
 	b.tenants[t] = struct{}{}
 }
 
-// Leave ends the wait of a tenant when its connection has ended. Its calls release their memory
-// themselves, some of them later. Leaving twice is harmless.
+// Leave ends the wait of a tenant after its connection has ended. Its calls release their memory themselves, some of
+// them later. Calling Leave twice is harmless.
 func (t *Tenant) Leave() {
 	b := t.b
 	b.mu.Lock()
@@ -172,7 +165,7 @@ func (t *Tenant) Leave() {
 	wake(woken)
 }
 
-// Held is how many bytes the tenant's calls have reserved.
+// Held returns the number of bytes reserved by the tenant's calls.
 func (t *Tenant) Held() int64 { return t.held.Load() }
 
 // add changes the reserved memory. mu is held.
@@ -182,30 +175,28 @@ func (b *Budget) add(t *Tenant, n int64) {
 	t.held.Add(n)
 }
 
-// park changes how much of the reserved memory waits for more. mu is held.
+// park changes the amount of reserved memory held by waiting calls. mu is held.
 func (b *Budget) park(t *Tenant, n int64) {
 	b.parked += n
 	t.host.parked += n
 	t.parked += n
 }
 
-// baseShare is the part of the limit, one in so many, that the connections' own buffers
-// may take before the server is crowded.
+// baseShare: the connections' own buffers may use 1/baseShare of the limit before the server is crowded.
 const baseShare = 2
 
-// Crowded reports whether the connections' own buffers take so much that there should be
-// no growth: no higher grants, and no new connections for hosts that have many.
+// Crowded reports whether the connections' own buffers use so much memory that there should be no growth: no higher
+// grants, and no new connections for hosts that have many.
 func (b *Budget) Crowded() bool { return b.usage.Base.Load() > b.limit/baseShare }
 
-// fits reports whether the whole has room for n more bytes, and how much it would have
-// left. mu is held.
+// fits reports whether there is room for n more bytes, and how much would be left. mu is held.
 func (b *Budget) fits(n int64) (left int64, ok bool) {
 	left = b.limit - b.held - n - min(b.usage.Base.Load(), b.limit/baseShare)
 	return left, left >= 0 || b.held == b.parked
 }
 
-// admits reports whether the tenant may reserve n more bytes for a call that runs and holds own
-// bytes, or for one that waits. mu is held.
+// admits reports whether the tenant may reserve n more bytes for a call that runs and holds own bytes, or for a waiting
+// one. mu is held.
 func (b *Budget) admits(t *Tenant, own, n int64) bool {
 	held := t.held.Load()
 	alone := held == t.parked+own // no other call of the tenant will release anything
@@ -226,9 +217,8 @@ func (b *Budget) admits(t *Tenant, own, n int64) bool {
 	return held+n <= (left-t.host.held-n)/3
 }
 
-// Reserve takes n bytes for the tenant's next call, which holds own bytes already. If there is no
-// room it returns false and queues the tenant: it is woken once the bytes have been reserved for
-// it, and then asks again.
+// Reserve reserves n bytes for the tenant's next call, which already holds own bytes. If there is no room it returns
+// false and queues the tenant: it is woken once the bytes have been reserved for it, and then asks again.
 func (t *Tenant) Reserve(own, n int64) bool {
 	b := t.b
 	b.mu.Lock()
@@ -246,7 +236,7 @@ func (t *Tenant) Reserve(own, n int64) bool {
 	case own == 0 && t.behind(), !b.admits(t, 0, n):
 		b.queue(t, n)
 		var woken []*Tenant
-		if own > 0 { // which is parked now, and may have been in the way of others
+		if own > 0 { // now parked; others may have been waiting for it
 			woken = b.serve()
 		}
 		b.mu.Unlock()
@@ -264,7 +254,7 @@ func (t *Tenant) Reserve(own, n int64) bool {
 	return true
 }
 
-// ask parks what the call holds that asks for more. mu is held.
+// ask parks the memory that the asking call holds. mu is held.
 func (b *Budget) ask(t *Tenant, own int64) {
 	if !t.left {
 		b.park(t, own-t.asks)
@@ -272,12 +262,12 @@ func (b *Budget) ask(t *Tenant, own int64) {
 	}
 }
 
-// behind reports whether other tenants have to be served before the tenant's next call. mu is held.
+// behind reports whether other tenants must be served before the tenant's next call. mu is held.
 func (t *Tenant) behind() bool {
 	return t.held.Load() > t.parked && (t.b.short > 0 || t.host.hungry > 0)
 }
 
-// Withdraw ends the wait that Reserve has begun, for a call that no longer needs the memory.
+// Withdraw ends the wait that Reserve began, for a call that no longer needs the memory.
 func (t *Tenant) Withdraw() {
 	b := t.b
 	b.mu.Lock()
@@ -290,8 +280,8 @@ func (t *Tenant) Withdraw() {
 	wake(woken)
 }
 
-// TryReserve takes n bytes for the tenant's next call if that leaves half of the whole free.
-// Unlike Reserve it does not queue.
+// TryReserve reserves n bytes for the tenant's next call if that leaves half of the total free. Unlike Reserve it does
+// not queue.
 func (t *Tenant) TryReserve(n int64) bool {
 	b := t.b
 	b.mu.Lock()
@@ -303,9 +293,9 @@ func (t *Tenant) TryReserve(n int64) bool {
 	return true
 }
 
-// Ahead takes n bytes for a call that is read though it has to wait, and parks them. The
-// connection's own bound, which calls that run may have reached, does not apply: it may take
-// as much again as its most. The shares of its host and of the whole do, in any case.
+// Ahead reserves n bytes for a call that is read although it has to wait, and parks them. The connection's own bound,
+// which running calls may have reached, does not apply: it may reserve its maximum once more. The shares of its host
+// and of the total apply in any case.
 func (t *Tenant) Ahead(n int64) bool {
 	b := t.b
 	b.mu.Lock()
@@ -319,7 +309,7 @@ func (t *Tenant) Ahead(n int64) bool {
 	return true
 }
 
-// Park parks n bytes that were reserved otherwise, of a call that waits beside those of Ahead.
+// Park parks n bytes that were reserved otherwise, by a call that waits in addition to those of Ahead.
 func (t *Tenant) Park(n int64) {
 	b := t.b
 	b.mu.Lock()
@@ -332,8 +322,8 @@ func (t *Tenant) Park(n int64) {
 	wake(woken)
 }
 
-// Proceed ends the wait of a call that has parked n bytes, and taken some of them by Ahead: they
-// are its reservation now.
+// Proceed ends the wait of a call that has parked n bytes, some of them reserved by Ahead: they are now its
+// reservation.
 func (t *Tenant) Proceed(n, ahead int64) {
 	b := t.b
 	b.mu.Lock()
@@ -344,7 +334,7 @@ func (t *Tenant) Proceed(n, ahead int64) {
 	b.mu.Unlock()
 }
 
-// Extend takes n more bytes for a call that runs and holds own bytes, if there is room.
+// Extend reserves n more bytes for a running call that holds own bytes, if there is room.
 func (t *Tenant) Extend(own, n int64) bool {
 	b := t.b
 	b.mu.Lock()
@@ -356,9 +346,9 @@ func (t *Tenant) Extend(own, n int64) bool {
 	return true
 }
 
-// Decode takes n bytes for values decoded from the arguments of a call that runs and has own bytes
-// of them. The connection may have as much of that as its most, or more for one call alone, whatever
-// else its calls have reserved. The shares of its host and of the whole do apply.
+// Decode reserves n bytes for values decoded from the arguments of a running call that already has own bytes of them.
+// The connection may have its maximum of such memory, or more for a single call, whatever else its calls have reserved.
+// The shares of its host and of the total apply.
 func (t *Tenant) Decode(own, n int64) bool {
 	b := t.b
 	b.mu.Lock()
@@ -371,7 +361,7 @@ func (t *Tenant) Decode(own, n int64) bool {
 	return true
 }
 
-// Decoded returns the n bytes that a call has taken by Decode.
+// Decoded returns the n bytes that a call reserved with Decode.
 func (t *Tenant) Decoded(n int64) {
 	t.b.mu.Lock()
 	t.values -= n
@@ -386,8 +376,8 @@ func (t *Tenant) Charge(n int64) {
 	t.b.mu.Unlock()
 }
 
-// Release returns n bytes, and grants room to the tenants that wait. taken says that the peer
-// has taken a reply that held them, which raises what the tenant may reserve.
+// Release returns n bytes, and reserves room for waiting tenants. taken reports that the peer has taken a reply that
+// held them, which raises the tenant's limit.
 func (t *Tenant) Release(n int64, taken bool) {
 	b := t.b
 	b.mu.Lock()
@@ -405,7 +395,7 @@ func (t *Tenant) Release(n int64, taken bool) {
 	wake(woken)
 }
 
-// Restart reduces what the tenant may reserve to its start, since its peer is not receiving.
+// Restart reduces the tenant's limit to its start, because its peer is not receiving.
 func (t *Tenant) Restart() {
 	t.b.mu.Lock()
 	t.allow, t.took = t.cfg.Start, 0
@@ -422,7 +412,7 @@ func (b *Budget) queue(t *Tenant, n int64) {
 	}
 	b.last = t
 	if t.held.Load() == 0 {
-		// Tenants that hold something must not overtake it.
+		// Tenants that hold memory must not overtake it.
 		t.hungry = true
 		t.host.hungry++
 		if _, ok := b.fits(n); !ok {
@@ -464,9 +454,8 @@ func (b *Budget) remove(t, before *Tenant) {
 	}
 }
 
-// serve reserves what waiting tenants wait for, as far as there is room, one call each: a
-// tenant that needs more queues again, at the end. They are returned, to be woken. mu is
-// held.
+// serve reserves the memory that waiting tenants wait for, as far as there is room, for one call each: a tenant that
+// needs more queues again, at the end. It returns the tenants to wake. mu is held.
 func (b *Budget) serve() (woken []*Tenant) {
 	var before *Tenant
 	for t := b.first; t != nil; {
@@ -484,21 +473,20 @@ func (b *Budget) serve() (woken []*Tenant) {
 	return woken
 }
 
-// wake calls the Wake of tenants that have been granted something; mu is not held.
+// wake calls Wake of the tenants that were served; mu is not held.
 func wake(list []*Tenant) {
 	for _, t := range list {
 		t.cfg.Wake()
 	}
 }
 
-// over is how much unused memory has to be unmapped for the limit to hold. mu is held.
+// over returns how much unused memory must be unmapped to stay within the limit. mu is held.
 func (b *Budget) over() int64 {
 	idle := b.usage.Idle.Load()
 	return min(b.held+b.usage.Base.Load()+idle-b.limit, idle)
 }
 
-// reclaim has tenants unmap n bytes that are not in use. The one that asks comes last: it is
-// about to use its own.
+// reclaim makes tenants unmap n bytes of unused memory. The one that asks is last: it is about to use its own.
 func (b *Budget) reclaim(n int64, asks *Tenant) {
 	b.mu.Lock()
 	trims := make([]func(int) int, 0, len(b.tenants))

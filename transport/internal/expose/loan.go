@@ -4,30 +4,25 @@
 //
 //	unused -> open -> closed -> unused
 //
-// An exposure opens when a message is formed that names memory in a chunk, with the one
-// right that the chunk needs. It closes before the call that lent the memory returns, and
-// closing is a fence: afterwards the peer cannot reach the memory.
+// An exposure opens when a message with the memory in a chunk is built, with the one right that the chunk needs. It
+// closes before the call that lent the memory returns. Closing is a fence: afterwards the peer cannot reach the memory.
 //
-// How that is done is a choice between two rungs of the registration ladder. Where the
-// adapter has memory windows, a window is bound in front of the Send, in the same list of
-// requests, and is closed by invalidation: the peer's, with its Send with Invalidate, or
-// our own. Windows are kept from message to message. Elsewhere the memory is registered
-// for the message and deregistered at its end.
+// There are two ways to do that. If the adapter has memory windows, a window is bound before the Send, in the same list
+// of requests, and is closed by invalidation: by the peer's Send with Invalidate, or locally. Windows are reused for
+// later messages. Otherwise the memory is registered for the message and deregistered at its end.
 //
-// A window lies over memory that the adapter knows: any memory where it has LocalDMA;
-// elsewhere a registered arena, and other memory is registered for the message, without
-// rights for the peer. Memory of a [Region] stays registered from message to message, in
-// either case. Foreign memory is registered everywhere, and never bounces.
+// A window covers memory that the adapter knows. With LocalDMA that is any memory. Otherwise it is a registered arena,
+// or memory registered for the message without rights for the peer. The memory of a [Region] stays registered from
+// message to message, in either case. Foreign memory is always registered, and never bounces.
 //
 // # Bounce buffers
 //
-// To register memory costs two system calls, more than copying some KiB. So where the adapter does
-// not take any memory, short pieces of the program's are not exposed: the peer reads and writes a
-// bounce buffer, of an arena that stays registered, which the program's memory is copied to or from.
-// Without windows the peer reaches that arena all the time. It belongs to one connection, so it holds
-// only data that this peer is meant to read or has written. The danger is another message in a buffer
-// that the peer still uses: the buffers of a message that is given up are kept until its reply or the
-// end of the connection ([Loan.GiveUp], [Loan.Settle]).
+// Registering memory costs two system calls, more than copying a few KiB. So if the adapter does not accept any memory,
+// short pieces of program memory are not exposed. Instead the peer reads and writes a bounce buffer, from an arena that
+// stays registered, and the data is copied to or from it. Without windows the peer can reach that arena at any time. It
+// belongs to one connection, so it holds only data that this peer should read or has written. The danger is another
+// message in a buffer that the peer still uses: the buffers of an abandoned message are kept until its reply or the end
+// of the connection ([Loan.GiveUp], [Loan.Settle]).
 package expose
 
 import (
@@ -35,19 +30,18 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
-// An Adapter is a connection's adapter, as far as it exposes memory.
+// An Adapter is the part of a connection's adapter that exposes memory.
 type Adapter struct {
 	Conn     fabric.Conn
 	Windows  bool // all memory is exposed through windows
-	LocalDMA bool // the adapter takes any memory
-	// Regions, if not nil, is memory that stays registered.
+	LocalDMA bool // the adapter accepts any memory
+	// Regions, if not nil, is the memory that stays registered.
 	Regions *Regions
-	// Bounce, if not nil, has bounce buffers for memory of the program of up to BounceMax
-	// bytes. Without Windows it is Remote.
+	// Bounce, if not nil, has bounce buffers for program memory of up to BounceMax bytes. Without Windows it must be
+	// Remote.
 	Bounce    *arena.Arena
 	BounceMax int
-	// OnRegister, if not nil, is called when so many bytes of the program's memory have been
-	// registered. No lock is held.
+	// OnRegister, if not nil, is called when bytes of program memory have been registered. No lock is held.
 	OnRegister func(bytes int)
 }
 
@@ -66,17 +60,17 @@ func (a *Adapter) registered(n int) {
 	}
 }
 
-// Invalidatable reports whether the peer can invalidate all that is exposed, as a requester
-// promises with its R bit (RFC 8797 section 3.2).
+// Invalidatable reports whether the peer can invalidate everything that is exposed, as a requester promises with its R
+// bit (RFC 8797 section 3.2).
 func (a *Adapter) Invalidatable() bool { return a.Windows }
 
 // A Loan is the memory that one message exposes to the peer: the chunks of a call, or the
 // read chunks of a reply. It belongs to one goroutine at a time.
 type Loan struct {
 	a     *Adapter
-	parts []exposure      // windows are kept, and bound again
+	parts []exposure      // windows are kept and bound again
 	n     int             // parts in use
-	late  []*arena.Buffer // of messages given up, which the peer may still use
+	late  []*arena.Buffer // of abandoned messages, which the peer may still use
 
 	bounces bool // it may have bounce buffers
 }
@@ -87,7 +81,7 @@ type exposure struct {
 	mr     fabric.MR     // the memory under the window, or what the peer reaches
 	region *registration // instead of mr, which is nil
 	bounce *arena.Buffer // instead of the program's memory
-	copied []byte        // where what the peer writes to bounce belongs
+	copied []byte        // destination of data that the peer writes to bounce
 	seg    fabric.Segment
 	open   bool // bound, or registered for the peer
 }
@@ -95,15 +89,15 @@ type exposure struct {
 // NewLoan returns a Loan that exposes nothing, and never has bounce buffers.
 func NewLoan(a *Adapter) Loan { return Loan{a: a} }
 
-// NewBouncingLoan returns a Loan that exposes nothing and may have bounce buffers: a reply
-// tells when the peer has done with them.
+// NewBouncingLoan returns a Loan that exposes nothing and may have bounce buffers: a reply shows when the peer no
+// longer uses them.
 func NewBouncingLoan(a *Adapter) Loan { return Loan{a: a, bounces: true} }
 
-// Len is how many pieces of memory have been exposed since the last End.
+// Len returns the number of pieces of memory exposed since the last End.
 func (l *Loan) Len() int { return l.n }
 
-// Expose exposes mem with one right and returns its name. Where that needs a bind, the request, with
-// the given ID, is appended to wrs: it must be posted before the name is sent.
+// Expose exposes mem with one right and returns its segment. If that needs a bind, the request, with the given ID, is
+// appended to wrs: it must be posted before the segment is sent.
 func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fabric.Access) (fabric.Segment, error) {
 	if l.n == len(l.parts) {
 		l.parts = append(l.parts, exposure{})
@@ -156,9 +150,9 @@ func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fa
 	return seg, nil
 }
 
-// Buffer is a bounce buffer of n bytes that the message itself uses, exposed until End: what
-// is to be exposed can be formed there, or taken from there. It returns nil without bounce buffers,
-// or if windows make registered memory do.
+// Buffer returns a bounce buffer of n bytes for the message itself, exposed until End: exposed data can be built in it,
+// or read from it. It returns nil if there are no bounce buffers, or if windows allow registered memory to be used
+// instead.
 func (l *Loan) Buffer(n int) ([]byte, fabric.Segment) {
 	a := l.a
 	if !l.bounces || a.Bounce == nil || a.Windows || n > a.BounceMax {
@@ -177,8 +171,8 @@ func (l *Loan) Buffer(n int) ([]byte, fabric.Segment) {
 	return b.Bytes, e.seg
 }
 
-// Invalidated notes that the peer has invalidated the window with this handle. It returns
-// false when the loan has no such window open.
+// Invalidated records that the peer has invalidated the window with this handle. It returns false if the loan has no
+// such window open.
 func (l *Loan) Invalidated(key uint32) bool {
 	for i := range l.parts[:l.n] {
 		if e := &l.parts[i]; e.mw != nil && e.open && e.seg.Handle == key {
@@ -201,9 +195,8 @@ func (l *Loan) Revoke(wrs []fabric.SendWR, id uint64) []fabric.SendWR {
 	return wrs
 }
 
-// Withdraw ends registrations of regions that the loan uses, for a call that is given up
-// before its reply: without windows nothing less keeps the peer from the call's part.
-// Other calls that use the same region lose it, too.
+// Withdraw ends the registrations of regions that the loan uses, for a call that is canceled before its reply: without
+// windows nothing less keeps the peer from the call's part. Other calls that use the same region lose it, too.
 func (l *Loan) Withdraw() {
 	if l.a.Windows {
 		return
@@ -215,8 +208,7 @@ func (l *Loan) Withdraw() {
 	}
 }
 
-// End deregisters what has been registered for the loan. Windows are closed by then:
-// invalidated, or never bound.
+// End deregisters memory registered for the loan. Windows are already closed: invalidated, or never bound.
 func (l *Loan) End() {
 	if l.n > 0 {
 		l.end()
@@ -232,15 +224,15 @@ func (l *Loan) end() {
 	l.n = 0
 }
 
-// Fetch copies the first n bytes that the peer has written to the i-th piece of memory that
-// was exposed to where they belong, if they are in a bounce buffer.
+// Fetch copies the first n bytes that the peer has written to the i-th piece of exposed memory to their destination, if
+// they are in a bounce buffer.
 func (l *Loan) Fetch(i, n int) {
 	if e := &l.parts[i]; e.bounce != nil {
 		copy(e.copied, e.bounce.Bytes[:n])
 	}
 }
 
-// Direct reports whether memory is exposed that is not in a bounce buffer.
+// Direct reports whether any exposed memory is not in a bounce buffer.
 func (l *Loan) Direct() bool {
 	for i := range l.parts[:l.n] {
 		if l.parts[i].bounce == nil {
@@ -250,7 +242,7 @@ func (l *Loan) Direct() bool {
 	return false
 }
 
-// GiveUp is End for a message that still gets a reply: its bounce buffers are kept until Settle.
+// GiveUp is End for a message that may still get a reply: its bounce buffers are kept until Settle.
 func (l *Loan) GiveUp() {
 	for i := range l.parts[:l.n] {
 		if e := &l.parts[i]; e.bounce != nil {
@@ -261,11 +253,10 @@ func (l *Loan) GiveUp() {
 	l.End()
 }
 
-// Late is how many bounce buffers are kept until Settle.
+// Late returns the number of bounce buffers kept until Settle.
 func (l *Loan) Late() int { return len(l.late) }
 
-// Settle gives the bounce buffers back that GiveUp has kept: the reply has arrived, or the connection
-// has ended.
+// Settle returns the bounce buffers that GiveUp has kept: the reply has arrived, or the connection has ended.
 func (l *Loan) Settle() {
 	for _, b := range l.late {
 		l.a.Bounce.Put(b)
@@ -274,19 +265,19 @@ func (l *Loan) Settle() {
 	l.late = l.late[:0]
 }
 
-// Abandon leaves the windows to the end of the connection: an invalidation has failed, so
-// they may be bound still, and cannot serve another message.
+// Abandon leaves the windows to the end of the connection: an invalidation has failed, so they may still be bound, and
+// cannot be used for another message.
 func (l *Loan) Abandon() {
 	for i := range l.parts {
 		l.parts[i].mw = nil
 	}
 }
 
-// bounceOff returns a bounce buffer for memory that is to have one, otherwise mem. When there
-// is no room left mem is exposed as longer memory is.
+// bounceOff returns a bounce buffer for memory that should have one, otherwise mem. If no buffer is left, mem is
+// exposed like longer memory.
 func (e *exposure) bounceOff(a *Adapter, mem fabric.SGE, access fabric.Access) fabric.SGE {
 	switch {
-	case a.Bounce == nil, mem.LKey != fabric.LocalDMAKey: // it is registered already
+	case a.Bounce == nil, mem.LKey != fabric.LocalDMAKey: // it is already registered
 		return mem
 	case mem.Foreign != nil, len(mem.Buf) > a.BounceMax:
 		return mem

@@ -12,12 +12,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
-// A Region is memory of the program that stays registered with the adapters of one
-// connection after another, for any number of loans.
+// A Region is program memory that stays registered with the adapters of successive connections, for any number of
+// loans.
 //
-// It is registered with a connection when a loan first needs it there, or by Register.
-// The registration ends with the connection, when a loan withdraws it, or, once the
-// Region is closed, with the last loan that uses it.
+// It is registered with a connection when a loan first needs it there, or by Register. The registration ends with the
+// connection, when a loan withdraws it, or, once the Region is closed, with the last loan that uses it.
 type Region struct {
 	set *Regions
 	mem fabric.SGE // without a key
@@ -28,7 +27,7 @@ type Region struct {
 	closed        bool
 }
 
-// A registration is a Region as one connection's adapter knows it. Guarded by Region.mu.
+// A registration is a Region registered with one connection's adapter. Guarded by Region.mu.
 type registration struct {
 	m     *Region
 	a     *Adapter
@@ -36,17 +35,17 @@ type registration struct {
 	users int // exposures
 }
 
-// Bytes is the memory of the Region, nil if it is foreign.
+// Bytes returns the memory of the Region, nil if it is foreign.
 func (m *Region) Bytes() []byte { return m.mem.Buf }
 
-// Registrations is how many adapters know the Region.
+// Registrations returns the number of adapters that the Region is registered with.
 func (m *Region) Registrations() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.registrations)
 }
 
-// Register registers the Region with a connection's adapter, if it is not.
+// Register registers the Region with a connection's adapter, unless it already is.
 func (m *Region) Register(a *Adapter) error {
 	r, err := m.borrow(a)
 	if r != nil {
@@ -55,8 +54,8 @@ func (m *Region) Register(a *Adapter) error {
 	return err
 }
 
-// Close ends the registrations. On return no peer can reach the memory, but for what
-// loans still use: the end of the last loan ends the registration. Closing twice is harmless.
+// Close ends the registrations. When it returns, no peer can reach the memory, except parts that loans still use: the
+// end of the last loan ends the registration. Closing twice is harmless.
 func (m *Region) Close() {
 	m.set.remove(m)
 	m.mu.Lock()
@@ -69,8 +68,8 @@ func (m *Region) Close() {
 	}
 }
 
-// borrow returns the Region as a knows it, registering it if need be. The borrower
-// gives back. It returns nil if the Region is closed.
+// borrow returns the Region's registration with a, registering it if necessary. The borrower must return it. It returns
+// nil if the Region is closed.
 func (m *Region) borrow(a *Adapter) (*registration, error) {
 	r, fresh, err := m.lend(a)
 	if fresh {
@@ -79,7 +78,7 @@ func (m *Region) borrow(a *Adapter) (*registration, error) {
 	return r, err
 }
 
-// lend is borrow, but that fresh reports whether it has registered the Region.
+// lend is borrow, but also returns whether it has registered the Region.
 func (m *Region) lend(a *Adapter) (r *registration, fresh bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,7 +125,7 @@ func (r *registration) end() {
 	r.mr.Close()
 }
 
-// segment names a part of the Region for the peer.
+// segment describes a part of the Region for the peer.
 func (r *registration) segment(part *fabric.SGE) fabric.Segment {
 	seg := r.mr.Segment()
 	seg.Offset += spanOf(part).start - r.m.at.start
@@ -134,11 +133,11 @@ func (r *registration) segment(part *fabric.SGE) fabric.Segment {
 	return seg
 }
 
-// Regions is a set of Regions that do not overlap. It is read for every piece of memory
-// that a call exposes, and changes rarely.
+// Regions is a set of Regions that do not overlap. It is read for every piece of memory that a call exposes, and rarely
+// changes.
 type Regions struct {
 	mu     lockorder.Mutex
-	sorted atomic.Pointer[[]*Region] // by address; copied to be changed
+	sorted atomic.Pointer[[]*Region] // by address; copied on change
 }
 
 // NewRegions returns an empty set.
@@ -155,7 +154,7 @@ func (s *Regions) list() []*Region {
 	return nil
 }
 
-// Add makes mem a Region of the set. It fails when mem is empty or overlaps another.
+// Add adds mem to the set as a Region. It fails if mem is empty or overlaps another Region.
 func (s *Regions) Add(mem fabric.SGE) (*Region, error) {
 	if mem.Len() == 0 {
 		return nil, errors.New("transport: no memory to register")
@@ -181,7 +180,7 @@ func (s *Regions) remove(m *Region) {
 	s.sorted.Store(&l)
 }
 
-// find returns the Region in which mem lies, or nil.
+// find returns the Region that contains mem, or nil.
 func (s *Regions) find(mem *fabric.SGE) *Region {
 	l := s.list()
 	if len(l) == 0 || mem.Len() == 0 {
@@ -194,8 +193,7 @@ func (s *Regions) find(mem *fabric.SGE) *Region {
 	return nil
 }
 
-// Forget drops the registrations of a connection that has ended, and with it its memory
-// regions.
+// Forget drops the registrations of a connection that has ended, and with it its memory regions.
 func (s *Regions) Forget(a *Adapter) {
 	for _, m := range s.list() {
 		m.mu.Lock()
@@ -215,8 +213,8 @@ func firstAfter(l []*Region, at span) int {
 	return i
 }
 
-// A span is where memory is: addresses of this process, or offsets in a file. It is to be compared;
-// the holder of the memory keeps it alive.
+// A span is the location of memory: addresses of this process, or offsets in a file. It is only for comparison; the
+// holder of the memory keeps it alive.
 type span struct {
 	file       *os.File
 	start, end uint64
@@ -230,7 +228,7 @@ func spanOf(mem *fabric.SGE) span {
 	return span{nil, start, start + uint64(len(mem.Buf))}
 }
 
-// space is what the addresses of s belong to, as a number to sort by. Objects do not move.
+// space returns the address space of s, as a number to sort by. Objects do not move.
 func (s span) space() uintptr { return uintptr(unsafe.Pointer(s.file)) }
 
 func (s span) overlaps(o span) bool { return s.file == o.file && s.start < o.end && o.start < s.end }

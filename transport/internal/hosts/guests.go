@@ -7,20 +7,20 @@ import (
 
 // Guests are the connections of a server, and those being set up. A lock of the server guards them.
 type Guests struct {
-	Most, MostSetups int // that there may be; those being set up are among both
+	Most, MostSetups int // limits; connections being set up count in both
 
 	hosts     map[string]*guestHost
 	n, setups int
-	looked    time.Time // when all connections were searched for one to throw out
-	strangers []*Guest  // that were found then, and may have called since
+	looked    time.Time // when all connections were last searched for one to close
+	strangers []*Guest  // found in that search; they may have called since
 }
 
 // A Conn is a connection that has been set up. The server's lock is held while Silence and HasCalled are called.
 type Conn interface {
-	// Silence is how long the peer has been silent, and whether calls of it are in flight.
+	// Silence returns how long the peer has been silent, and whether it has calls in flight.
 	Silence(now time.Time) (d time.Duration, inFlight bool)
-	HasCalled() bool // a call of the peer that was in order has arrived
-	MakeRoom()       // ends the connection, for another one
+	HasCalled() bool // a valid call of the peer has arrived
+	MakeRoom()       // ends the connection in favor of another one
 }
 
 type guestHost struct {
@@ -28,9 +28,9 @@ type guestHost struct {
 	setups int
 }
 
-// A Guest is a connection, from the moment that its request was taken.
+// A Guest is a connection, from the moment its request was accepted.
 type Guest struct {
-	Ctx context.Context // of the set-up: it ends when the connection makes room for another, or is removed
+	Ctx context.Context // for the setup: it ends when the connection makes room for another, or is removed
 
 	host   string
 	cancel context.CancelFunc
@@ -39,23 +39,22 @@ type Guest struct {
 	gone   bool
 }
 
-// IdleTime is how long a connection without calls in flight must have been silent before it makes
-// room for one of a host that has no fewer. It is longer than the default KeepAlive of clients with
-// Callbacks.
+// IdleTime is how long a connection without calls in flight must have been silent before it makes room for one of a
+// host that has at least as many. It is longer than the default KeepAlive of clients with Callbacks.
 const IdleTime = 90 * time.Second
 
-// StrangerTime is how long a connection must have been silent on which nothing has been called yet.
-// Clients call at once after they have connected.
+// StrangerTime is how long a connection that has made no call yet must have been silent. Clients call as soon as they
+// have connected.
 const StrangerTime = 2 * time.Second
 
-// IdleLook is how often all connections are searched for one that has been idle, at most.
+// IdleLook is the minimum interval between searches of all connections for an idle one.
 const IdleLook = time.Second
 
-// CrowdShare is how many connections a host may have while the server has no memory to spare.
+// CrowdShare is the maximum number of connections of a host while the server has no memory to spare.
 const CrowdShare = 16
 
-// Admit accepts a connection of host, in place of another one if need be. It returns nil when there is no
-// room for it. crowded says that the server has no memory to spare.
+// Admit accepts a connection of host, in place of another one if necessary. It returns nil if there is no room for it.
+// crowded reports that the server has no memory to spare.
 func (gs *Guests) Admit(host string, crowded bool) *Guest {
 	if gs.setups >= gs.MostSetups && !gs.makeRoom(host, true) {
 		return nil
@@ -67,7 +66,7 @@ func (gs *Guests) Admit(host string, crowded bool) *Guest {
 	return gs.add(host)
 }
 
-// Len is how many connections there are, with those being set up.
+// Len returns the number of connections, including those being set up.
 func (gs *Guests) Len() int { return gs.n }
 
 func (gs *Guests) add(host string) *Guest {
@@ -88,7 +87,7 @@ func (gs *Guests) add(host string) *Guest {
 	return g
 }
 
-// Settle notes that the connection has been set up.
+// Settle records that the connection has been set up.
 func (gs *Guests) Settle(g *Guest, c Conn) {
 	g.c = c
 	gs.hosts[g.host].setups--
@@ -123,11 +122,11 @@ func (gs *Guests) Remove(g *Guest) {
 	if len(h.guests) == 0 {
 		delete(gs.hosts, g.host)
 	}
-	g.c = nil // strangers may still have g, and must not keep the memory of its connection
+	g.c = nil // strangers may still refer to g, and must not retain the memory of its connection
 }
 
-// makeRoom throws out a connection of the host that has the most, for one of host. With setups it counts,
-// and throws out, only connections that are being set up.
+// makeRoom closes a connection of the host that has the most, for one of host. With setups it only counts and closes
+// connections that are being set up.
 func (gs *Guests) makeRoom(host string, setups bool) bool {
 	count := func(h *guestHost) int {
 		switch {
@@ -170,8 +169,8 @@ func (gs *Guests) makeRoom(host string, setups bool) bool {
 	return true
 }
 
-// endIdle throws out a connection that has called nothing for StrangerTime, or else the one that has been
-// silent for longest, if that is IdleTime. One at a time: a crowd that is thrown out is back at once.
+// endIdle closes a connection that has made no call for StrangerTime, or else the one that has been silent longest, if
+// that is at least IdleTime. It closes only one: many closed clients would be back at once.
 func (gs *Guests) endIdle() bool {
 	now := time.Now()
 	for len(gs.strangers) > 0 {
@@ -212,7 +211,7 @@ func (gs *Guests) endIdle() bool {
 	return true
 }
 
-// strange reports whether a connection has called nothing for StrangerTime.
+// strange reports whether a connection has made no call for StrangerTime.
 func (g *Guest) strange(now time.Time) bool {
 	d, busy := g.c.Silence(now)
 	return !busy && d >= StrangerTime && !g.c.HasCalled()

@@ -1,5 +1,5 @@
-// Package hosts says which host a peer's address belongs to, and which connections a server keeps when it has
-// no room for all.
+// Package hosts determines which host a peer's address belongs to, and which connections a server keeps if it has no
+// room for all.
 package hosts
 
 import (
@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// Of returns the host that an address with a port counts as: of IPv6, a network of bits. An address
-// that is not an IP address is a host of its own.
+// Of returns the host that an address with a port counts as. For IPv6 that is a network with a prefix of bits. An
+// address that is not an IP address is a host of its own.
 func Of(addr string, bits int) string {
 	machine := Machine(addr)
 	if a, err := netip.ParseAddr(machine); err == nil {
@@ -17,7 +17,7 @@ func Of(addr string, bits int) string {
 	return machine
 }
 
-// Machine returns the address without its port, always in the same spelling.
+// Machine returns the address without its port, in canonical form.
 func Machine(addr string) string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -1,18 +1,15 @@
-// Package pace keeps the calls of busy clients from standing in the way of others.
+// Package pace keeps the calls of busy clients from delaying those of others.
 //
-// Go's scheduler looks for messages on descriptors when no goroutine can run, or else every 10 ms. On
-// a server with many calls in flight on each connection there is always one that can, so a client
-// that makes one call at a time waits up to 10 ms for each. But fewer calls in flight keep the
-// processors just as busy. So the goroutine of a connection measures how long it waits for a
-// processor after it has met several messages. While that is long on several connections, each of
-// them grants half as many calls, and then half of that, down to plan.LeastPaced. The other calls
-// wait at the client, which has a queue for them anyway. Over TCP, which has no credits, they wait to
-// be read.
+// Go's scheduler polls descriptors for messages when no goroutine can run, or else every 10 ms. On a server with many
+// calls in flight on each connection some goroutine can always run, so a client that makes one call at a time waits up
+// to 10 ms for each. But fewer calls in flight keep the processors just as busy. So the goroutine of a connection
+// measures how long it waits for a processor after it has processed several messages. While that is long on several
+// connections, each of them grants half as many calls, and then half of that, down to plan.LeastPaced. The other calls
+// wait at the client, which has a queue for them anyway. Over TCP, which has no credits, they wait to be read.
 //
-// A connection that has the server to itself keeps its grant, and so has each while the processors
-// are not busy, however long handlers wait for something else. So has one with a client that calls a
-// program that is not Independent: handlers that wait for a later message might wait forever with
-// fewer calls in flight.
+// A connection that has the server to itself keeps its grant. So does every connection while the processors are not
+// busy, however long handlers wait for something else. A connection that calls a program that is not Independent also
+// keeps its grant: handlers that wait for a later message might wait forever with fewer calls in flight.
 package pace
 
 import (
@@ -24,32 +21,32 @@ import (
 )
 
 const (
-	// lateWait is a long wait for a processor.
+	// lateWait is the duration from which a wait for a processor is long.
 	lateWait = time.Millisecond
 
-	// rivalTime is for how long after a long wait of another connection there is a rival.
+	// rivalTime is how long another connection counts as a rival after a long wait.
 	rivalTime = 20 * time.Millisecond
 
-	// measureEvery is how many waits there are for each that is measured while the grant is whole:
-	// reading the clock twice may cost 1/30 of a call's time.
+	// measureEvery: one wait in measureEvery is measured while the grant is whole, because reading the clock twice may
+	// cost 1/30 of a call's time.
 	measureEvery = 4
 
-	// promptWaits is how many waits in a row are not long before the grant is doubled. If it
-	// rose as fast as it falls, clients would be about to stop and start calls all the time.
+	// promptWaits is the number of consecutive waits that must not be long before the grant is doubled. If it rose as
+	// fast as it falls, clients would keep stopping and starting calls.
 	promptWaits = 64
 )
 
-// A Pacer is where connections of a server learn that others wait for processors, too.
+// A Pacer lets connections of a server know that others wait for processors, too.
 type Pacer struct {
 	start time.Time
 	late  atomic.Pointer[Pace] // with the latest long wait
-	mixed atomic.Int64         // when that changed, in nanoseconds after start
+	mixed atomic.Int64         // when another connection last took its place, in nanoseconds after start
 }
 
-// Start returns a Pacer for a server that begins.
+// Start returns a Pacer for a server that starts now.
 func Start() *Pacer { return &Pacer{start: time.Now()} }
 
-// rivals reports whether another connection has waited long, too. p has, now.
+// rivals reports whether another connection has had a long wait recently. p has one now.
 func (r *Pacer) rivals(p *Pace, now time.Time) bool {
 	since := int64(now.Sub(r.start))
 	if old := r.late.Swap(p); old != nil && old != p {
@@ -63,13 +60,13 @@ func (r *Pacer) rivals(p *Pace, now time.Time) bool {
 // A Pace is a connection's pacing state. It is owned by the leader, or by the reader of a TCP connection.
 type Pace struct {
 	Pacer  *Pacer // nil at a client, and once the pace has ended
-	Halved int    // how many times the grant is halved
+	Halved int    // number of times the grant is halved
 	prompt int    // measured waits since the latest long one
 	waits  int    // for a processor
 }
 
-// End ends the pace: its connection has ended, or has calls with handlers that may wait for their
-// client. It returns whether fewer calls than the most were in flight.
+// End ends the pace: its connection has ended, or has calls with handlers that may wait for their client. It reports
+// whether the number of calls in flight was reduced.
 func (p *Pace) End() (changed bool) {
 	if p.Pacer == nil {
 		return false
@@ -80,9 +77,9 @@ func (p *Pace) End() (changed bool) {
 	return changed
 }
 
-// Met is called before the goroutine waits, with the number of messages since the last time. After several
-// messages it yields to the goroutines that they woke. It reports whether that has changed how many of
-// most calls may be in flight.
+// Met is called before the goroutine waits, with the number of messages since the last time. After several messages it
+// yields to the goroutines that they woke. It reports whether the number of calls that may be in flight, out of most,
+// has changed.
 func (p *Pace) Met(messages, most int) (changed bool) {
 	switch {
 	case messages > 1 && (p.Pacer == nil || p.passed()):
@@ -98,13 +95,13 @@ func (p *Pace) Met(messages, most int) (changed bool) {
 	return false
 }
 
-// passed reports whether this wait is not measured.
+// passed reports whether this wait is not to be measured.
 func (p *Pace) passed() bool {
 	p.waits++
 	return p.Halved == 0 && p.waits%measureEvery != 0
 }
 
-// waited counts a wait for a processor, which was long beside rivals or not.
+// waited records a wait for a processor. late reports whether it was long while there were rivals.
 func (p *Pace) waited(late bool, most int) (changed bool) {
 	before := p.Halved
 	switch {

@@ -7,21 +7,22 @@ import (
 
 // How a call is put on the wire:
 //
-//	the reply fits inline for sure         nothing is offered
+//	the reply is sure to fit inline        nothing is offered
 //	else                                   a write chunk for each write item,
 //	  and what is left may not fit         a reply chunk
 //	the call fits inline                   RDMA_MSG
 //	it does without read items             RDMA_MSG, and a read chunk for each
 //	else                                   RDMA_NOMSG, all of it in read chunks
 //
-// Linux servers take read chunks at one position only. So of several items the largest goes to a
-// chunk and the others stay inline, or all of it is in a position-zero chunk. The segments of that
-// chunk point at the caller's memory, too: only the bytes between the items are copied. A server that
-// takes all gets a chunk for each item, beside a position-zero chunk, too.
+// Linux servers accept read chunks at only one position. So of several items the largest goes to a chunk and the others
+// stay inline, or everything is in a position-zero chunk. The segments of that chunk refer to the caller's memory, too:
+// only the bytes between the items are copied. A server that accepts all chunks gets one for each item, even in
+// addition to a position-zero chunk.
 //
-// Data in foreign memory is never copied: the item goes to a chunk, or is a piece of the position-zero chunk.
+// Data in foreign memory is never copied: the item goes to a chunk of its own, or is a piece of the position-zero
+// chunk.
 
-// Chunks are those that the messages of a connection may have.
+// Chunks are the chunks that the messages of a connection may have.
 type Chunks uint8
 
 const (
@@ -35,14 +36,14 @@ const (
 	AnyChunks
 )
 
-// Terms are those of the messages of a connection.
+// Terms are the limits on the messages of a connection.
 type Terms struct {
 	Send, Recv int // inline thresholds: the longest Sends of either end, in bytes
 	Message    int // the longest RPC message, in bytes
 	Segment    int // the longest segment, in bytes
 	Chunks     Chunks
-	// Protected: the credential has the RPC message protected as a whole, so that it may
-	// not be taken apart (RFC 5666 section 11).
+	// Protected: the credential protects the RPC message as a whole, so it must not be taken apart (RFC 5666 section
+	// 11).
 	Protected bool
 }
 
@@ -50,13 +51,11 @@ type Terms struct {
 type Item struct {
 	Offset int // after its length word, from the start of the arguments without items
 	Len    int // bytes of data, without padding
-	// Foreign: the data is where only the adapter reaches it. It is in a read chunk, whatever its
-	// length.
+	// Foreign: only the adapter can reach the data. It goes in a read chunk, whatever its length.
 	Foreign bool
 }
 
-// An ItemSet selects the items that go to chunks of their own: the one of that number, or none, or
-// all.
+// An ItemSet selects the items that go to chunks of their own: the item with that number, or none, or all.
 type ItemSet int
 
 const (
@@ -75,7 +74,7 @@ type Call struct {
 	Items     []Item
 }
 
-// Size is the length of the whole RPC message.
+// Size returns the length of the whole RPC message.
 func (c *Call) Size() int {
 	n := c.Header + c.Args
 	for i := range c.Items {
@@ -84,7 +83,7 @@ func (c *Call) Size() int {
 	return n
 }
 
-// Ordered reports whether the items stand in the order of the stream, within it.
+// Ordered reports whether the items are in stream order, and within the stream.
 func (c *Call) Ordered() bool {
 	from := 0
 	for i := range c.Items {
@@ -99,20 +98,20 @@ func (c *Call) Ordered() bool {
 // A Placement is where the parts of a call go.
 type Placement struct {
 	Proc rpcrdma.Proc // RDMA_MSG, RDMA_MSGP or RDMA_NOMSG
-	// Chunks is which items go to read chunks of their own: with RDMA_NOMSG none, if all
-	// of the message is in the position-zero chunk, or all.
+	// Chunks are the items that go to read chunks of their own. With RDMA_NOMSG these are none, if the whole message is
+	// in the position-zero chunk, or all.
 	Chunks ItemSet
 }
 
 // A Padding describes the padding of RDMA_MSGP calls (RFC 5666 section 3.9). The zero value turns it
 // off.
 type Padding struct {
-	Align  int // bytes; the data of items begins at a multiple of it
-	Thresh int // bytes; items that are shorter are not padded
+	Align  int // bytes; the data of items begins at a multiple of Align
+	Thresh int // bytes; shorter items are not padded
 }
 
-// Most is the most padding that a call can need, 0 for one that has none: nothing that is
-// not padded may be as long as what is, or the receiver would look for padding there.
+// Most returns the most padding that a call can need, 0 if it needs none: an argument that is not padded must be
+// shorter than any that is, or the receiver would look for padding there.
 func (p Padding) Most(c *Call) (n int) {
 	if p.Align <= 1 || c.Header == 0 || c.Args >= p.Thresh {
 		return 0
@@ -146,7 +145,7 @@ func PlaceCall(c *Call, t *Terms, pad Padding) (Placement, *SizeProblem) {
 	}
 	own := c.reducible(t)
 	if own != AllItems && foreign > 1 {
-		own = NoItems // they are pieces of one position-zero chunk
+		own = NoItems // they are pieces of the position-zero chunk
 	}
 	rest, list := size, 0
 	for i := range c.Items {
@@ -164,8 +163,7 @@ func PlaceCall(c *Call, t *Terms, pad Padding) (Placement, *SizeProblem) {
 	return Placement{rpcrdma.ProcNomsg, own}, nil
 }
 
-// reducible is which items the server can take as chunks of their own, beside an inline
-// message.
+// reducible returns the items that the server accepts as chunks of their own, with an inline message.
 func (c *Call) reducible(t *Terms) ItemSet {
 	switch {
 	case t.Protected:
@@ -183,7 +181,7 @@ func (c *Call) reducible(t *Terms) ItemSet {
 	return most
 }
 
-// foreign is how many items are in memory that only the adapter reaches.
+// foreign returns the number of items in memory that only the adapter can reach.
 func (c *Call) foreign() (n int) {
 	for i := range c.Items {
 		if c.Items[i].Foreign && c.Items[i].Len > 0 {
@@ -193,16 +191,15 @@ func (c *Call) foreign() (n int) {
 	return n
 }
 
-// A Piece is a part of a call that lies in a read chunk: an item, or a part of the stream
-// that the items are taken out of.
+// A Piece is a part of a call that is in a read chunk: an item, or a part of the stream without the items.
 type Piece struct {
-	Position int // in the message as it was before chunks were taken out
-	Item     int // -1: it is part of the stream
+	Position int // in the message before chunks were taken out
+	Item     int // -1: part of the stream
 	From, To int // of the stream
 }
 
-// Stream is how the stream of an RDMA_NOMSG call is formed: padded says that the padding
-// of the items, which are in the same chunk, stands in it.
+// Stream describes how the stream of an RDMA_NOMSG call is built: padded reports whether it contains the padding of the
+// items, which are in the same chunk.
 func (c *Call) Stream(p Placement) (size int, padded bool) {
 	size = c.Header + c.Args
 	if p.Chunks == AllItems {
@@ -235,8 +232,7 @@ func (c *Call) Pieces(dst []Piece, p Placement) []Piece {
 	return dst
 }
 
-// interleave appends the pieces of a message that is one position-zero chunk: items and
-// what lies between them in turn.
+// interleave appends the pieces of a message that is one position-zero chunk: items and the parts between them in turn.
 func (c *Call) interleave(dst []Piece) []Piece {
 	from := 0
 	stream := func(to int) {
@@ -245,7 +241,7 @@ func (c *Call) interleave(dst []Piece) []Piece {
 			from = to
 		}
 	}
-	at := c.Header // where the arguments begin in the stream, moved by the padding in it
+	at := c.Header // where the arguments begin in the stream, shifted by the padding in it
 	for i := range c.Items {
 		it := &c.Items[i]
 		if it.Len == 0 {
@@ -259,16 +255,16 @@ func (c *Call) interleave(dst []Piece) []Piece {
 	return dst
 }
 
-// Results are the possible contents of the reply to a call.
+// Results are the bounds of the reply to a call.
 type Results struct {
 	Header int   // bytes of the RPC header, at most
 	Max    int   // bytes of the results without items, at most
-	Items  []int // bytes of those that may be write chunks, at most
-	// Foreign: only the adapter reaches the memory of one of them, so they are write chunks.
+	Items  []int // bytes of the results that may be write chunks, at most
+	// Foreign: only the adapter can reach the memory of one of them, so they must be write chunks.
 	Foreign bool
 }
 
-// An Offer is which chunks a call offers for its reply.
+// An Offer is the chunks that a call offers for its reply.
 type Offer struct {
 	Writes bool // a write chunk for each item
 	Reply  int  // bytes of the reply chunk, before padding; 0: no reply chunk

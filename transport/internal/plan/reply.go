@@ -7,13 +7,13 @@ import (
 
 // How a reply is put on the wire:
 //
-//	an item that may be a chunk, and a write chunk is there for it: Written there
-//	what is left fits inline                                        RDMA_MSG
+//	an item that may be a chunk, and a write chunk exists for it:   Written there
+//	the rest fits inline                                            RDMA_MSG
 //	else, and there is a reply chunk                                Written there, RDMA_NOMSG
-//	else, and both ends and the program do as RFC 5666 does         lent in read chunks
+//	else, and both ends and the program have RFC 5666 enabled       lent in read chunks
 //	else, or a chunk is too short                                   an error
 //
-// The chunks of the call come back in the header with the lengths written.
+// The header returns the chunks of the call with the lengths written.
 
 // A Reply is an RPC reply message that has not been placed yet.
 type Reply struct {
@@ -27,7 +27,7 @@ type Reply struct {
 	Lends bool
 }
 
-// A ReplyKind is where the RPC message of a reply goes.
+// A ReplyKind says where the RPC message of a reply goes.
 type ReplyKind uint8
 
 const (
@@ -37,7 +37,7 @@ const (
 	ReplyTooLong                  // nowhere
 )
 
-// Moved is how many of n items go to write chunks.
+// Moved returns how many of n items go to write chunks.
 func (r *Reply) Moved(n int) int { return min(n, r.Writes) }
 
 // Place decides where the RPC message goes. inline is the length of the items, with
@@ -54,7 +54,7 @@ func (r *Reply) Place(inline int) ReplyKind {
 	return ReplyTooLong
 }
 
-// A LentKind is how a reply is lent in read chunks.
+// A LentKind says how a reply is lent in read chunks.
 type LentKind uint8
 
 const (
@@ -63,8 +63,8 @@ const (
 	LentNowhere                 // not even the read list fits
 )
 
-// Lend decides how a reply is lent in read chunks that has n items, moved of which are in
-// write chunks already: that leaves no positions to count by.
+// Lend decides how a reply with n items is lent in read chunks. moved of the items are already in write chunks, which
+// leaves no positions to count by.
 func (r *Reply) Lend(n, moved int) LentKind {
 	list := func(k int) int { return rpcrdma.ReadListSize(k) - rpcrdma.ReadListSize(0) }
 	switch {
@@ -76,8 +76,8 @@ func (r *Reply) Lend(n, moved int) LentKind {
 	return LentNowhere
 }
 
-// Inflate adds the XDR padding of n bytes of data to the length of the last segment that
-// has been used of a returned chunk, if that has room (RFC 5666 section 3.7).
+// Inflate adds the XDR padding of n bytes of data to the length of the last used segment of a returned chunk, if that
+// has room (RFC 5666 section 3.7).
 func Inflate(returned, offered rpcrdma.WriteChunk, n int) {
 	for i := len(returned) - 1; i >= 0; i-- {
 		if returned[i].Length > 0 {
@@ -87,8 +87,8 @@ func Inflate(returned, offered rpcrdma.WriteChunk, n int) {
 	}
 }
 
-// Unused appends a chunk with all lengths zero: the form in which a chunk is returned before anything
-// is written to it.
+// Unused appends a copy of chunk with all lengths zero, the form in which a chunk is returned before anything is
+// written to it.
 func Unused(dst, chunk rpcrdma.WriteChunk) rpcrdma.WriteChunk {
 	for _, s := range chunk {
 		s.Length = 0
@@ -97,10 +97,9 @@ func Unused(dst, chunk rpcrdma.WriteChunk) rpcrdma.WriteChunk {
 	return dst
 }
 
-// Returned compares a chunk in a reply with the one that was offered: the same segments,
-// of which lengths may have become smaller. It returns the number of bytes the peer says
-// it has written. An unused chunk may have lost its segments. A length may include XDR
-// padding (RFC 5666 section 3.7).
+// Returned compares a chunk in a reply with the one that was offered: it must have the same segments, with lengths that
+// are at most the same. It returns the number of bytes that the peer says it has written. An unused chunk may have lost
+// its segments. A length may include XDR padding (RFC 5666 section 3.7).
 func Returned(got, offered rpcrdma.WriteChunk) (n int, ok bool) {
 	if len(got) == 0 {
 		return 0, true
@@ -118,8 +117,8 @@ func Returned(got, offered rpcrdma.WriteChunk) (n int, ok bool) {
 	return n, true
 }
 
-// OnlyHandle returns the handle of a call's chunks, if there is one and no other: a reply
-// may invalidate it (RFC 8797 section 4.1).
+// OnlyHandle returns the handle of a call's chunks, if they all have the same one: a reply may invalidate it (RFC 8797
+// section 4.1).
 func OnlyHandle(h *rpcrdma.Header) (handle uint32, ok bool) {
 	one := func(other uint32) bool {
 		if !ok {

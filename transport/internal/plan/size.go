@@ -6,9 +6,9 @@ import "github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 // that it and its peer may make, in bytes, transport header included.
 type Sizes struct{ Send, Recv int }
 
-// Agree settles the thresholds by private data (RFC 8797 sections 4.2, 5.1). own is what this end can
-// do; told reports whether it has announced that, and peer is what the peer has announced, nil if
-// nothing. An end that has announced nothing receives 1024 bytes.
+// Agree determines the thresholds from private data (RFC 8797 sections 4.2, 5.1). own is what this end supports; told
+// reports whether it has announced that, and peer is the peer's announcement, nil without one. An end without an
+// announcement receives 1024 bytes.
 func Agree(own Sizes, told bool, peer *rpcrdma.PrivateData) Sizes {
 	theirs := Sizes{rpcrdma.DefaultInline, rpcrdma.DefaultInline}
 	if peer != nil {
@@ -20,8 +20,8 @@ func Agree(own Sizes, told bool, peer *rpcrdma.PrivateData) Sizes {
 	return Sizes{Send: min(own.Send, theirs.Recv), Recv: min(own.Recv, theirs.Send)}
 }
 
-// Version2 are the thresholds of version 2 (version two section 5): its own default, or
-// what private data has agreed on, if both ends gave some and it says more.
+// Version2 returns the thresholds of version 2 (version two section 5): its own default, or the values agreed on by
+// private data if both ends sent some and the values are larger.
 func Version2(agreed Sizes, both bool) Sizes {
 	s := Sizes{rpcrdma.DefaultInline2, rpcrdma.DefaultInline2}
 	if both {
@@ -30,14 +30,14 @@ func Version2(agreed Sizes, both bool) Sizes {
 	return s
 }
 
-// Raised are the thresholds after both ends have announced their properties, which lower none.
+// Raised returns the thresholds after both ends have announced their properties, which never lower them.
 func Raised(now Sizes, own, peer rpcrdma.Properties) Sizes {
 	return Sizes{Send: max(now.Send, own.SendInline(peer)), Recv: max(now.Recv, peer.SendInline(own))}
 }
 
-// Configured are the thresholds by the Connection Configuration Protocol (RFC 5666 section 6): own
-// has the sizes that this end has stated, for which its receives are posted, and most is the receive
-// size that the peer has stated, in bytes.
+// Configured returns the thresholds agreed on by the Connection Configuration Protocol (RFC 5666 section 6): own has
+// the sizes that this end has stated, for which its receives are posted, and most is the receive size that the peer has
+// stated, in bytes.
 func Configured(own Sizes, most uint32) Sizes {
 	return Sizes{Send: int(min(uint64(own.Send), uint64(most))), Recv: own.Recv}
 }

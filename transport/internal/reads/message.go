@@ -1,12 +1,11 @@
-// Package reads pulls RPC messages that lie in read chunks.
+// Package reads pulls RPC messages that are in read chunks.
 //
 // # The life of a message
 //
-// [Outline] checks the read list of a header and returns how long the message may get, so that memory
-// for it can be reserved. [Message.Assemble] copies what came inline into that memory and lists the
-// RDMA Reads for the rest. [Queue.Start] has them done, a bounded number at a time and in order of
-// arrival; [Queue.Completed] reports when the last one is. Until then the memory belongs to the
-// adapter.
+// [Outline] checks the read list of a header and returns the maximum length of the message, so that memory for it can
+// be reserved. [Message.Assemble] copies the inline part into that memory and lists the RDMA Reads for the rest.
+// [Queue.Start] posts them, a bounded number at a time and in order of arrival; [Queue.Completed] reports when the last
+// one has completed. Until then the adapter owns the memory.
 package reads
 
 import (
@@ -16,10 +15,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
-// A Message is an RPC message, put together from what came inline and what lies in read
-// chunks.
+// A Message is an RPC message, assembled from its inline part and its read chunks.
 type Message struct {
-	// Mem is the memory of the message, nil when it lies in a receive buffer.
+	// Mem is the memory of the message, nil if it is in a receive buffer.
 	Mem *arena.Buffer
 	// Msg is the message.
 	Msg []byte
@@ -45,16 +43,15 @@ func (m *Message) Pulls() bool { return len(m.pulls) > 0 }
 
 // A Layout is the outline of a message with read chunks.
 type Layout struct {
-	Lead int // entries of the read list that are the position-zero chunk
-	Size int // the message is no longer than this, in bytes
+	Lead int // entries of the read list in the position-zero chunk
+	Size int // the maximum length of the message, in bytes
 }
 
-// Outline checks the read list of a message with so many bytes inline. It returns false
-// when the list makes no message, or one that is longer than limit.
+// Outline checks the read list of a message with the given number of bytes inline. It returns false if the list does
+// not describe a message, or one longer than limit.
 //
-// A position counts from the first byte of the RPC message as it was before chunks were
-// taken out (RFC 8166 section 3.4.4). Position zero is the message itself, and is there if
-// and only if the header says RDMA_NOMSG.
+// A position counts from the first byte of the RPC message as it was before chunks were taken out (RFC 8166 section
+// 3.4.4). Position zero is the message itself, and is present if and only if the header says RDMA_NOMSG.
 func Outline(h *rpcrdma.Header, inline, limit int) (l Layout, ok bool) {
 	var base uint64
 	for l.Lead < len(h.Reads) && h.Reads[l.Lead].Position == 0 {
@@ -79,21 +76,19 @@ func Outline(h *rpcrdma.Header, inline, limit int) (l Layout, ok bool) {
 	return l, true
 }
 
-// pageSize is that of the smallest pages. In messages of at least alignedSize bytes the first
-// item begins at a page.
+// pageSize is the smallest page size. In messages of at least alignedSize bytes the first item begins at a page.
 const (
 	pageSize    = 4 << 10
 	alignedSize = 4 * pageSize
 )
 
-// start is where the message begins in room bytes of memory, which begin at a page: so that
-// its first item begins at a page, too, if there is room for that.
+// start returns where the message begins in room bytes of page-aligned memory, such that its first item begins at a
+// page, too, if there is room for that.
 //
-// Right after the headers of the call, at offset 44 or 48, the item would lie in its page
-// a few bytes after where it lies in the page of the socket that an adapter in software
-// copies it from, after 16 bytes of its own headers. Processors that compare the offsets in
-// the pages alone then take each load of the copy for one of what has just been stored, and
-// the copy takes twice as long.
+// Right after the headers of the call, at offset 44 or 48, the item's offset in its page would be a few bytes more than
+// in the page of the socket, where it follows 16 bytes of a software adapter's headers. Some processors compare only
+// the offsets within pages. They then mistake each load of the copy for a load of data just stored, and the copy takes
+// twice as long.
 func (l *Layout) start(h *rpcrdma.Header, room int) int {
 	if l.Lead == len(h.Reads) || l.Size < alignedSize {
 		return 0
@@ -105,16 +100,15 @@ func (l *Layout) start(h *rpcrdma.Header, room int) int {
 	return start
 }
 
-// Assemble copies inline into place, in m.Mem, which has room for the Size of the
-// Outline l, and lists the Reads for the rest. It returns false when a position is out of
-// order, or beyond the message.
+// Assemble copies inline to its place in m.Mem, which has room for l.Size bytes, and lists the Reads for the rest. It
+// returns false if a position is out of order, or beyond the message.
 //
-// The padding of an item counts in positions, but is not sent as a rule: it is accepted in
-// the chunk, inline after the item, or absent (RFC 5666 section 3.7).
+// The padding of an item counts in positions, but is usually not sent: it is accepted in the chunk, inline after the
+// item, or absent (RFC 5666 section 3.7).
 func (m *Message) Assemble(h *rpcrdma.Header, inline []byte, l Layout) bool {
 	out := m.Mem.Bytes[l.start(h, len(m.Mem.Bytes)):]
 	m.pulls, m.next, m.underway = m.pulls[:0], 0, 0
-	zero := h.Reads[:l.Lead] // what is left of the position-zero chunk
+	zero := h.Reads[:l.Lead] // the rest of the position-zero chunk
 	var zoff uint32          // bytes used of its first entry
 	left := uint64(len(inline))
 	for i := range zero {
@@ -166,11 +160,10 @@ func (m *Message) Assemble(h *rpcrdma.Header, inline []byte, l Layout) bool {
 	return true
 }
 
-// padded reports whether the padding of an item, pad bytes, comes next of the left bytes
-// inline. Without padding these are a multiple of four, so the rest of a division tells
-// how much there is: of this item alone, or of this and all later ones, which rest has the
-// segments of. Padding of all that adds up to a multiple of
-// four cannot be distinguished from zero, and counts as zero.
+// padded reports whether the left inline bytes begin with the pad bytes of an item's padding. Without padding their
+// number is a multiple of four, so the remainder shows how much padding there is: that of this item only, or that of
+// this and all later ones, with their segments in rest. Padding that adds up to a multiple of four cannot be
+// distinguished from zero, and counts as zero.
 func padded(left uint64, pad int, rest []rpcrdma.ReadSegment) bool {
 	over := int(left % 4)
 	if over == pad {

@@ -2,16 +2,16 @@ package reads
 
 import "github.com/rpcrdma/rpcrdma/fabric"
 
-// A Poster takes RDMA Reads for the adapter. The slice is valid during the call, what it
-// points to until the Read has completed.
+// A Poster posts RDMA Reads to the adapter. The slice is valid during the call, and the memory it refers to until the
+// Read has completed.
 type Poster interface {
 	PostRead(wrs []fabric.SendWR)
 }
 
-// A Queue holds the messages of a connection with unfinished Reads, in order of arrival. It belongs
-// to the goroutine that moves the connection.
+// A Queue holds the messages of a connection with unfinished Reads, in order of arrival. The goroutine that drives the
+// connection owns it.
 type Queue struct {
-	// Most is how many Reads may be posted at once. Zero: none.
+	// Most is the maximum number of Reads posted at once. Zero: no Reads.
 	Most int
 
 	poster  Poster
@@ -20,19 +20,19 @@ type Queue struct {
 	wr      [1]fabric.SendWR // scratch
 }
 
-// Init names the queue that Reads are posted to.
+// Init sets the Poster of the Reads, and Most.
 func (q *Queue) Init(p Poster, most int) { q.poster, q.Most = p, most }
 
-// Len is how many Reads are posted and how many messages are in the queue.
+// Len returns how many Reads are posted and how many messages are in the queue.
 func (q *Queue) Len() (posted, waiting int) { return q.posted, len(q.waiting) }
 
-// Start queues the Reads of a message. There is at least one.
+// Start queues the Reads of a message, which has at least one.
 func (q *Queue) Start(m *Message) {
 	q.waiting = append(q.waiting, m)
 	q.post()
 }
 
-// post posts Reads, as many as are allowed at once.
+// post posts as many Reads as are allowed at once.
 func (q *Queue) post() {
 	for q.posted < q.Most && len(q.waiting) > 0 {
 		m := q.waiting[0]
@@ -52,9 +52,8 @@ func (q *Queue) post() {
 	}
 }
 
-// Completed takes the completion of a Read of m. It returns true when that was the last
-// one and all of the message is there. A Read that fails ends the connection, so nothing
-// is done for its message.
+// Completed processes the completion of a Read of m. It returns true if that was the last one and the message is
+// complete. A Read that fails ends the connection, so nothing is done for its message.
 func (q *Queue) Completed(m *Message, wc *fabric.WC) (whole bool) {
 	q.posted--
 	m.underway--

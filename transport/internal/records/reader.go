@@ -1,17 +1,14 @@
-// Package records reads and writes RPC messages on a byte stream: the record marking of RFC
-// 5531 section 11. A [Reader] belongs to the goroutine that reads a connection; many
-// goroutines share a [Writer].
+// Package records reads and writes RPC messages on a byte stream: the record marking of RFC 5531 section 11. A [Reader]
+// belongs to the goroutine that reads a connection; many goroutines share a [Writer].
 //
 // # The life of a record that is sent
 //
-// A record is idle, then queued, then being written, then idle again. One that is withdrawn
-// is idle sooner.
+// A record is idle, then queued, then being written, then idle again. A withdrawn record is idle sooner.
 //
-// A short record is copied into a buffer, which the next write takes along; it is idle again at once.
-// The parts of a long one are written from where they are: until the record is idle again they must
-// not change. The first goroutine to call [Writer.Flush] writes for all, with one system call for all
-// records queued meanwhile. No goroutine waits for a peer that does not read: a separate goroutine
-// writes what is not taken within a few milliseconds.
+// A short record is copied into a buffer, which is part of the next write; it is idle again at once. The parts of a
+// long record are written in place: they must not change until the record is idle again. The first goroutine to call
+// [Writer.Flush] writes for all, with one system call for all records queued meanwhile. No goroutine waits for a peer
+// that does not read: a separate goroutine writes data that is not taken within a few milliseconds.
 package records
 
 import (
@@ -25,41 +22,38 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// BufferSize is the length of a Reader's buffer in bytes, which short records share.
+// BufferSize is the length of a Reader's buffer in bytes. Short records share it.
 const BufferSize = 16 << 10
 
-// A SizeError says that the peer has announced a record that is too long.
+// A SizeError means that the peer has announced a record that is too long.
 type SizeError struct {
-	Size, Limit int // bytes; Size is the announced part of it
+	Size, Limit int // bytes; Size is the part announced so far
 }
 
 func (e *SizeError) Error() string {
 	return fmt.Sprintf("a record has more than %d bytes", e.Limit)
 }
 
-// ErrEmptyFragment is about a fragment without bytes that is not the last of its record: a peer could
-// send these forever.
+// ErrEmptyFragment means that a fragment is empty and not the last of its record: a peer could send these forever.
 var ErrEmptyFragment = errors.New("an empty fragment that is not the last of its record")
 
-// A Reader reads records. Its methods are for one goroutine.
+// A Reader reads records. Only one goroutine may use it.
 type Reader struct {
 	src  source
 	buf  *bufio.Reader
 	max  int // longest record
-	size int // of the present record, as far as it has been announced
-	left int // of the present fragment
+	size int // of the current record, as far as announced
+	left int // of the current fragment
 	last bool
 	held int // bytes of the buffer that Whole has returned
 }
 
-// leastRate is the part of a record that a peer has to send, in bytes, in each stall time after the
-// first.
+// leastRate is the number of bytes of a record that a peer has to send in each stall time after the first.
 const leastRate = 4 << 20
 
-// NewReader returns a Reader of records of at most max bytes. A peer may take the time of stall for a
-// record, and once more for each 4 MiB that it has sent of it. After that reading fails with an error
-// that os.ErrDeadlineExceeded is. A stall of zero or less is no time limit. Between records the
-// Reader waits forever.
+// NewReader returns a Reader of records of at most max bytes. A peer may take stall for a record, and another stall for
+// each 4 MiB of it that it has sent. After that reading fails with an error that matches os.ErrDeadlineExceeded. If
+// stall is zero or less, there is no time limit. Between records the Reader waits forever.
 func NewReader(c net.Conn, max int, stall time.Duration) *Reader {
 	r := &Reader{max: max}
 	r.src.conn, r.src.stall = c, stall
@@ -67,7 +61,7 @@ func NewReader(c net.Conn, max int, stall time.Duration) *Reader {
 	return r
 }
 
-// Ready reports whether the next record is in the buffer as a whole: reading it does not wait.
+// Ready reports whether the whole next record is in the buffer, so that reading it does not block.
 func (r *Reader) Ready() bool {
 	n := r.buf.Buffered() - r.held
 	if n < oncrpc.RecordMarkSize || r.left > r.held {
@@ -78,9 +72,8 @@ func (r *Reader) Ready() bool {
 	return last && int64(size) <= int64(n-oncrpc.RecordMarkSize)
 }
 
-// Next waits for the next record. The present one must have been read to its end, or be
-// Whole. io.EOF is the end of the stream between two records, and io.ErrUnexpectedEOF within
-// one, for all methods.
+// Next waits for the next record. The current one must have been read to its end, or be Whole. For all methods, io.EOF
+// is the end of the stream between two records, and io.ErrUnexpectedEOF its end within one.
 func (r *Reader) Next() error {
 	if r.held > 0 {
 		_, _ = r.buf.Discard(r.held)
@@ -91,7 +84,7 @@ func (r *Reader) Next() error {
 	return r.mark(false)
 }
 
-// mark reads the mark of a fragment. within says that it is not the first of its record.
+// mark reads the mark of a fragment. within reports that it is not the first of its record.
 func (r *Reader) mark(within bool) error {
 	for n := r.buf.Buffered(); n < oncrpc.RecordMarkSize; n = r.buf.Buffered() {
 		r.src.within = within || n > 0
@@ -121,8 +114,8 @@ func cutShort(err error, within bool) error {
 	return err
 }
 
-// Whole returns the record that Next has found, if it has one fragment and is Short, and
-// nothing of it has been read. It is the Reader's memory, valid until Next.
+// Whole returns the record that Next has found, if it has only one fragment, is Short, and has not been read from. The
+// Reader owns the memory, which is valid until Next.
 func (r *Reader) Whole() (msg []byte, ok bool, err error) {
 	if !r.last || r.size > Short || r.left != r.size {
 		return nil, false, nil
@@ -134,23 +127,23 @@ func (r *Reader) Whole() (msg []byte, ok bool, err error) {
 	return msg, true, nil
 }
 
-// Buffer waits until n bytes of the present fragment, or all that is left of it, are in the
-// buffer, which has room for [BufferSize]. They are read as before.
+// Buffer waits until n bytes of the current fragment, or the rest of it, are in the buffer, which has room for
+// [BufferSize]. They can then be read as usual.
 func (r *Reader) Buffer(n int) error {
 	_, err := r.buf.Peek(min(n, r.left, BufferSize))
 	return cutShort(err, true)
 }
 
-// Waited tells the Reader that its owner has not read for d, so that the peer has that much longer
-// for the present record.
+// Waited notifies the Reader that its owner has not read for d, so that the peer has that much longer for the current
+// record.
 func (r *Reader) Waited(d time.Duration) {
 	if s := &r.src; !s.begun.IsZero() {
 		s.begun = s.begun.Add(d)
 	}
 }
 
-// Rest returns how many bytes are left of the present fragment, or of the next one if that is at its
-// end, and whether it is the last. n is zero only at the end of the record.
+// Rest returns how many bytes are left of the current fragment, or of the next one if it is at its end, and whether
+// that is the last. n is zero only at the end of the record.
 func (r *Reader) Rest() (n int, last bool, err error) {
 	for r.left == 0 && !r.last {
 		if err := r.mark(true); err != nil {
@@ -160,7 +153,7 @@ func (r *Reader) Rest() (n int, last bool, err error) {
 	return r.left, r.last, nil
 }
 
-// Read reads from the present record, over the marks of its fragments. io.EOF is its end.
+// Read reads from the current record, across its fragments. io.EOF is its end.
 func (r *Reader) Read(b []byte) (int, error) {
 	left, _, err := r.Rest()
 	switch {
@@ -174,7 +167,7 @@ func (r *Reader) Read(b []byte) (int, error) {
 	return n, cutShort(err, true)
 }
 
-// Skip drops what is left of the present record.
+// Skip drops the rest of the current record.
 func (r *Reader) Skip() error {
 	for {
 		n, last, err := r.Rest()
@@ -191,11 +184,11 @@ func (r *Reader) Skip() error {
 	}
 }
 
-// A source fills a Reader's buffer: the connection, with a time limit while a record is under way.
+// A source fills a Reader's buffer from the connection, with a time limit while a record is being received.
 type source struct {
 	conn   net.Conn
 	stall  time.Duration
-	within bool // a record
+	within bool // inside a record
 	armed  bool // there is a time limit
 	begun  time.Time
 	got    int64 // bytes since begun
@@ -218,7 +211,7 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// earned is how much longer than stall the peer may take, for what it has sent.
+// earned returns how much longer than stall the peer may take, for the bytes it has sent.
 func (s *source) earned() time.Duration {
 	return time.Duration(float64(s.got) / leastRate * float64(s.stall))
 }

@@ -17,15 +17,14 @@ import (
 
 // A Parser assembles records from a byte stream.
 type Parser struct {
-	Max    int    // bytes of a record
+	Max    int    // maximum bytes of a record
 	mark   []byte // bytes of the record mark read so far
-	left   int    // bytes of the fragment to come
+	left   int    // bytes of the fragment still to come
 	last   bool   // it is the record's last
 	record []byte
 }
 
-// Write takes bytes of the stream and calls done with each whole record. The
-// record then belongs to done.
+// Write accepts bytes of the stream and calls done with each complete record. done then owns the record.
 func (p *Parser) Write(b []byte, done func([]byte) error) error {
 	for len(b) > 0 {
 		if p.left == 0 {
@@ -58,11 +57,11 @@ func (p *Parser) Write(b []byte, done func([]byte) error) error {
 	return nil
 }
 
-// A Stream is what a net.Conn has for its reader: records, the read deadline, the error after the end.
-// Records are pushed as they arrive, and read as bytes.
+// A Stream is the reading side of a net.Conn: records, the read deadline, and the error after the end. Records are
+// pushed as they arrive, and read as bytes.
 type Stream struct {
 	mu       sync.Mutex
-	records  []pushed // those from first on are to be read
+	records  []pushed // those from first on are still to be read
 	first    int
 	last     uint64 // the place of the latest record
 	changed  chan struct{}
@@ -71,14 +70,14 @@ type Stream struct {
 	err      error // set when closed
 }
 
-// A pushed record is the part of it to be read.
+// A pushed record is the part of it that is still to be read.
 type pushed struct {
 	place      uint64 // ascends from record to record
 	begun      bool   // some of it has been read
 	head, rest []byte
 }
 
-// keep makes the rest the stream's own.
+// keep replaces the rest by a copy that the stream owns.
 func (r *pushed) keep() { r.rest = bytes.Clone(r.rest) }
 
 // NewStream returns a Stream with nothing to read.
@@ -90,9 +89,8 @@ func (s *Stream) notify() {
 	s.changed = make(chan struct{})
 }
 
-// Push makes a record readable that begins with head, its mark, and ends with rest, which may be
-// empty. Both are the stream's until they have been read, or, in the place that Push returns, given
-// back by Release or Drop.
+// Push makes a record readable that begins with head, its mark, and ends with rest, which may be empty. The stream owns
+// both until they have been read, or until Release or Drop is called for the place that Push returns.
 func (s *Stream) Push(head, rest []byte) (place uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +103,7 @@ func (s *Stream) Push(head, rest []byte) (place uint64) {
 	return s.last
 }
 
-// find returns the index of a record that has not been read whole. mu is held.
+// find returns the index of a record that has not been read completely. mu is held.
 func (s *Stream) find(place uint64) (i int, ok bool) {
 	i, ok = slices.BinarySearchFunc(s.records[s.first:], place, func(r pushed, place uint64) int {
 		return cmp.Compare(r.place, place)
@@ -113,7 +111,7 @@ func (s *Stream) find(place uint64) (i int, ok bool) {
 	return s.first + i, ok
 }
 
-// Release gives back the rest of a record that was pushed: what has not been read is copied.
+// Release gives the rest of a pushed record back to its owner: the unread part is copied.
 func (s *Stream) Release(place uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +120,7 @@ func (s *Stream) Release(place uint64) {
 	}
 }
 
-// Drop is Release for a record that no longer needs to be read. If its reading has begun it must go
-// on.
+// Drop is Release for a record that no longer needs to be read. If reading has begun, it must continue.
 func (s *Stream) Drop(place uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,8 +134,8 @@ func (s *Stream) Drop(place uint64) {
 	}
 }
 
-// Fail ends the stream: err is what Read returns when all records have been read, or io.EOF if err says that
-// the peer has closed in order.
+// Fail ends the stream. err is what Read returns after all records have been read, or io.EOF if err means that the peer
+// closed in order.
 func (s *Stream) Fail(err error) {
 	s.mu.Lock()
 	if s.err == nil {
@@ -151,14 +148,14 @@ func (s *Stream) Fail(err error) {
 	s.mu.Unlock()
 }
 
-// Failed returns why the stream has ended, nil before that.
+// Failed returns why the stream ended, nil before that.
 func (s *Stream) Failed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// Unread returns how many records have not been read whole, and how many bytes are left in them.
+// Unread returns how many records have not been read completely, and how many bytes are left in them.
 func (s *Stream) Unread() (records, bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +188,7 @@ func (s *Stream) Read(b []byte) (int, error) {
 	}
 }
 
-// take copies what there is to b. mu is held.
+// take copies the available bytes to b. mu is held.
 func (s *Stream) take(b []byte) (n int) {
 	for n < len(b) && s.first < len(s.records) {
 		r := &s.records[s.first]
@@ -213,8 +210,7 @@ func (s *Stream) take(b []byte) (n int) {
 	return n
 }
 
-// endOfStream is the error that Read returns after the end: as on TCP, io.EOF if the
-// peer has closed in order.
+// endOfStream returns the error of Read after the end: as on TCP, io.EOF if the peer closed in order.
 func endOfStream(err error) error {
 	var ce *fabric.ConnError
 	if errors.As(err, &ce) && ce.Remote && ce.Clean {

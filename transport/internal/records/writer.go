@@ -11,53 +11,52 @@ import (
 )
 
 const (
-	// Short is how long a record may be that is copied, in bytes; when it is written, with
-	// its mark.
+	// Short is the maximum length in bytes of a record that is copied, including its mark when it is written.
 	Short = 4 << 10
 
-	// tick is how long a goroutine waits for the peer that has something else to do.
+	// tick is how long a goroutine with other work waits for the peer.
 	tick = 5 * time.Millisecond
 
-	// batchSize is how many bytes are written at once, or one record: the memory of a long
-	// record is given back when all of its batch has been written.
+	// batchSize is the number of bytes written at once, unless a single record is longer: the memory of a long record
+	// is released when its whole batch has been written.
 	batchSize = 256 << 10
 
-	// maxKept is the longest buffer for short records that is kept.
+	// maxKept is the length of the longest buffer for short records that is kept.
 	maxKept = 64 << 10
 
-	// turns is how many batches one goroutine writes that has something else to do.
+	// turns is the number of batches that a goroutine with other work writes.
 	turns = 4
 
-	// patience is how long Withdraw waits for a peer that takes nothing, on a connection with writes
-	// that cannot be interrupted.
+	// patience is how long Withdraw waits for a peer that takes nothing, on a connection with writes that cannot be
+	// interrupted.
 	patience = time.Second
 )
 
-// ErrStuck is why a Writer without interruptible writes fails: a record was withdrawn, and the peer
-// takes nothing.
+// ErrStuck is why a Writer on a connection that is not Resumable fails: a record was withdrawn, and the peer takes
+// nothing.
 var ErrStuck = errors.New("peer is not reading, and a half-written record cannot be withdrawn")
 
-// ErrStalled is why a Writer fails when its peer has taken nothing for all of Options.Stall.
+// ErrStalled is why a Writer fails if its peer has taken nothing for Options.Stall.
 var ErrStalled = errors.New("peer is not reading")
 
-// A Record is a message to be sent. It belongs to the Writer while it is not idle.
+// A Record is a message to be sent. The Writer owns it while it is not idle.
 type Record struct {
-	// Parts is the record, its mark first. The Writer changes neither.
+	// Parts are the record, its mark first. The Writer does not modify them.
 	Parts [][]byte
 
 	// Answer: the record counts in Options.Written.
 	Answer bool
 
-	// Owner, if not nil, is called once the parts of a record are its owner's again that was
-	// not copied by Write: it has been written, or never will be.
+	// Owner, if not nil, is notified when the parts of a record that Write did not copy are its owner's again: it has
+	// been written, or never will be.
 	Owner Owner
 
 	state     state
 	withdrawn bool
 }
 
-// An Owner learns that the memory of its Record is no longer in use. Nothing is locked, and it must
-// not wait for the Writer.
+// An Owner is notified when the memory of its Record is no longer in use. No lock is held, and it must not wait for the
+// Writer.
 type Owner interface{ Released() }
 
 type state uint8
@@ -68,7 +67,7 @@ const (
 	writing
 )
 
-// Size is how long the record is, in bytes.
+// Size returns the length of the record in bytes.
 func (r *Record) Size() (n int) {
 	for _, p := range r.Parts {
 		n += len(p)
@@ -78,21 +77,20 @@ func (r *Record) Size() (n int) {
 
 // Options are the parameters of a Writer.
 type Options struct {
-	// Stall is how long the peer may take nothing until the Writer fails with ErrStalled. Zero, or
-	// less, is forever.
+	// Stall is how long the peer may take nothing before the Writer fails with ErrStalled. Zero or less means forever.
 	Stall time.Duration
 
-	// Resumable: a write that has met its deadline can be continued where it stopped. That
-	// is so on sockets, and not with TLS.
+	// Resumable: a write that exceeded its deadline can be continued where it stopped. That is the case on sockets, but
+	// not with TLS.
 	Resumable bool
 
-	// Failed is called once, when writing has failed. It should close the connection. The
-	// Writer then drops all records.
+	// Failed is called once, after a write has failed. It should close the connection. The Writer then drops all
+	// records.
 	Failed func(err error)
 
-	// Written is called after each write with the number of short records with Answer that
-	// were in it, and Rested once nothing is queued or being written, though that may be so
-	// no longer. Nothing is locked. They must not wait for the Writer.
+	// Written is called after each write with the number of short records with Answer in it. Rested is called when
+	// nothing is queued or being written, though that may no longer be so. No lock is held. They must not wait for the
+	// Writer.
 	Written func(answers int)
 	Rested  func()
 }
@@ -109,10 +107,10 @@ type Writer struct {
 	answers int       // replies among them
 	queue   []*Record // long records
 	busy    bool      // a goroutine writes
-	leaving int       // records of the batch that are withdrawn
-	err     error     // why nothing is written from then on
+	leaving int       // records of the batch being withdrawn
+	err     error     // why nothing is written any longer
 
-	// Of the goroutine that writes; the entries' records under mu.
+	// Used by the goroutine that writes; the entries' records under mu.
 	batch
 }
 
@@ -123,7 +121,7 @@ type batch struct {
 	entries []entry
 	total   int         // bytes
 	wrote   int         // bytes of the batch that have been written
-	vec     net.Buffers // what is left, as parts
+	vec     net.Buffers // the rest, as parts
 	store   [][]byte    // memory for vec
 	since   time.Time   // when the peer last took something
 	ended   []*Record   // scratch
@@ -131,7 +129,7 @@ type batch struct {
 
 // An entry is a long record of a batch.
 type entry struct {
-	rec   *Record // nil: it has been withdrawn
+	rec   *Record // nil if withdrawn
 	parts [][]byte
 	at    int // in the batch
 	size  int
@@ -146,8 +144,8 @@ func NewWriter(c net.Conn, opt Options) *Writer {
 	return w
 }
 
-// Write has a record written by the next Flush, or by the goroutine that writes at the moment. If it
-// returns true the record is idle already: it is short and has been copied, or the Writer has failed.
+// Write queues a record for the next Flush, or for the goroutine that is currently writing. If it returns true the
+// record is already idle: it is short and has been copied, or the Writer has failed.
 func (w *Writer) Write(r *Record) (free bool) {
 	n := r.Size()
 	w.mu.Lock()
@@ -169,8 +167,7 @@ func (w *Writer) Write(r *Record) (free bool) {
 	return true
 }
 
-// Flush sees to it that everything is written, without waiting for the peer for longer than a
-// few milliseconds.
+// Flush ensures that everything will be written, without waiting for the peer for longer than a few milliseconds.
 func (w *Writer) Flush() {
 	w.mu.Lock()
 	if w.busy || w.err != nil || w.empty() {
@@ -186,15 +183,15 @@ func (w *Writer) Flush() {
 	}
 }
 
-// Rests reports whether nothing is queued and no goroutine writes.
+// Rests reports whether nothing is queued and no goroutine is writing.
 func (w *Writer) Rests() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.busy && w.empty()
 }
 
-// Since tells since when the peer has taken nothing of what is being written; ok is false if
-// nothing is.
+// Since returns since when the peer has taken nothing of the data being written; ok is false if nothing is being
+// written.
 func (w *Writer) Since() (t time.Time, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,8 +201,8 @@ func (w *Writer) Since() (t time.Time, ok bool) {
 // empty reports whether nothing is queued. mu is held.
 func (w *Writer) empty() bool { return len(w.short)+len(w.queue) == 0 }
 
-// write writes until nothing is left to do, or, in a hurry, for a while: another goroutine
-// then goes on. The caller has made the Writer busy.
+// write writes until nothing is left or, in a hurry, for a while: another goroutine then continues. The caller has made
+// the Writer busy.
 func (w *Writer) write(hurry bool) {
 	for n := 1; ; n++ {
 		if w.wrote == w.total && !w.begin() {
@@ -217,7 +214,7 @@ func (w *Writer) write(hurry bool) {
 		}
 		for w.wrote < w.total {
 			if !w.prepare(hurry) {
-				continue // something has been withdrawn
+				continue // a record has been withdrawn
 			}
 			err := w.some()
 			switch {
@@ -250,14 +247,14 @@ func (w *Writer) sinceThen() time.Time {
 	return t
 }
 
-// some writes some of the batch.
+// some writes part of the batch.
 func (w *Writer) some() error {
 	var n int64
 	var err error
 	if w.opt.Resumable {
 		n, err = w.vec.WriteTo(w.conn)
 	} else {
-		// In pieces, each with a time limit of its own.
+		// In pieces, each with its own time limit.
 		var k int
 		p := w.vec[0]
 		k, err = w.conn.Write(p[:min(len(p), batchSize)])
@@ -307,7 +304,7 @@ func (w *Writer) begin() bool {
 	return true
 }
 
-// list makes vec of what is left of the batch.
+// list sets vec to the rest of the batch.
 func (b *batch) list() {
 	vec := b.store[:0]
 	skip := b.wrote
@@ -321,7 +318,7 @@ func (b *batch) list() {
 	add(b.out)
 	for i := range b.entries {
 		e := &b.entries[i]
-		if skip >= e.size { // its parts may be in use for something else
+		if skip >= e.size { // its parts may already be reused
 			skip -= e.size
 			continue
 		}
@@ -332,8 +329,8 @@ func (b *batch) list() {
 	b.store, b.vec = vec, vec
 }
 
-// prepare sets the time limit of a write. If records have been withdrawn it takes them out of
-// the batch instead, and returns false.
+// prepare sets the time limit of a write. If records have been withdrawn, it removes them from the batch instead, and
+// returns false.
 func (w *Writer) prepare(hurry bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -352,8 +349,8 @@ func (w *Writer) prepare(hurry bool) bool {
 	return true
 }
 
-// drop takes the withdrawn records out of the batch. Of one that is half written the rest is
-// copied: the peer expects it. mu is held.
+// drop removes the withdrawn records from the batch. The rest of a half-written one is copied, because the peer expects
+// it. mu is held.
 func (w *Writer) drop() {
 	b := &w.batch
 	kept := b.entries[:0]
@@ -445,7 +442,7 @@ func (w *Writer) fail(err error) {
 	w.mu.Unlock()
 }
 
-// dropQueue forgets the queued records.
+// dropQueue drops the queued records.
 func (w *Writer) dropQueue() {
 	w.mu.Lock()
 	queue := w.queue
@@ -462,9 +459,9 @@ func (w *Writer) dropQueue() {
 	}
 }
 
-// Withdraw makes a record idle, because its owner needs the memory back: if it has not been begun it
-// is not sent, and if it is half written the rest is copied. On a connection that is not Resumable a
-// record that has been begun costs the connection, unless the peer takes it within a second.
+// Withdraw makes a record idle because its owner needs the memory back. If it has not been started it is not sent, and
+// if it is half written the rest is copied. On a connection that is not Resumable, withdrawing a started record ends
+// the connection, unless the peer takes the record within a second.
 func (w *Writer) Withdraw(r *Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -502,8 +499,8 @@ func (w *Writer) giveUp(r *Record) {
 	}
 }
 
-// Close drops what has not been written. It returns when no goroutine uses the connection, which must
-// have been closed: all records are idle then.
+// Close drops everything that has not been written. The connection must have been closed. When Close returns, no
+// goroutine uses the connection, and all records are idle.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if w.err == nil {

@@ -1,36 +1,32 @@
-// Package replycache is the duplicate-request cache: a call that a client sends again,
-// because it has lost the connection and with it the reply, is not executed again, but
-// answered with what it was answered before. RFC 5666 section 8 leaves that to the upper
-// layers; RFC 8881 section 2.10.6.2 says why it must be.
+// Package replycache is the duplicate-request cache. When a client has lost its connection, and with it a reply, it
+// sends the call again. Such a call is not executed again, but answered with the original reply. RFC 5666 section 8
+// leaves that to the upper layers; RFC 8881 section 2.10.6.2 explains why it is necessary.
 //
 // # The life of an entry
 //
 //	running -> answered -> forgotten
 //	        -> forgotten
 //
-// An entry is made when a call is about to be executed ([Cache.Begin]). The same call that
-// arrives meanwhile waits for its reply. The entry then keeps the reply ([Entry.Answer])
-// for [Age], or until others need the room. It is dropped if there is no reply to keep
-// ([Entry.Drop]).
+// An entry is created when a call is about to be executed ([Cache.Begin]). If the same call arrives meanwhile, it waits
+// for the reply. The entry then keeps the reply ([Entry.Answer]) for [Age], or until others need the room. It is
+// dropped if there is no reply to keep ([Entry.Drop]).
 //
-// The cache keeps the RPC reply, not its form on the wire: the call that is sent again has chunks of
-// its own, and they may differ.
+// The cache keeps the RPC reply, not its form on the wire: the repeated call has its own chunks, which may differ.
 //
 // # Which calls are the same
 //
-// Two calls are the same if all of their RPC messages is: xid, procedure, credential,
-// verifier and arguments. With a security flavor that makes credential and verifier anew for each message, the caller
-// that they prove counts in their place. A client is known by its machine, since its port changes with the
-// connection, and by its connections: see [Lineage].
+// Two calls are the same if their RPC messages are identical: xid, procedure, credential, verifier and arguments. With
+// a security flavor that makes a new credential and verifier for each message, the caller that they prove counts
+// instead. A client is identified by its machine, because its port changes with the connection, and by its connections:
+// see [Lineage].
 //
-// Xids come again: some clients have few of them, or begin with the same ones each time. So a
-// call that has been answered is forgotten after Age, and before that when the client makes it on
-// the connection that it was answered on. Over RDMA that is another call: a client sends calls again
-// when the link was lost and established again (RFC 5666 section 8), and only then. Over TCP it may
-// be the same: clients send calls again on a connection that is slow. So may a call that proves its caller, over RDMA as well:
-// clients make it again after a denial, which is not protected and so may be an attacker's. What a later connection
-// brings may be the same call in any case. That the client has made other calls since does not show
-// that it has the reply: the entry has it before it is sent.
+// Xids recur: some clients use few of them, or start with the same ones each time. So an answered call is forgotten
+// after Age, or earlier if the client makes it again on the connection that it was answered on. Over RDMA that is a
+// different call: a client resends calls when the link was lost and established again (RFC 5666 section 8), and only
+// then. Over TCP it may be the same call: clients also resend calls on a slow connection. So may a call that proves its
+// caller, even over RDMA: clients repeat it after a denial, which is not protected and so may be an attacker's. A call
+// on a later connection may be the same in any case. Other calls of the client in between do not show that it has the
+// reply, because the entry stores the reply before it is sent.
 package replycache
 
 import (
@@ -47,22 +43,21 @@ import (
 
 // Limits bound a Cache.
 type Limits struct {
-	// Entries is how many replies are kept, and how many calls may be running.
+	// Entries is the number of replies that are kept, and of calls that may be running.
 	Entries int
-	// Bytes is how many bytes the replies have together. A reply of more than an eighth
-	// is not kept.
+	// Bytes is the total size of the replies. A reply of more than an eighth is not kept.
 	Bytes int
 }
 
 const (
-	// HostShare is the part of the running calls, one in so many, that one host may have.
+	// HostShare: one host may have 1/HostShare of the running calls.
 	HostShare = 4
-	// MaxAlike is how many clients of one host may have the same call in the cache.
+	// MaxAlike is the maximum number of clients of one host with the same call in the cache.
 	MaxAlike = 8
-	// Age is how long a reply is kept, about as long as kernels keep theirs. A client that has
-	// been away for longer has its call executed again.
+	// Age is how long a reply is kept, about as long as in kernels. If a client has been away longer, its call is
+	// executed again.
 	Age = 2 * time.Minute
-	// maxSpare is the largest memory that an entry keeps for its next reply, in bytes.
+	// maxSpare is the maximum memory in bytes that an entry keeps for its next reply.
 	maxSpare = 4096
 )
 
@@ -72,22 +67,22 @@ type Cache struct {
 	seed   maphash.Seed
 	ctx    context.Context
 	cancel context.CancelFunc
-	births atomic.Uint64 // lineages so far
+	births atomic.Uint64 // number of lineages so far
 	made   time.Time
 
 	mu      lockorder.Mutex
-	entries map[key]*Entry // the first of those that are alike
+	entries map[key]*Entry // the first of those with the same key
 	hosts   map[string]*host
-	shares  []*host // a heap of the hosts that have replies: the largest share is first
+	shares  []*host // a heap of the hosts that have replies, largest share first
 	bytes   int
 	replies int
 	running int
 	spare   *Entry
 	all     Entry // head of the list of all answered entries: all.newer is the oldest
-	idle    *host // for the next host
+	idle    *host // kept for the next host
 }
 
-// A key is common to a call and its repetition.
+// A key is equal for a call and its repetition.
 type key struct {
 	host             *host
 	xid              uint32
@@ -95,18 +90,17 @@ type key struct {
 	sum              uint64 // of caller, credential, verifier, arguments
 }
 
-// A host is where clients are, which share a part of the cache: a machine, or all machines of a
-// network. Guarded by Cache.mu.
+// A host is a machine, or all machines of a network: its clients share a part of the cache. Guarded by Cache.mu.
 type host struct {
 	name    string
-	done    Entry // head of the list of answered entries, the oldest first
+	done    Entry // head of the list of answered entries, oldest first
 	bytes   int
 	replies int
 	running int
 	at      int // place in the heap
 }
 
-// An Entry is a call that is being executed, and then its reply. Guarded by Cache.mu.
+// An Entry is a call that is being executed, and later its reply. Guarded by Cache.mu.
 type Entry struct {
 	cache        *Cache
 	key          key
@@ -126,13 +120,13 @@ type Entry struct {
 
 type storedItem struct{ at, end int } // place in the results; end of its data in store
 
-// A Waiter is a call that was repeated while it is being executed.
+// A Waiter is a repetition of a call that is being executed.
 type Waiter interface {
-	// Wait is called when the call waits for the reply of e. It must not use the cache.
+	// Wait is called when the call has to wait for the reply of e. It must not use the cache.
 	Wait(e *Entry)
-	// Answer gives it the reply. The memory of the reply is its own.
+	// Answer passes it the reply. The Waiter owns the memory of the reply.
 	Answer(r Reply)
-	// Fail says that there will be no reply.
+	// Fail is called if there will be no reply.
 	Fail()
 }
 
@@ -158,7 +152,7 @@ func New(limits Limits) *Cache {
 	return c
 }
 
-// Close ends the contexts of the calls that are running.
+// Close ends the contexts of the running calls.
 func (c *Cache) Close() { c.cancel() }
 
 // A Call identifies a call.
@@ -167,21 +161,21 @@ type Call struct {
 	Client           *Lineage
 	XID              uint32
 	Prog, Vers, Proc uint32
-	Caller           []byte // if it is proved
+	Caller           []byte // if proved
 	Body             []byte // credential, verifier and arguments, encoded, or with a Caller the arguments alone
 }
 
-// An Outcome is the finding of Begin.
+// An Outcome is the result of Begin.
 type Outcome uint8
 
 const (
-	Fresh    Outcome = iota // the call is to be executed
+	Fresh    Outcome = iota // the call must be executed
 	Waiting                 // it is being executed: the waiter gets the reply
-	Answered                // here is the reply
+	Answered                // the reply is returned
 )
 
-// Begin looks up whether a call is a repeated one. If not, it returns the entry for the reply, nil if
-// the reply will not be remembered.
+// Begin looks up whether a call is a repetition. If not, it returns the entry for the reply, nil if the reply will not
+// be remembered.
 func (c *Cache) Begin(call *Call, w Waiter) (Outcome, *Entry, Reply) {
 	sum := maphash.Bytes(c.seed, call.Body)
 	if len(call.Caller) > 0 {
@@ -195,7 +189,7 @@ func (c *Cache) Begin(call *Call, w Waiter) (Outcome, *Entry, Reply) {
 	if k.host = c.hosts[call.Host]; k.host != nil {
 		e, alike = c.find(k, call)
 		if k.host.replies+k.host.running == 0 {
-			k.host = nil // it has gone with the last of its replies
+			k.host = nil // it was removed with the last of its replies
 		}
 	}
 	if e == nil {
@@ -212,8 +206,8 @@ func (c *Cache) Begin(call *Call, w Waiter) (Outcome, *Entry, Reply) {
 	return Answered, nil, e.reply()
 }
 
-// find returns the entry of the same call of a client, or nil, and how many other
-// clients have one. It forgets what the client does not ask for. mu is held.
+// find returns the entry of the same call of a client, or nil, and how many other clients have one. It forgets an entry
+// that cannot be for this call. mu is held.
 func (c *Cache) find(k key, call *Call) (e *Entry, alike int) {
 	client := call.Client
 	other := client != nil && client.once && len(call.Caller) == 0 // on its own connection
@@ -232,8 +226,7 @@ func (c *Cache) find(k key, call *Call) (e *Entry, alike int) {
 	return nil, alike
 }
 
-// begin makes the entry of a call that is going to be executed, nil if its host has too
-// many. mu is held.
+// begin creates the entry of a call that will be executed, nil if its host has too many. mu is held.
 func (c *Cache) begin(name string, k key, owner *Lineage) *Entry {
 	h := k.host
 	if h == nil {
@@ -263,13 +256,13 @@ func (c *Cache) begin(name string, k key, owner *Lineage) *Entry {
 	return e
 }
 
-// Context is for the execution of calls. It ends with the cache, not with a connection: a
-// client that has lost its connection comes back for the reply.
+// Context returns the context for the execution of calls. It ends with the cache, not with a connection: a client that
+// has lost its connection comes back for the reply.
 func (c *Cache) Context() context.Context { return c.ctx }
 
-// Answer keeps the reply, unless it is too long, and gives it to the calls that wait for it.
-// The reply has n items, which item returns, at their places in results. All memory stays
-// the caller's; the entry is the cache's from now on.
+// Answer keeps the reply, unless it is too long, and passes it to the calls that wait for it. The reply has n items,
+// which item returns, at their places in results. The caller keeps owning all memory; the cache owns the entry from now
+// on.
 func (e *Entry) Answer(header, results []byte, n int, item func(i int) (at int, data []byte)) {
 	c := e.cache
 	size := len(header) + len(results)
@@ -304,8 +297,8 @@ func (e *Entry) Answer(header, results []byte, n int, item func(i int) (at int, 
 	}
 }
 
-// Drop ends the entry of a call that has no reply to be kept. Calls that wait for one fail.
-// The entry is the cache's from now on.
+// Drop ends the entry of a call without a reply to keep. Calls that wait for one fail. The cache owns the entry from
+// now on.
 func (e *Entry) Drop() {
 	c := e.cache
 	c.mu.Lock()
@@ -317,8 +310,7 @@ func (e *Entry) Drop() {
 	}
 }
 
-// Leave ends the wait of w, which waits for e. It returns false if w has
-// been, or is being, given its reply.
+// Leave ends the wait of w for e. It returns false if w has been, or is being, passed its reply.
 func (e *Entry) Leave(w Waiter) bool {
 	c := e.cache
 	c.mu.Lock()
@@ -331,8 +323,7 @@ func (e *Entry) Leave(w Waiter) bool {
 	return true
 }
 
-// end ends the execution of the call of e, and returns the calls that wait for its reply. mu is
-// held.
+// end ends the execution of the call of e, and returns the calls that wait for its reply. mu is held.
 func (c *Cache) end(e *Entry) (waiting []Waiter) {
 	e.key.host.running--
 	c.running--
@@ -340,9 +331,8 @@ func (c *Cache) end(e *Entry) (waiting []Waiter) {
 	return waiting
 }
 
-// keep makes an entry an answered one, and forgets others that are too old. It forgets more if
-// there are too many: of the host with the largest share the oldest, so that a busy client costs
-// only itself. mu is held.
+// keep adds e to the answered entries, and forgets others that are too old. If there are too many, it forgets the
+// oldest ones of the host with the largest share, so that a busy client only displaces its own. mu is held.
 func (c *Cache) keep(e *Entry) {
 	h := e.key.host
 	e.answered, e.since = true, time.Since(c.made)
@@ -358,7 +348,7 @@ func (c *Cache) keep(e *Entry) {
 		c.shares = append(c.shares, h)
 	}
 	c.rise(h)
-	for range 2 { // faster than they come, without a pause for all that a busy time has left
+	for range 2 { // faster than they arrive, but without a pause for everything left from a busy time
 		if old := c.all.newer; old != e && e.since-old.since >= Age {
 			c.forget(old)
 		}
@@ -392,7 +382,7 @@ func (c *Cache) forget(e *Entry) {
 	c.discard(e)
 }
 
-// discard removes an entry from the cache that is not in its host's list. mu is held.
+// discard removes an entry that is not in its host's list from the cache. mu is held.
 func (c *Cache) discard(e *Entry) {
 	h := e.key.host
 	if first := c.entries[e.key]; first != e {

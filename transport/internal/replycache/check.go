@@ -2,7 +2,7 @@ package replycache
 
 import "fmt"
 
-// Stats counts the contents of a Cache.
+// Stats are the counts of a Cache.
 type Stats struct {
 	Entries int // running and answered
 	Running int
@@ -10,10 +10,10 @@ type Stats struct {
 	Bytes   int // of the replies
 	Hosts   int
 	Waiting int // calls that wait for the reply to another
-	Alike   int // the most entries of clients of one host for the same call
+	Alike   int // the most entries for the same call from clients of one host
 }
 
-// Stats returns what the cache holds now.
+// Stats returns the current counts.
 func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -30,7 +30,7 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-// Check compares what the cache counts with what it holds, for tests.
+// Check compares the counts of the cache with its contents, for tests.
 func (c *Cache) Check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -3,8 +3,7 @@ package replycache
 // A heap of hosts, by their shares of the cache: when the cache is full, the first one
 // loses a reply.
 
-// share is how much of the cache a host has, of the limit that it is nearer to: entries or
-// bytes.
+// share returns a host's share of the cache, relative to the limit that it is nearer to: entries or bytes.
 func (c *Cache) share(h *host) uint64 {
 	return max(uint64(h.replies)*uint64(c.limits.Bytes), uint64(h.bytes)*uint64(c.limits.Entries))
 }

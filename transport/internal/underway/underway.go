@@ -1,16 +1,16 @@
-// Package underway finds the call that a reply is for.
+// Package underway finds the call for a reply.
 package underway
 
 import "math/bits"
 
-// A Table is the calls under way on a connection, by xid. The zero value is empty.
+// A Table holds the calls in flight on a connection, by xid. The zero value is empty.
 //
-// Xids follow one another. A multiplication spreads them over the places, so that there are gaps
-// between them: if the place of a call is taken, the call is in one of those after it, up to the next
-// gap. The table is never more than half full.
+// Xids are consecutive. A multiplication spreads them over the places, so that there are gaps between them. If the
+// place of a call is taken, the call is in one of the places after it, before the next gap. The table is never more
+// than half full.
 type Table[T any] struct {
-	places []place[T] // a power of two, or none
-	shift  uint8      // of a product, which leaves the number of a place
+	places []place[T] // a power of two, or empty
+	shift  uint8      // shift of a product that leaves the index of a place
 	n      int
 }
 
@@ -42,11 +42,11 @@ func (t *Table[T]) Add(xid uint32, call *T) (added bool) {
 	return true
 }
 
-// Remove takes the call with xid out, which is in the table.
+// Remove removes the call with xid, which must be in the table.
 func (t *Table[T]) Remove(xid uint32) {
 	mask := len(t.places) - 1
 	free := t.find(xid)
-	// Calls after it, up to the next free place, move there unless that is before their own place.
+	// Calls after it, up to the next free place, move there unless that is before their home.
 	for i := (free + 1) & mask; t.places[i].call != nil; i = (i + 1) & mask {
 		if home := t.home(t.places[i].xid); (i-home)&mask >= (i-free)&mask {
 			t.places[free] = t.places[i]
@@ -57,10 +57,10 @@ func (t *Table[T]) Remove(xid uint32) {
 	t.n--
 }
 
-// home is the place of xid, if it is free: Fibonacci hashing.
+// home returns the preferred place of xid: Fibonacci hashing.
 func (t *Table[T]) home(xid uint32) int { return int(xid * 0x9E3779B1 >> t.shift) }
 
-// find returns where the call with xid is, or else where it belongs.
+// find returns the place of the call with xid, or else where it belongs.
 func (t *Table[T]) find(xid uint32) int {
 	mask := len(t.places) - 1
 	i := t.home(xid)
