@@ -261,8 +261,7 @@ func (c *Conn) windowOf(wr *fabric.SendWR) *MW {
 	return nil
 }
 
-// checkWR returns what there is not of a request that can never be executed, and whether it has
-// foreign memory.
+// checkWR returns the missing capability of a request that can never be executed, and whether it has foreign memory.
 func checkWR(wr *fabric.SendWR) (capability string, foreign bool) {
 	most := 0
 	switch wr.Op {
@@ -314,7 +313,7 @@ func (st *state) postRecv(wrs []fabric.RecvWR, depth int) error {
 	return nil
 }
 
-// A failure ends the connection, and has the reason.
+// A failure describes how and why to end the connection.
 type failure struct {
 	err    fabric.ConnError
 	term   bool            // send a Terminate message

@@ -12,10 +12,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// Over a stream that is an llp.Sharer, an RDMA Write may lend its data in place of sending it: its segments
-// then have no data, but say where in the memory that both ends have mapped the peer finds it. The peer
-// copies it to where the segment goes, as it would from the stream, and the request is complete when the
-// peer has done so.
+// Over a stream that is an llp.Sharer, an RDMA Write may lend its data instead of sending it. Its segments then have no
+// data, but give its location in the memory that both ends have mapped. The peer copies the data from there to its
+// destination, as it would from the stream. The request is complete when the peer has done so.
 
 // opLent is the opcode of such a segment, one of those that RFC 5040 section 4.2 leaves free. Its payload is
 // where the data is and how many bytes there are.
@@ -38,8 +37,8 @@ type loan struct {
 	n      uint64 // once the peer has returned so many loans
 }
 
-// lend appends a segment that lends the next element of the current message, or a part of it. It returns
-// false if that is not in memory to be lent.
+// lend appends a segment that lends the next element of the current message, or a part of it. It returns false if the
+// element is not in memory that can be lent.
 func (t *sender) lend(b *batch) bool {
 	m := &t.cur
 	if m.rem < lendMin {
@@ -133,7 +132,7 @@ func (c *Conn) retired(q *queues, before uint64) (tell bool) {
 	return tell
 }
 
-// redeem completes the requests of which the peer has taken the data.
+// redeem completes the requests for which the peer has taken the data.
 func (c *Conn) redeem() {
 	if !c.lent.Load() {
 		return

@@ -16,7 +16,7 @@ func (c *Conn) spin() {
 	if limit == 0 {
 		c.park(c.steps.wait)
 	} else {
-		// A wait that parks for want of room says nothing of the two ways.
+		// A wait that parks for lack of room shows nothing about the two ways.
 		room := c.p.polls.enter()
 		found := room && c.poll(limit)
 		c.p.polls.leave(room, found)
@@ -51,7 +51,7 @@ func (p *polls) look() (several bool) {
 
 const (
 	maxVain    = 64
-	foundFor   = 4 // a poll that finds something makes up for so many that do not
+	foundFor   = 4 // a poll that finds something makes up for this many that do not
 	seldom     = 64
 	mostlyVain = 16
 )
@@ -77,9 +77,9 @@ func (p *polls) leave(polled, found bool) {
 // now returns the time since p was made.
 func (p *Provider) now() time.Duration { return time.Since(p.made) }
 
-// A beat is how often a goroutine that polls makes room for others. A turn is that many looks. Every so many turns it lets
-// other goroutines run, and other threads: the other end may need this processor, and so may a goroutine that this
-// end has woken on another thread.
+// A beat is how often a goroutine that polls makes room for others. After looks looks a turn ends. After goroutines
+// turns it lets other goroutines run, and after threads turns other threads: the other end may need this processor, and
+// so may a goroutine that this end has woken on another thread.
 type beat struct{ looks, goroutines, threads int }
 
 var (

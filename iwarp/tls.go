@@ -16,10 +16,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/tlsproto"
 )
 
-// With Config.TLS the handshake of TLS comes before that of MPA, and everything after it is in TLS records.
-// During set-up, crypto/tls waits for the socket. After that it never does. A read that finds nothing is a
-// temporary error: crypto/tls goes on where it was. A write always succeeds, because crypto/tls gives up
-// after one that has failed: what does not fit the socket stays in records.
+// With Config.TLS the TLS handshake precedes that of MPA, and everything after it is in TLS records. During setup,
+// crypto/tls waits for the socket. After that it never does. A read that finds nothing is a temporary error: crypto/tls
+// continues where it was. A write always succeeds, because crypto/tls gives up after one that has failed: data that
+// does not fit in the socket stays in records.
 
 // A secured is the stream of TLS over the stream of a TCP socket.
 type secured struct {

@@ -4,10 +4,10 @@ package rdmacm
 
 import "github.com/rpcrdma/rpcrdma/cgo"
 
-// heldBack holds requests that siw must not have yet. siw's send queue stalls at a Read beyond the
-// limit of outstanding Reads, and at a fence. While it is stalled it answers none of the peer's
-// Reads, so two stalled ends would wait for each other forever. Therefore a request that would stall
-// the queue is kept here, with all that follow it, until the Reads before it have completed.
+// heldBack holds requests that siw must not have yet. siw's send queue stalls at a Read beyond the limit of outstanding
+// Reads, and at a fence. While it is stalled it answers none of the peer's Reads, so two stalled ends would wait for
+// each other forever. Therefore a request that would stall the queue is kept here, with all later ones, until the Reads
+// before it have completed.
 type heldBack struct {
 	wrs   []cgo.SendWR
 	sges  []cgo.SGE

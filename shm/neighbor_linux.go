@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A board is memory in which the process that owns it lists the connections that the other process is to look at. The
-// other process maps it to read only.
+// A board is memory in which its owner lists the connections that the other process should look at. The other process
+// maps it read-only.
 type board struct {
 	tail  atomic.Uint64 // hints that the owner has given
 	_     [56]byte

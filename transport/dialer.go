@@ -91,7 +91,7 @@ func (d *dialer) run() {
 	}
 }
 
-// rest sets the pause after the loss of old. After a connection that has lived for a while there is none. After a short
+// rest sets the pause after the loss of old. After a connection that has lived for a while it is zero. After a short
 // one the pause grows, whatever was answered on it, except for the first good one: cables are pulled and servers
 // restarted while calls are in flight. A connection lost for a canceled call of this end does not show that the server
 // is in trouble, unless the server ended it.

@@ -98,8 +98,8 @@ func (c *Call) Ordered() bool {
 // A Placement is where the parts of a call go.
 type Placement struct {
 	Proc rpcrdma.Proc // RDMA_MSG, RDMA_MSGP or RDMA_NOMSG
-	// Chunks are the items that go to read chunks of their own. With RDMA_NOMSG these are none, if the whole message is
-	// in the position-zero chunk, or all.
+	// Chunks are the items that go to read chunks of their own. With RDMA_NOMSG that is no item, if the whole message
+	// is in the position-zero chunk, or all.
 	Chunks ItemSet
 }
 
