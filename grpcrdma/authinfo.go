@@ -7,13 +7,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// An AuthInfo is the AuthInfo of a peer.Peer that the kernel or a security flavor vouches for: of a connection over
-// shared memory, and of a handler's caller with a Principal. With TLS alone it is a credentials.TLSInfo, and without any
-// of them nil.
+// AuthInfo is the AuthInfo of a peer.Peer whose identity comes from the kernel or from a security flavor: the other end
+// of a shared-memory connection, or a handler's caller that has a Principal. A peer authenticated by TLS alone has a
+// credentials.TLSInfo instead, and an unauthenticated peer has nil.
 type AuthInfo struct {
 	credentials.CommonAuthInfo
 
-	// Peer is constant: see [rpc.Peer] for what proves which of its fields.
+	// Peer must not be modified. See [rpc.Peer] for what proves each field.
 	Peer rpc.Peer
 }
 
@@ -25,7 +25,7 @@ func (a AuthInfo) AuthType() string {
 	return "process"
 }
 
-// peerOf returns the other end of conn, of which p is known.
+// peerOf returns the other end of conn, described by p.
 func peerOf(conn rpc.Conn, p rpc.Peer) peer.Peer {
 	at := peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.Info().LocalAddr}
 	level := credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}
@@ -44,7 +44,7 @@ func peerOf(conn rpc.Conn, p rpc.Peer) peer.Peer {
 	return at
 }
 
-// caller returns the other end as the handler of a call sees it, which may change it.
+// caller returns the caller of req as its handler sees it. The handler may modify the result.
 func (l *link) caller(req *rpc.Request) *peer.Peer {
 	p := l.peer
 	if from := req.Peer(); from.Principal != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// The body and the items of calls and replies: see grpc.x.
+// Encoding of the items and bodies of calls and replies: see grpc.x.
 
 const (
 	prog = wire.GrpcProg
@@ -34,7 +34,7 @@ func addItem(call *rpc.Call, b []byte) {
 	call.ReadItems = append(call.ReadItems, rpc.ReadItem{Offset: len(call.Args), Data: b})
 }
 
-// takeBulk decodes the items and the body of a call. They refer to its memory.
+// takeBulk decodes the items and the body of a call. They refer to the call's memory.
 func takeBulk(d *xdr.Decoder) (items [][]byte, body []byte) {
 	for range d.Count(wire.MaxItems, xdr.Unit) {
 		it := d.Bulk(maxLength)
@@ -43,8 +43,7 @@ func takeBulk(d *xdr.Decoder) (items [][]byte, body []byte) {
 	return items, d.Bulk(maxLength)
 }
 
-// results decodes the items and the body of results. They refer to the memory of the call's WriteItems, or
-// to that of its Results.
+// results decodes the items and the body of results. They refer to the memory of the call's WriteItems or Results.
 func results(call *rpc.Call, d *rpc.ResultDecoder) (items [][]byte, body []byte) {
 	placed := 0
 	next := func() []byte {
@@ -64,10 +63,10 @@ func results(call *rpc.Call, d *rpc.ResultDecoder) (items [][]byte, body []byte)
 	return items, next()
 }
 
-// maxLength is that of an opaque without a bound in XDR.
+// maxLength is the longest opaque without a bound in XDR.
 const maxLength = 1<<32 - 1
 
-// A binding is the upper-layer binding of the program: bodies and items may be chunks.
+// binding is the upper-layer binding of the program: bodies and items are eligible for chunks.
 type binding struct{}
 
 var _ rpc.Binding = binding{}
@@ -99,7 +98,7 @@ func (binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) (eligible [
 	return items, reply
 }
 
-// longest bounds the results of a call that has offered chunks, in one piece.
+// longest returns the largest total length of the results of a call that offered these chunks.
 func longest(offered wire.Offers) int {
 	n := shortReply
 	for _, size := range offered {
@@ -108,7 +107,7 @@ func longest(offered wire.Offers) int {
 	return n
 }
 
-// maxOffer bounds an offer that is believed, in bytes.
+// maxOffer is the largest offer that is trusted, in bytes.
 const maxOffer = 1 << 30
 
 func (binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
@@ -135,10 +134,10 @@ func (binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.
 	return items
 }
 
-// names are those of the program. How long messages are is the configuration's to bound. Immutable.
+// names holds the names of the program. The transport's configuration bounds the message length. Immutable.
 var names = &oncrpc.Program{Number: prog, Vers: vers, Name: wire.GrpcV1Names.Name, Procedures: wire.GrpcV1Names.Procedures}
 
-// program returns the program of both ends.
+// program returns the program that both ends execute.
 func program(h rpc.Handler) rpc.Program {
 	return rpc.Program{
 		Number: prog, Low: vers, High: vers,

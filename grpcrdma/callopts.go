@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A callInfo is what the options of a call say.
+// callInfo holds the options of a call.
 type callInfo struct {
 	coding
 	header, trailer []*metadata.MD
@@ -27,7 +27,7 @@ type callInfo struct {
 	into            [][]byte
 }
 
-// apply reads options. Those about buffers and services of HTTP/2 say nothing here.
+// apply reads the options. Options for the buffers and features of HTTP/2 are ignored.
 func (c *callInfo) apply(opts []grpc.CallOption) error {
 	for _, o := range opts {
 		switch o := o.(type) {
@@ -68,7 +68,7 @@ func (c *callInfo) apply(opts []grpc.CallOption) error {
 	return nil
 }
 
-// metadata is what the call sends: that of the context, and of credentials.
+// metadata returns the metadata that the call sends: that of the context, and that of credentials.
 func (c *callInfo) metadata(ctx context.Context, conn rpc.Conn, method string) (wire.Metadata, metadata.MD, error) {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	if c.creds != nil {
@@ -88,7 +88,7 @@ func (c *callInfo) metadata(ctx context.Context, conn rpc.Conn, method string) (
 	return list, md, err
 }
 
-// ended gives the caller what it has asked for.
+// ended stores the header and trailer that the caller asked for, and calls its OnFinish callbacks.
 func (c *callInfo) ended(header, trailer metadata.MD, err error) {
 	for _, at := range c.header {
 		*at = given(header)

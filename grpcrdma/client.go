@@ -22,8 +22,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A ClientConn makes calls and streams: it is a grpc.ClientConnInterface, for generated clients. Its methods
-// may be called by many goroutines at once.
+// ClientConn makes calls and streams. It implements grpc.ClientConnInterface for generated clients. Its methods are
+// safe for concurrent use.
 type ClientConn struct {
 	end   *endpoint
 	conn  func(ctx context.Context) (rpc.Conn, error)
@@ -31,41 +31,41 @@ type ClientConn struct {
 	opts  *options
 
 	methods sync.Map     // string -> *method
-	known   atomic.Int32 // of the methods
+	known   atomic.Int32 // entries in methods
 	calls   sync.Pool    // *rpc.Call
 	unaries sync.Pool    // *unary
-	bodies  sync.Pool    // *[]byte: memory for bodies of results
+	bodies  sync.Pool    // *[]byte: memory for result bodies
 }
 
 var _ grpc.ClientConnInterface = (*ClientConn)(nil)
 
-// A method remembers its latest results: the next ones are like them, as a rule.
+// method remembers the shape of its latest results, because the next results are likely to have it too.
 type method struct {
 	last     atomic.Pointer[outline]
 	observed rpc.Procedure
 }
 
-// maxMethods bounds the methods that are remembered, as a proxy has their names from others.
+// maxMethods bounds the number of methods remembered, because a proxy takes their names from its callers.
 const maxMethods = 4096
 
-// An outline has the sizes of results that need chunks, in bytes.
+// outline holds the sizes, in bytes, of results that need chunks.
 type outline struct {
 	sizes wire.Offers
-	items int // of the sizes; one more is that of a body
+	items int // how many sizes are of items; one more is the body's
 }
 
-// Dial connects to a Server at addr with provider p, which may be transport.TCP. The connection is made anew
-// when it is lost. Close the ClientConn.
+// Dial connects to a Server at addr with provider p, which may be transport.TCP. A lost connection is reestablished.
+// The caller must close the ClientConn.
 func Dial(ctx context.Context, p fabric.Provider, addr string, opts ...Option) (*ClientConn, error) {
 	return dial([]string{addr}, opts, func(addr string, cfg *transport.ClientConfig) (*transport.Client, error) {
 		return transport.Dial(ctx, p, addr, cfg)
 	})
 }
 
-// DialAll is for several servers, which offer the same services, or for several connections to one: each of addrs
-// is one connection. Unary calls and new streams go in turn to those that are connected. A stream stays on
-// its connection. DialAll waits for no server: connections are made in the background, and those that are lost are
-// made anew. The error is about p or the options.
+// DialAll returns a ClientConn for several servers that offer the same services, or for several connections to one
+// server: it opens one connection to each of addrs. Unary calls and new streams are spread round-robin over the
+// connections that are up. A stream stays on its connection. DialAll does not wait for the servers: connections are
+// made, and lost ones reestablished, in the background. The error is about p or the options.
 func DialAll(p fabric.Provider, addrs []string, opts ...Option) (*ClientConn, error) {
 	return dial(addrs, opts, func(addr string, cfg *transport.ClientConfig) (*transport.Client, error) {
 		return transport.NewClient(p, addr, cfg)
@@ -89,16 +89,17 @@ func dial(addrs []string, opts []Option, one func(addr string, cfg *transport.Cl
 	return cc, nil
 }
 
-// clients are those of the connections of a ClientConn.
+// clients holds the transport clients of a ClientConn, one for each connection.
 type clients struct {
 	list []*transport.Client
 	turn atomic.Uint32
 }
 
-// conn returns one of the connections that are there, in turn, and otherwise the first that comes.
+// conn returns the next connection in turn that is up. If none is up, it returns the first that comes up.
 func (all *clients) conn(ctx context.Context) (conn rpc.Conn, err error) {
 	for range all.list {
-		// One that is not there, and is made anew for this, passes its turn on: so the others have as many turns each.
+		// A connection that is down passes its turn on, and is reestablished by this call. The others get equal shares
+		// of its turns.
 		turn := all.turn.Add(1)
 		_, conn, err = all.list[turn%uint32(len(all.list))].OpenStream(ended, opening)
 		if err == nil {
@@ -111,7 +112,7 @@ func (all *clients) conn(ctx context.Context) (conn rpc.Conn, err error) {
 	return all.first(ctx)
 }
 
-// first returns the connection that comes first.
+// first returns the first connection that comes up.
 func (all *clients) first(ctx context.Context) (conn rpc.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -158,8 +159,8 @@ func newClientConn(opts []Option) (*ClientConn, *transport.ClientConfig) {
 	return cc, &cfg
 }
 
-// NewClientConn returns a ClientConn for services of the other end of c, a connection of which the Server executes
-// calls: from a server to its client. It stays the caller's.
+// NewClientConn returns a ClientConn for services that the other end of c offers. It is for calls from a server to its
+// client: c is a connection on which the Server executes calls. The caller keeps owning c.
 func (s *Server) NewClientConn(c rpc.Conn, opts ...Option) *ClientConn {
 	return &ClientConn{
 		end: &s.endpoint, opts: newOptions(opts),
@@ -167,7 +168,7 @@ func (s *Server) NewClientConn(c rpc.Conn, opts ...Option) *ClientConn {
 	}
 }
 
-// Close ends the connections that Dial has made: calls and streams end with UNAVAILABLE.
+// Close closes the connections that Dial made. Their calls and streams end with UNAVAILABLE.
 func (cc *ClientConn) Close() error {
 	if cc.close == nil {
 		return nil
@@ -175,7 +176,7 @@ func (cc *ClientConn) Close() error {
 	return cc.close()
 }
 
-// call is one of the transport's, kept for the next one.
+// call returns an rpc.Call from the pool.
 func (cc *ClientConn) call(proc uint32) *rpc.Call {
 	call, ok := cc.calls.Get().(*rpc.Call)
 	if !ok {
@@ -187,7 +188,7 @@ func (cc *ClientConn) call(proc uint32) *rpc.Call {
 	return call
 }
 
-// put keeps a call that has returned.
+// put returns a finished call to the pool.
 func (cc *ClientConn) put(call *rpc.Call) {
 	clear(call.ReadItems)
 	clear(call.WriteItems)
@@ -245,17 +246,17 @@ func (cc *ClientConn) invoke(ctx context.Context, name string, args, reply any, 
 	return err
 }
 
-// A unary is a unary call that is made.
+// unary is a unary call in progress.
 type unary struct {
 	clientEvents
 	cc              *ClientConn
 	info            callInfo
-	body            []byte // memory for a short one
+	body            []byte // memory for a short body
 	name            string
 	header, trailer metadata.MD
 }
 
-// timeLeft is what a context has left, in nanoseconds; 0: it has no end.
+// timeLeft returns the time until ctx's deadline, in nanoseconds, or 0 if it has none.
 func timeLeft(ctx context.Context) (uint64, error) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -268,7 +269,7 @@ func timeLeft(ctx context.Context) (uint64, error) {
 	return uint64(left), ctx.Err()
 }
 
-// make makes the call, and reads its results.
+// make makes the call and reads its results.
 func (u *unary) make(ctx context.Context, args, reply any) error {
 	cc := u.cc
 	conn, err := cc.connect(ctx, u.info.waitForReady)
@@ -323,8 +324,8 @@ func (u *unary) make(ctx context.Context, args, reply any) error {
 	return err
 }
 
-// callApart makes a call that refers to no memory of the program's. So when ctx ends, it may be left to its
-// connection, which would be lost if the late reply found the memory for it revoked.
+// callApart makes a call that does not refer to memory of the program. If ctx ends first, the call can therefore be
+// left to run on its connection. Revoking its memory instead would break the connection when the late reply arrives.
 func callApart(ctx context.Context, conn rpc.Conn, call *rpc.Call) (left bool, err error) {
 	w := conn.NewWaiter()
 	ended := make(chan error, 1)
@@ -347,7 +348,7 @@ func callApart(ctx context.Context, conn rpc.Conn, call *rpc.Call) (left bool, e
 	}
 }
 
-// results reads the results of the call. Those that are parked are fetched.
+// results reads the results of the call. It fetches results that are parked.
 func (u *unary) results(ctx context.Context, conn rpc.Conn, call *rpc.Call, m *method, id uint64, reply any, lent *[]byte) error {
 	r, p, err := readResults(call)
 	if err == nil && r.Parked {
@@ -369,7 +370,7 @@ func (u *unary) results(ctx context.Context, conn rpc.Conn, call *rpc.Call, m *m
 	if err == nil {
 		err = code.unpack(&p, reply, u.info.recv)
 	}
-	if lent != nil && len(p.items) == 0 { // else an item may be there, and the message refers to it
+	if lent != nil && len(p.items) == 0 { // otherwise an item may be in it, and the message refers to it
 		u.cc.bodies.Put(lent)
 	}
 	if err == nil {
@@ -378,7 +379,7 @@ func (u *unary) results(ctx context.Context, conn rpc.Conn, call *rpc.Call, m *m
 	return err
 }
 
-// readResults decodes the results of a call, which refer to its memory.
+// readResults decodes the results of a call. They refer to the call's memory.
 func readResults(call *rpc.Call) (r wire.Reply, p packed, err error) {
 	d := call.Decoder()
 	r.Decode(&d.Decoder)
@@ -387,7 +388,7 @@ func readResults(call *rpc.Call) (r wire.Reply, p packed, err error) {
 	return r, p, d.End()
 }
 
-// fetch gets the results of the call of that id, which are longer than it had room for, with call.
+// fetch fetches, with call, the results of the call with this id, which were longer than it had room for.
 func (u *unary) fetch(ctx context.Context, conn rpc.Conn, call *rpc.Call, id uint64, of *wire.Reply) (r wire.Reply, p packed, err error) {
 	total := uint64(0)
 	for _, n := range of.Sizes {
@@ -426,8 +427,8 @@ func (cc *ClientConn) method(name string) *method {
 	return other.(*method)
 }
 
-// offer gives call memory for results like the latest of its method, of which own is used as far as it goes, and
-// returns how much there is. A body alone is put in memory that is lent.
+// offer gives call memory for results of the same shape as its method's latest, using the buffers of own first. It
+// returns the sizes of the buffers. If only a body is expected, its memory is lent from the pool.
 func (cc *ClientConn) offer(call *rpc.Call, m *method, own [][]byte) (offered wire.Offers, lent *[]byte) {
 	var last outline
 	if l := m.last.Load(); l != nil {
@@ -445,8 +446,8 @@ func (cc *ClientConn) offer(call *rpc.Call, m *method, own [][]byte) (offered wi
 	return offer(call, last.sizes, false, own), nil
 }
 
-// offer gives call memory of the wanted sizes, and returns how much there is. own is used as far as it goes; exact
-// says that the sizes are known, so that it has to be long enough.
+// offer gives call memory of the wanted sizes, using the buffers of own first, and returns the sizes of the buffers. If
+// exact is set, the sizes are known, and buffers of own that are too short are not used.
 func offer(call *rpc.Call, want wire.Offers, exact bool, own [][]byte) wire.Offers {
 	n := len(want)
 	if !exact {
@@ -469,7 +470,7 @@ func offer(call *rpc.Call, want wire.Offers, exact bool, own [][]byte) wire.Offe
 	return offered
 }
 
-// learn remembers the sizes of results, rounded up, if they need chunks.
+// learn remembers the sizes of results that need chunks, rounded up.
 func (m *method) learn(p *packed) {
 	sizes := sizes(p)
 	if len(sizes) == 0 {
@@ -489,13 +490,13 @@ func (m *method) learn(p *packed) {
 
 // ---- connections
 
-// connect returns the connection to use. Without wait it does not wait for one that is lost.
+// connect returns the connection to use. If wait is false, it does not wait for a lost connection to come back.
 func (cc *ClientConn) connect(ctx context.Context, wait bool) (rpc.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if conn, err := cc.conn(ended); err == nil {
-		return conn, nil // which is there already, as a rule
+		return conn, nil // usually it is up already
 	}
 	if !wait {
 		short, cancel := context.WithTimeout(ctx, failFast)
@@ -512,22 +513,22 @@ func (cc *ClientConn) connect(ctx context.Context, wait bool) (rpc.Conn, error) 
 
 var errConnecting = errors.New("the first one is being made")
 
-// opening is the call that connections are asked for. Immutable.
+// opening is a call that stands for any call when a connection is requested. Immutable.
 var opening = &rpc.Call{Prog: prog, Vers: vers}
 
-// ended is a context that has ended. Immutable.
+// ended is a canceled context. Immutable.
 var ended = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// failFast is how long a call waits for a connection that has been lost, unless it waits for ready.
+// failFast is how long a call waits for a lost connection, unless it is wait-for-ready.
 const failFast = time.Second
 
 // ---- statistics
 
-// clientEvents are the events of a call that is made.
+// clientEvents reports the events of an outgoing call.
 type clientEvents struct{ observed }
 
 func (o *clientEvents) begin(ctx context.Context, handlers []stats.Handler, name string, clientStream, serverStream bool) context.Context {

@@ -15,18 +15,18 @@ import (
 	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
 )
 
-// A clientStream is the client's end of a stream: a grpc.ClientStream.
+// clientStream is the client's end of a stream. It implements grpc.ClientStream.
 type clientStream struct {
 	clientEvents
 	s    *stream
 	desc *grpc.StreamDesc
 	info callInfo
 	ctx  context.Context
-	stop func() bool // ends the watch over ctx
+	stop func() bool // stops watching ctx
 
 	mu     sync.Mutex
 	closed bool // CloseSend has been called
-	over   bool // the caller has learned how the stream has ended
+	over   bool // the caller has been told how the stream ended
 }
 
 var _ grpc.ClientStream = (*clientStream)(nil)
@@ -119,12 +119,12 @@ func (cs *clientStream) CloseSend() error {
 	cs.closed = true
 	cs.mu.Unlock()
 	if !again {
-		_ = cs.s.write(cs.ctx, wire.Content{Kind: wire.KindHalfClose}) // the error is RecvMsg's to report
+		_ = cs.s.write(cs.ctx, wire.Content{Kind: wire.KindHalfClose}) // RecvMsg reports the error
 	}
 	return nil
 }
 
-// SendMsg implements grpc.ClientStream. It returns io.EOF if the stream has ended: RecvMsg says how.
+// SendMsg implements grpc.ClientStream. It returns io.EOF if the stream has ended. RecvMsg then returns the reason.
 func (cs *clientStream) SendMsg(m any) error {
 	cs.mu.Lock()
 	closed := cs.closed
@@ -140,7 +140,7 @@ func (cs *clientStream) SendMsg(m any) error {
 		cs.s.mu.Unlock()
 		return fault
 	case err != nil:
-		if !cs.desc.ClientStreams { // the caller reads nothing but by this call
+		if !cs.desc.ClientStreams { // the caller reads only through this call
 			return nil
 		}
 		return io.EOF
@@ -172,7 +172,7 @@ func (cs *clientStream) RecvMsg(m any) error {
 	if cs.desc.ServerStreams {
 		return nil
 	}
-	// There is one result: how the stream has ended belongs to it.
+	// There is only one result, so the stream's final status is part of it.
 	switch _, err := cs.s.next(cs.ctx); {
 	case err == io.EOF:
 		cs.finish(err)
@@ -187,7 +187,7 @@ func (cs *clientStream) RecvMsg(m any) error {
 	return cs.finish(err)
 }
 
-// finish notes that the caller has learned how the stream has ended.
+// finish records that the caller has been told how the stream ended.
 func (cs *clientStream) finish(err error) error {
 	cs.stop()
 	if err != io.EOF {

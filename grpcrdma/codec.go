@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
 )
 
-// A packed message is one as it is sent.
+// packed is an encoded message.
 type packed struct {
 	layout wire.Layout
 	body   []byte
@@ -24,20 +24,20 @@ type packed struct {
 
 func (p *packed) size() int { return len(p.body) + sumOf(p.items) }
 
-// A coding is how the messages of a call are encoded. With shapes alone it is Protocol Buffers, not compressed.
+// coding says how the messages of a call are encoded. With only shapes set, it is uncompressed Protocol Buffers.
 type coding struct {
 	shapes     *shapes
 	codec      encoding.CodecV2
 	compressor encoding.Compressor
 }
 
-// of returns the coding of a message that has arrived. Errors are statuses.
+// of returns the coding of a received message. Errors are statuses.
 func (c coding) of(l *wire.Layout) (coding, error) {
 	err := c.as(l)
 	return c, err
 }
 
-// as makes c the coding of a message. Errors are statuses.
+// as makes c the coding that l describes. Errors are statuses.
 func (c *coding) as(l *wire.Layout) error {
 	if l.Subtype != "" && (c.codec == nil || c.codec.Name() != l.Subtype) {
 		if c.codec = encoding.GetCodecV2(l.Subtype); c.codec == nil {
@@ -52,9 +52,9 @@ func (c *coding) as(l *wire.Layout) error {
 	return nil
 }
 
-// A RawMessage is a message of Protocol Buffers as it is marshalled, for programs that pass messages on and do
-// not know their types. Calls and streams accept a *RawMessage in place of a message, at either end. It is sent
-// in one piece; one that is received has the fields in it that came beside it.
+// RawMessage is a marshalled Protocol Buffers message, for programs that forward messages without knowing their types.
+// Calls and streams accept a *RawMessage in place of a message, at either end. It is sent in one piece. A received
+// RawMessage contains the fields that were placed beside it.
 type RawMessage []byte
 
 // layout describes the coding to the other end.
@@ -68,7 +68,7 @@ func (c *coding) layout() (l wire.Layout) {
 	return l
 }
 
-// messageOf returns v as a message of Protocol Buffers.
+// messageOf returns v as a Protocol Buffers message.
 func messageOf(v any) (proto.Message, bool) {
 	switch v := v.(type) {
 	case proto.Message:
@@ -79,7 +79,7 @@ func messageOf(v any) (proto.Message, bool) {
 	return nil, false
 }
 
-// pack encodes v. The body is appended to b. Errors are statuses.
+// pack encodes v. It appends the body to b. Errors are statuses.
 func (c *coding) pack(b []byte, v any, max int) (p packed, err error) {
 	m, ok := messageOf(v)
 	p.layout = c.layout()
@@ -111,8 +111,8 @@ func (c *coding) pack(b []byte, v any, max int) (p packed, err error) {
 	return p, nil
 }
 
-// unpack decodes into v what has arrived, of which c is the coding: see of. v refers to the items from then on,
-// and not to the body. Errors are statuses.
+// unpack decodes a received message, whose coding is c, into v. v then refers to the items, but not to the body. Errors
+// are statuses.
 func (c *coding) unpack(p *packed, v any, max int) error {
 	if n := p.size(); n > max {
 		return status.Errorf(codes.ResourceExhausted, "grpcrdma: received message larger than max (%d vs. %d)", n, max)
@@ -179,7 +179,7 @@ func decompress(z encoding.Compressor, b []byte, max int) ([]byte, error) {
 	return out, nil
 }
 
-// cloneAll copies items that have arrived in memory of the transport.
+// cloneAll replaces items in the transport's memory with copies.
 func cloneAll(items [][]byte) {
 	for i := range items {
 		items[i] = bytes.Clone(items[i])

@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A callError is a failure of the transport: its status has a code, and it unwraps to what has failed.
+// callError is a transport failure with a status code. It unwraps to the cause.
 type callError struct {
 	code codes.Code
 	err  error
@@ -25,13 +25,13 @@ type callError struct {
 
 func (e *callError) Error() string { return e.GRPCStatus().String() }
 
-// GRPCStatus is for status.FromError.
+// GRPCStatus returns the status, for status.FromError.
 func (e *callError) GRPCStatus() *status.Status { return status.New(e.code, e.err.Error()) }
 
 func (e *callError) Unwrap() error { return e.err }
 
-// failure is an error of the transport, or of a context, as a caller of gRPC sees it. Errors that have a
-// status stay as they are.
+// failure converts an error of the transport or of a context to one for gRPC callers. It returns errors that have a
+// status unchanged.
 func failure(err error) error {
 	if err == nil {
 		return nil
@@ -42,7 +42,7 @@ func failure(err error) error {
 	return &callError{codeOf(err), err}
 }
 
-// codeOf is the code of an error of the transport: the table of docs/grpc.md.
+// codeOf returns the code for a transport error, according to the table in docs/grpc.md.
 func codeOf(err error) codes.Code {
 	var (
 		refused *oncrpc.RPCError
@@ -74,7 +74,7 @@ func codeOf(err error) codes.Code {
 	return codes.Unavailable
 }
 
-// codeOfRefusal is the code of a call that the server's end has not executed.
+// codeOfRefusal returns the code for a call that the server refused to execute.
 func codeOfRefusal(e *oncrpc.RPCError) codes.Code {
 	switch {
 	case e.Stat == oncrpc.MsgDenied && e.RejectStat == oncrpc.AuthError:
@@ -87,10 +87,10 @@ func codeOfRefusal(e *oncrpc.RPCError) codes.Code {
 	return codes.Internal
 }
 
-// maxText bounds the text of a status, in bytes.
+// maxText is the longest text of a status, in bytes.
 const maxText = 16 << 10
 
-// statusOf is the status of a handler's error.
+// statusOf returns the status of a handler's error.
 func statusOf(err error) *status.Status {
 	if err == nil {
 		return nil
@@ -101,7 +101,7 @@ func statusOf(err error) *status.Status {
 	return status.FromContextError(err)
 }
 
-// toWire writes a status. Details that are too long are left out.
+// toWire encodes a status. It omits details that are too long.
 func toWire(s *status.Status) (w wire.Status) {
 	if s == nil {
 		return w
@@ -118,7 +118,7 @@ func toWire(s *status.Status) (w wire.Status) {
 	return w
 }
 
-// fromWire reads a status: nil is OK.
+// fromWire decodes a status. It returns nil for OK.
 func fromWire(w *wire.Status) error {
 	if w.Code == uint32(codes.OK) {
 		return nil

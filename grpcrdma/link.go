@@ -22,24 +22,23 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// An endpoint is one end of the connections of a Server or of a ClientConn: it executes the program that
-// both ends call.
+// endpoint is one end of the connections of a Server or ClientConn. It executes the program that both ends call.
 type endpoint struct {
 	srv *Server // the services, or nil
 	cfg limits
 
 	shapes shapes
-	bytes  scraps // with frames and messages
+	bytes  scraps // for frames and messages
 
 	mu    sync.Mutex
 	links map[rpc.Conn]*link
 }
 
-// Scraps are memory that a busy stream has used, for others. At k are *[]byte with room for 1<<k bytes or more, but for less
-// than twice as many: a short message that waits to be read does not hold a long buffer.
+// scraps pools memory that busy streams no longer use. Pool k holds *[]byte with a capacity of at least 1<<k and less
+// than 1<<(k+1) bytes, so that a short unread message does not pin a long buffer.
 type scraps [32]sync.Pool
 
-// get returns an empty slice with room for n bytes.
+// get returns an empty slice with capacity for n bytes.
 func (s *scraps) get(n int) []byte {
 	k := bits.Len(uint(n - 1))
 	if b, ok := s[k].Get().(*[]byte); ok {
@@ -48,33 +47,33 @@ func (s *scraps) get(n int) []byte {
 	return make([]byte, 0, 1<<k)
 }
 
-// put keeps b, to which nothing refers, unless it is short.
+// put adds b to the pool unless it is short. Nothing may refer to b.
 func (s *scraps) put(b []byte) {
 	if cap(b) > maxRest {
-		kept := b // which alone moves to the heap
+		kept := b // only kept escapes to the heap
 		s[bits.Len(uint(cap(b)))-1].Put(&kept)
 	}
 }
 
-// limits of one end.
+// limits holds the limits of one end.
 type limits struct {
-	recv    int // bytes of a message that is received, at most
-	send    int // of one that is sent
-	window  int // bytes of a stream that wait to be read
-	streams int // that the other end may have open on a connection
+	recv    int // longest message received, in bytes
+	send    int // longest message sent, in bytes
+	window  int // unread bytes of a stream
+	streams int // streams that the other end may have open on a connection
 }
 
 // Defaults of limits.
 const (
-	defaultRecv    = 4 << 20 // as grpc-go
+	defaultRecv    = 4 << 20 // as in grpc-go
 	defaultWindow  = 4 << 20
 	defaultStreams = 100_000
 
-	// leastWindow is what each end lets the other send before it has granted more, in bytes: the protocol's.
+	// leastWindow is the initial window of a stream, in bytes. The protocol fixes it.
 	leastWindow = 64 << 10
 )
 
-// link returns what is kept of a connection. ended, if not nil, ends with the connection.
+// link returns the link of conn and creates it if there is none. If ended is not nil, it ends with the connection.
 func (e *endpoint) link(conn rpc.Conn, ended context.Context) *link {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -94,12 +93,12 @@ func (e *endpoint) link(conn rpc.Conn, ended context.Context) *link {
 	l.out.link = l
 	l.out.room = make(chan struct{})
 	e.links[conn] = l
-	conn.AllowBackward(0) // which says nothing at a client
+	conn.AllowBackward(0) // no-op on a client
 	if ended != nil {
 		context.AfterFunc(ended, func() { e.forget(l) })
 		return l
 	}
-	// Nothing says when this one ends: earlier ones of its kind may have.
+	// Nothing reports when this connection ends. Remove links of connections that have ended.
 	for c, l := range e.links {
 		if c.Err() != nil && l.idle() {
 			delete(e.links, c)
@@ -108,7 +107,7 @@ func (e *endpoint) link(conn rpc.Conn, ended context.Context) *link {
 	return l
 }
 
-// forget ends what is left of a connection that has ended.
+// forget removes the link of a connection that has ended, and ends its streams.
 func (e *endpoint) forget(l *link) {
 	e.mu.Lock()
 	delete(e.links, l.conn)
@@ -116,7 +115,7 @@ func (e *endpoint) forget(l *link) {
 	l.fail(l.conn.Err())
 }
 
-// flush waits until what streams have sent has arrived.
+// flush waits until everything that streams have sent has arrived.
 func (e *endpoint) flush() {
 	e.mu.Lock()
 	links := slices.Collect(maps.Values(e.links))
@@ -140,40 +139,40 @@ func (e *endpoint) ServeRPC(ctx context.Context, req *rpc.Request, res *rpc.Resp
 	}
 }
 
-// A streamID names a stream of a connection.
+// streamID identifies a stream within a connection.
 type streamID struct {
 	id  uint64
-	own bool // this end has opened it
+	own bool // opened by this end
 }
 
-// A link is a connection and what it carries.
+// link is a connection and its streams and calls.
 type link struct {
 	end    *endpoint
 	conn   rpc.Conn
 	peer   peer.Peer
-	inline int // bytes of frames in a call that none overtakes
+	inline int // bytes of frames in a call that cannot be overtaken
 	out    outbox
 
 	mu      sync.Mutex
-	last    uint64 // id that this end has given
+	last    uint64 // last id that this end assigned
 	streams map[streamID]*stream
-	opened  int                           // streams of the other end
+	opened  int                           // streams that the other end has open
 	headers int                           // bytes of their metadata
-	unary   map[uint64]context.CancelFunc // calls that are executed, by id
-	early   []uint64                      // calls that have been canceled before they were executed
+	unary   map[uint64]context.CancelFunc // calls being executed, by id
+	early   []uint64                      // calls that were canceled before they began
 	parked  []parked                      // oldest first
-	failed  error                         // the end of the connection
-	unread  atomic.Int64                  // bytes of messages that wait to be read
+	failed  error                         // why the connection ended
+	unread  atomic.Int64                  // bytes of unread messages
 	wide    atomic.Int64                  // bytes by which the windows of streams have grown
 }
 
-// callHeaders is how long the headers of a call with frames are at most, in bytes.
+// callHeaders is the longest header of a call with frames, in bytes.
 const callHeaders = 256
 
-// mostWide bounds the windows of a connection that have grown, in bytes.
+// mostWide bounds the sum by which the windows of a connection have grown, in bytes.
 const mostWide = maxUnread / 2
 
-// widen returns by how much a window may grow, at most more.
+// widen returns by how much a window may grow, but not more than more.
 func (l *link) widen(more int) int {
 	if more <= 0 {
 		return 0
@@ -185,7 +184,7 @@ func (l *link) widen(more int) int {
 	return more
 }
 
-// maxHeaders bounds the metadata of the streams that the other end of a connection has open, in bytes.
+// maxHeaders bounds the metadata of all streams that the other end has open on a connection, in bytes.
 const maxHeaders = 64 << 20
 
 func (l *link) idle() bool {
@@ -194,7 +193,7 @@ func (l *link) idle() bool {
 	return len(l.streams) == 0
 }
 
-// fail ends all streams: the connection has ended.
+// fail ends all streams because the connection has ended.
 func (l *link) fail(err error) {
 	l.mu.Lock()
 	if l.failed == nil {
@@ -211,7 +210,7 @@ func (l *link) fail(err error) {
 	}
 }
 
-// lost is the status of streams that have lost their connection.
+// lost returns the status of streams whose connection ended.
 func lost(err error) error {
 	if err == nil {
 		err = errors.New("the connection has ended")
@@ -219,7 +218,7 @@ func lost(err error) error {
 	return &callError{codes.Unavailable, err}
 }
 
-// nextID names a call or stream that this end begins.
+// nextID returns the id for a new call or stream of this end.
 func (l *link) nextID() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,7 +226,7 @@ func (l *link) nextID() uint64 {
 	return l.last
 }
 
-// add makes a stream known. It fails if the connection has ended.
+// add registers a stream. It fails if the connection has ended.
 func (l *link) add(s *stream) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,7 +249,7 @@ func (l *link) add(s *stream) error {
 	return nil
 }
 
-// remove forgets a stream.
+// remove removes a stream.
 func (l *link) remove(s *stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -272,7 +271,7 @@ func (l *link) find(id streamID) *stream {
 
 // ---- what arrives
 
-// serveSend takes the frames of a call. It runs on the goroutine that moves the connection, and never waits.
+// serveSend processes the frames of a call. It runs on the goroutine that reads the connection, and never blocks.
 func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	l := e.link(req.Conn(), ctx)
 	res.Linger()
@@ -288,7 +287,7 @@ func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Res
 	total := f.Count(maxFrames, 24)
 	var fr wire.Frame
 	for range total {
-		fr = wire.Frame{} // what has been taken may refer to the slices of the one before
+		fr = wire.Frame{} // the frame just processed may refer to these slices
 		fr.Decode(&f)
 		var own [][]byte
 		if text := &fr.Content.Message; fr.Content.Kind == wire.KindMessage {
@@ -302,7 +301,8 @@ func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Res
 		if f.Err() != nil {
 			break
 		}
-		// A message keeps no memory but its own: of a call that keeps it, it is all there is.
+		// A message should keep only its own memory alive: keep the call's memory only if this message is all that it
+		// holds.
 		kept := req.Kept() && total == 1 && len(items) == 0
 		due = l.take(ctx, req, &fr, own, kept, due)
 	}
@@ -317,8 +317,8 @@ func (e *endpoint) serveSend(ctx context.Context, req *rpc.Request, res *rpc.Res
 // maxFrames bounds the frames of a call.
 const maxFrames = 1 << 16
 
-// take applies a frame, and appends its stream to due if its goroutines are to be woken. Frames of streams that have
-// ended are late, and no error.
+// take processes a frame, and appends its stream to due if its goroutines are to be woken. A frame of a stream that has
+// ended is late, which is no error.
 func (l *link) take(ctx context.Context, req *rpc.Request, f *wire.Frame, items [][]byte, kept bool, due []*stream) []*stream {
 	id := streamID{f.Id, !f.Own}
 	s := l.find(id)
@@ -335,7 +335,7 @@ func (l *link) take(ctx context.Context, req *rpc.Request, f *wire.Frame, items 
 	return due
 }
 
-// opens begins a stream of the other end.
+// opens begins a stream that the other end opens.
 func (l *link) opens(ctx context.Context, req *rpc.Request, id streamID, o *wire.Open) {
 	s := newStream(l, id)
 	s.nextIn = 1
@@ -354,7 +354,7 @@ func (l *link) opens(ctx context.Context, req *rpc.Request, id streamID, o *wire
 	}
 }
 
-// refuse ends a stream that this end has not begun.
+// refuse ends a stream that this end did not begin.
 func (l *link) refuse(id streamID, err error) {
 	l.out.push(&wire.Frame{Id: id.id, Own: id.own, Content: wire.Content{
 		Kind: wire.KindStatus, End: wire.End{Status: toWire(statusOf(err))},
@@ -363,10 +363,10 @@ func (l *link) refuse(id streamID, err error) {
 
 // ---- unary calls of the other end
 
-// maxEarly bounds the memory of calls that were canceled before they began.
+// maxEarly bounds the number of calls remembered that were canceled before they began.
 const maxEarly = 64
 
-// begin notes that a unary call is executed. cancel may be called at any time until end.
+// begin records that a unary call is being executed. cancel may be called at any time until finish.
 func (l *link) begin(id uint64, cancel context.CancelFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -386,7 +386,7 @@ func (l *link) finish(id uint64) {
 	delete(l.unary, id)
 }
 
-// cancelUnary ends the context of a call that is executed, or is going to be.
+// cancelUnary ends the context of a call that is being executed, or will be.
 func (l *link) cancelUnary(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -400,17 +400,17 @@ func (l *link) cancelUnary(id uint64) {
 	l.early = append(l.early, id)
 }
 
-// Parked results are those of a call that has not offered enough room for them.
+// parked holds the results of a call that offered too little room for them.
 type parked struct {
 	id    uint64
 	reply wire.Reply
 	packed
 }
 
-// maxParked bounds the parked results of a connection, in bytes, beside the latest ones.
+// maxParked bounds the parked results of a connection, in bytes, not counting the latest.
 const maxParked = 256 << 20
 
-// park keeps results until the other end fetches them, or later ones need the room.
+// park keeps results until the other end fetches them or later results need the room.
 func (l *link) park(p parked) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -424,7 +424,7 @@ func (l *link) park(p parked) {
 	}
 }
 
-// fetch returns parked results, once.
+// fetch returns parked results and removes them.
 func (l *link) fetch(id uint64) (p parked, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -439,33 +439,33 @@ func (l *link) fetch(id uint64) (p parked, ok bool) {
 
 // ---- what is sent
 
-// An outbox sends the frames of a connection's streams. As long as few of its calls are under way, each frame
-// is a call of its own, which no goroutine waits for. Otherwise frames gather while a goroutine has a call with
-// earlier ones under way, and another goroutine sends them once they are many.
+// outbox sends the frames of a connection's streams. While few of its calls are in flight, each frame is sent at once
+// in a call of its own, which no goroutine waits for. Otherwise frames gather until a goroutine that has a call in
+// flight sends them. Once many have gathered, another goroutine sends them.
 //
-// Calls of two goroutines may overtake each other, and so may a call a longer one, whose data is fetched. The other end
-// ignores frames of a stream that it does not know, as of one that has ended: so none leaves while a call is under way
-// that opens streams and may be overtaken.
+// Calls of two goroutines may overtake each other, and a call may overtake a longer one whose data is fetched. The
+// other end ignores frames of unknown streams, because those may have ended. Therefore no frame is sent while a call
+// that opens streams, and that may be overtaken, is in flight.
 type outbox struct {
 	link *link
 
 	mu      sync.Mutex
-	frames  []byte // marshalled, after four bytes for their number
+	frames  []byte // marshalled, after four bytes for their count
 	n       int
 	tail    tail
 	senders int           // goroutines that send
 	room    chan struct{} // closed when the frames have been taken
-	batch   uint64        // number of the call that takes the frames
-	under   []uint64      // numbers of the calls under way
-	after   chan struct{} // closed when one of them has returned; nil: not awaited
+	batch   uint64        // number of the call that will carry the frames
+	under   []uint64      // numbers of the calls in flight
+	after   chan struct{} // closed when one of them returns; nil: no waiter
 	spare   []byte
 	free    []*sending
-	started int  // calls that no goroutine waits for
+	started int  // calls in flight that no goroutine waits for
 	opens   bool // one of the frames opens a stream
-	opening bool // a goroutine has a call with such frames under way
+	opening bool // a goroutine has a call in flight that opens a stream
 }
 
-// A sending is a call with frames.
+// sending is a call that carries frames.
 type sending struct {
 	rpc.Call
 	body  []byte
@@ -474,20 +474,20 @@ type sending struct {
 }
 
 const (
-	// outboxFull is how many bytes of frames wait before a stream has to wait with its next message.
+	// outboxFull is how many bytes of frames may be queued before streams wait with their next message.
 	outboxFull = 256 << 10
-	// mostStarted is how many calls are under way before frames gather: what ends them may come late, as
-	// long as no goroutine waits for something on the connection.
+	// mostStarted is how many started calls may be in flight before frames gather. Their completions may be processed
+	// late while no goroutine waits for something on the connection.
 	mostStarted = 4
-	// mostSenders is how many goroutines make calls with frames that have gathered: so the other end takes some
-	// while the next ones are on their way.
+	// mostSenders is how many goroutines send gathered frames. While the other end processes some, the next are on
+	// their way.
 	mostSenders = 8
 	// moreSenders is how many bytes of frames gather before another goroutine sends them.
 	moreSenders = 32 << 10
 )
 
-// push sends a frame, which is marshalled at once, by the call of that number. inline says that the caller is the
-// goroutine that moves the connection.
+// push queues a frame for the call with number batch. It marshals the frame at once. inline is set on the goroutine
+// that reads the connection.
 func (o *outbox) push(f *wire.Frame, inline bool) (batch uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -506,17 +506,17 @@ func (o *outbox) append(f *wire.Frame) {
 	o.opens = o.opens || f.Content.Kind == wire.KindOpen
 }
 
-// A tail is the last frame that waits, if other messages may join those in it.
+// tail describes the last queued frame if it may take further messages.
 type tail struct {
-	s        *stream // nil: none may
+	s        *stream // nil: it may not
 	seq      uint64
 	subtype  string
 	encoding string
-	at       int // of the length of the bodies in frames
+	at       int // offset in frames of the length of the bodies
 }
 
-// pushMessage sends a message of s. It reports whether it is in a frame of its own, with that number, or in the one
-// before.
+// pushMessage queues a message of s. It reports whether the message begins a frame, with number seq, or joined the last
+// one.
 func (o *outbox) pushMessage(s *stream, seq uint64, p *packed) (own bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -538,7 +538,7 @@ func (o *outbox) pushMessage(s *stream, seq uint64, p *packed) (own bool) {
 	return own
 }
 
-// withRoom returns b with room for n bytes more: if they are many, with room for all that gather.
+// withRoom returns b with room for n more bytes. If they are many, it makes room for a full outbox.
 func (o *outbox) withRoom(b []byte, n int) []byte {
 	if n += len(b); n <= cap(b) {
 		return b
@@ -551,7 +551,7 @@ func (o *outbox) withRoom(b []byte, n int) []byte {
 	return long
 }
 
-// leave has the frames that wait sent, by the call of that number. mu is held.
+// leave arranges for the queued frames to be sent, by the call with number batch. mu is held.
 func (o *outbox) leave(inline bool) (batch uint64) {
 	batch = o.batch
 	switch {
@@ -563,7 +563,7 @@ func (o *outbox) leave(inline bool) (batch uint64) {
 	return batch
 }
 
-// begin makes room for frames. mu is held.
+// begin prepares memory for frames. mu is held.
 func (o *outbox) begin() {
 	if o.frames == nil {
 		o.frames, o.spare = o.spare, nil
@@ -574,7 +574,7 @@ func (o *outbox) begin() {
 	o.frames = append(o.frames[:0], 0, 0, 0, 0)
 }
 
-// take makes a call of the frames. mu is held.
+// take moves the queued frames to a call. mu is held.
 func (o *outbox) take() *sending {
 	var c *sending
 	if n := len(o.free); n > 0 {
@@ -592,7 +592,8 @@ func (o *outbox) take() *sending {
 	return c
 }
 
-// start makes a call of the frames, if that needs no waiting, and no later call overtakes it. mu is held.
+// start starts a call with the queued frames. It returns false if that would block, or if a later call could overtake
+// it. mu is held.
 func (o *outbox) start() bool {
 	if o.opens && len(o.frames) > o.link.inline {
 		return false
@@ -610,7 +611,7 @@ func (o *outbox) start() bool {
 	return false
 }
 
-// ended takes back a call that has been started.
+// ended handles the completion of a call begun by start.
 func (o *outbox) ended(c *sending, err error) {
 	if err != nil {
 		o.fails(err)
@@ -621,7 +622,7 @@ func (o *outbox) ended(c *sending, err error) {
 	o.over(c)
 }
 
-// over takes back a call that has returned. mu is held.
+// over recycles a call that has returned. mu is held.
 func (o *outbox) over(c *sending) {
 	i := slices.Index(o.under, c.batch)
 	o.under = slices.Delete(o.under, i, i+1)
@@ -638,8 +639,7 @@ func (o *outbox) over(c *sending) {
 	o.free = append(o.free, c)
 }
 
-// arrives returns a channel that is closed when the call of that number and those before may have returned, or
-// nil if they have.
+// arrives returns a channel to wait on before checking again, or nil if all calls up to number batch have returned.
 func (o *outbox) arrives(batch uint64) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -652,7 +652,7 @@ func (o *outbox) arrives(batch uint64) <-chan struct{} {
 	return o.after
 }
 
-// flush waits until the frames that are queued have arrived, or the connection has ended.
+// flush waits until the queued frames have arrived, or the connection has ended.
 func (o *outbox) flush() {
 	o.mu.Lock()
 	last := o.batch
@@ -669,7 +669,7 @@ func (o *outbox) flush() {
 	}
 }
 
-// full returns a channel that is closed when there may be room, or nil if there is some.
+// full returns nil if there is room in the outbox, or else a channel that is closed when there may be.
 func (o *outbox) full() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -679,7 +679,7 @@ func (o *outbox) full() <-chan struct{} {
 	return o.room
 }
 
-// send makes calls with all frames that there are, until the last one has left, or the other sender has to go on.
+// send makes calls with queued frames until none is left, or until another sender opens a stream.
 func (o *outbox) send() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -705,10 +705,10 @@ func (o *outbox) send() {
 	}
 }
 
-// maxRest bounds the memory that stays while nothing is sent, in bytes.
+// maxRest bounds the memory of one buffer that an idle connection keeps, in bytes.
 const maxRest = 4 << 10
 
-// rest drops memory that a busy connection has. mu is held.
+// rest releases memory that only a busy connection needs. mu is held.
 func (o *outbox) rest() {
 	if cap(o.spare) > maxRest {
 		o.link.end.bytes.put(o.spare)
@@ -717,15 +717,15 @@ func (o *outbox) rest() {
 	o.free = slices.DeleteFunc(o.free, func(c *sending) bool { return cap(c.Args) > maxRest })
 }
 
-// sendCall makes call one of SEND or LONG.
+// sendCall prepares call for SEND or LONG.
 func sendCall(call *rpc.Call, proc uint32, items [][]byte, body []byte) {
 	call.Prog, call.Vers, call.Proc, call.Names, call.NoResend = prog, vers, proc, names, true
 	call.Args, call.ReadItems = call.Args[:0], call.ReadItems[:0]
 	addBulk(call, items, body)
 }
 
-// fails ends the connection's streams after frames of theirs could not be sent. A connection that lives
-// on would leave them waiting.
+// fails ends the connection's streams because some frames could not be sent. It closes the connection too, because
+// otherwise the other end's streams would wait for those frames.
 func (o *outbox) fails(err error) {
 	if o.link.conn.Err() == nil {
 		err = fmt.Errorf("frames could not be sent: %w", err)

@@ -10,10 +10,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/grpcrdma/internal/wire"
 )
 
-// pairOverhead is what a pair counts beside its key and value, as in HTTP/2 (RFC 9113 section 10.5.1).
+// pairOverhead is what a pair counts in addition to its key and value, as in HTTP/2 (RFC 9113 section 10.5.1).
 const pairOverhead = 32
 
-// pairs writes metadata. Keys that gRPC keeps for itself are left out. The error is a status.
+// pairs encodes metadata. It omits keys reserved for gRPC. The error is a status.
 func pairs(b wire.Metadata, md metadata.MD) (wire.Metadata, error) {
 	if len(md) == 0 {
 		return b, checkPairs(b)
@@ -30,7 +30,7 @@ func pairs(b wire.Metadata, md metadata.MD) (wire.Metadata, error) {
 	return b, checkPairs(b)
 }
 
-// reserved reports whether gRPC keeps a key for itself, as grpc-go does: others that begin with grpc- are metadata.
+// reserved reports whether k is reserved for gRPC, by grpc-go's rules: other keys that begin with grpc- are metadata.
 func reserved(k string) bool {
 	switch k {
 	case "content-type", "user-agent", "te", "grpc-message-type", "grpc-encoding", "grpc-message", "grpc-status", "grpc-timeout":
@@ -39,7 +39,7 @@ func reserved(k string) bool {
 	return strings.HasPrefix(k, ":")
 }
 
-// sizeOf is the length of metadata, in bytes.
+// sizeOf returns the length of metadata, in bytes.
 func sizeOf(b wire.Metadata) (n int) {
 	for i := range b {
 		n += len(b[i].Key) + len(b[i].Value) + pairOverhead
@@ -47,7 +47,7 @@ func sizeOf(b wire.Metadata) (n int) {
 	return n
 }
 
-// checkPairs refuses metadata that is too long. The error is a status.
+// checkPairs returns an error if the metadata is too long. The error is a status.
 func checkPairs(b wire.Metadata) error {
 	size := sizeOf(b)
 	if size > wire.MaxMetadata || len(b) > wire.MaxPairs {
@@ -56,7 +56,7 @@ func checkPairs(b wire.Metadata) error {
 	return nil
 }
 
-// given is md, or empty metadata in place of none.
+// given returns md, or empty metadata if md is nil.
 func given(md metadata.MD) metadata.MD {
 	if md == nil {
 		return metadata.MD{}
@@ -74,7 +74,7 @@ func validKey(k string) bool {
 	return k != ""
 }
 
-// fromPairs reads metadata. It copies it, and returns nil for an empty list.
+// fromPairs decodes metadata into a copy. It returns nil for an empty list.
 func fromPairs(list wire.Metadata) metadata.MD {
 	if len(list) == 0 {
 		return nil

@@ -13,11 +13,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// Names returns names for a names.Table of package rpc/names, with which Observers name unary calls of services in
-// place of numbers: each service is a program, its methods are procedures. The first one is the program that carries
-// all of them, with the frames of streams. Calls that the table does not have stay without a name, whatever peers
-// send, so that the number of names is bounded. A client knows services of which the program has the descriptors, as
-// programs with generated clients do.
+// Names returns names for a names.Table of package rpc/names, with which Observers show the names of services and
+// methods instead of numbers for unary calls. Each service is a program, and its methods are procedures. The first
+// program returned is the one that carries all services and the frames of streams. Calls that are not in the table stay
+// unnamed, so peers cannot make the number of names grow. A client knows the services whose descriptors are linked into
+// the program, which is the case if it uses generated clients.
 func Names(services ...*grpc.ServiceDesc) []*oncrpc.Program {
 	list := []*oncrpc.Program{names}
 	for _, d := range services {
@@ -29,20 +29,22 @@ func Names(services ...*grpc.ServiceDesc) []*oncrpc.Program {
 	return list
 }
 
-// programOf makes up the number of a program: one that RFC 5531 section 13.3 reserves, so that no program has it. names.New
-// fails in the unlikely case that two services of a table get the same.
+// programOf derives a program number from the name of a service. It is from a range that RFC 5531 section 13.3
+// reserves, so no real program has it. In the unlikely case that two services of a table get the same number, names.New
+// fails.
 func programOf(service string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(service))
 	return h.Sum32() | 1<<31
 }
 
-// procedureOf is the procedure of a method, one of those listed.
+// procedureOf returns the procedure of the method called name, one of methods.
 func procedureOf(service string, methods []string, name string) rpc.Procedure {
 	return rpc.Procedure{Prog: programOf(service), Vers: 1, Proc: uint32(1 + slices.Index(methods, name))}
 }
 
-// methodsOf returns the methods of a service in the order of their names, which a descriptor has as well.
+// methodsOf returns the names of the methods and streams of a service. They are sorted, so that observedByName derives
+// the same numbers from a descriptor.
 func methodsOf(d *grpc.ServiceDesc) (list []string) {
 	for i := range d.Methods {
 		list = append(list, d.Methods[i].MethodName)
@@ -54,7 +56,7 @@ func methodsOf(d *grpc.ServiceDesc) (list []string) {
 	return list
 }
 
-// observedByName is the procedure of "/service/method", or zero if the program does not have its descriptor.
+// observedByName returns the procedure of "/service/method", or zero if the program does not have its descriptor.
 func observedByName(method string) (p rpc.Procedure) {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))

@@ -7,8 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// An Option is for one end: for [NewServer], [Dial] or [Server.NewClientConn]. Options that make no sense there do
-// nothing.
+// An Option configures a [NewServer], [Dial] or [Server.NewClientConn]. Options that do not apply are ignored.
 type Option func(*options)
 
 type options struct {
@@ -33,77 +32,74 @@ func newOptions(opts []Option) *options {
 	return o
 }
 
-// MaxRecvMsgSize bounds a message that is received, in bytes. The default is 4 MiB, as that of grpc-go.
+// MaxRecvMsgSize sets the largest message received, in bytes. The default is 4 MiB, as in grpc-go.
 func MaxRecvMsgSize(n int) Option { return func(o *options) { o.recv = n } }
 
-// MaxSendMsgSize bounds a message that is sent, in bytes. By default only the transport does.
+// MaxSendMsgSize sets the largest message sent, in bytes. By default only the transport limits it.
 func MaxSendMsgSize(n int) Option { return func(o *options) { o.send = n } }
 
-// Window is how many bytes of messages that are not read yet wait at this end, in each stream: at least 64 KiB.
-// A message that is longer waits as well, alone. The default is 4 MiB. A stream begins with
-// 64 KiB, and has four times as much each time that half of it has been read, unless the streams of its connection
-// have 128 MiB together.
+// Window sets how many bytes of unread messages may wait at this end of each stream: at least 64 KiB, 4 MiB by default.
+// A longer message may wait too, but alone. A stream starts with 64 KiB. Its window grows fourfold each time half of it
+// has been read, as long as the windows of its connection have grown by less than 128 MiB in total.
 func Window(bytes int) Option { return func(o *options) { o.window = max(bytes, leastWindow) } }
 
-// MaxConcurrentStreams bounds the streams that the other end may have open on a connection. The default is
-// 100,000.
+// MaxConcurrentStreams sets how many streams the other end may have open on a connection. The default is 100,000.
 func MaxConcurrentStreams(n int) Option { return func(o *options) { o.streams = n } }
 
-// UnaryInterceptor adds interceptors of a server, the first outermost.
+// UnaryInterceptor adds interceptors to a server. The first one is outermost.
 func UnaryInterceptor(i ...grpc.UnaryServerInterceptor) Option {
 	return func(o *options) { o.unaryServer = append(o.unaryServer, i...) }
 }
 
-// StreamInterceptor adds interceptors of a server, the first outermost.
+// StreamInterceptor adds interceptors to a server. The first one is outermost.
 func StreamInterceptor(i ...grpc.StreamServerInterceptor) Option {
 	return func(o *options) { o.streamServer = append(o.streamServer, i...) }
 }
 
-// WithUnaryInterceptor adds interceptors of a client, the first outermost. Their grpc.ClientConn is nil.
+// WithUnaryInterceptor adds interceptors to a client. The first one is outermost. Their grpc.ClientConn is nil.
 func WithUnaryInterceptor(i ...grpc.UnaryClientInterceptor) Option {
 	return func(o *options) { o.unaryClient = append(o.unaryClient, i...) }
 }
 
-// WithStreamInterceptor adds interceptors of a client, the first outermost. Their grpc.ClientConn is nil.
+// WithStreamInterceptor adds interceptors to a client. The first one is outermost. Their grpc.ClientConn is nil.
 func WithStreamInterceptor(i ...grpc.StreamClientInterceptor) Option {
 	return func(o *options) { o.streamClient = append(o.streamClient, i...) }
 }
 
-// StatsHandler adds a handler of statistics, such as those of otelgrpc, at either end. Handlers see calls,
-// not connections.
+// StatsHandler adds a statistics handler, such as otelgrpc's, at either end. Handlers see calls, not connections.
 func StatsHandler(h stats.Handler) Option { return func(o *options) { o.stats = append(o.stats, h) } }
 
-// WithDefaultCallOptions adds options of all calls of a client.
+// WithDefaultCallOptions adds options to all calls of a client.
 func WithDefaultCallOptions(opts ...grpc.CallOption) Option {
 	return func(o *options) { o.calls = append(o.calls, opts...) }
 }
 
-// UnknownServiceHandler has a server handle calls of methods that it does not know as streams, with h.
+// UnknownServiceHandler makes a server pass calls of unknown methods to h, as streams.
 func UnknownServiceHandler(h grpc.StreamHandler) Option { return func(o *options) { o.unknown = h } }
 
-// WithServices has a client execute calls that its server makes, over the same connection.
+// WithServices makes a client execute calls of its server over the same connection, with the services of s.
 func WithServices(s *Server) Option { return func(o *options) { o.services = s } }
 
-// WithTransport is the configuration of the connections that [Dial] makes. It is not modified.
+// WithTransport sets the configuration of the connections that [Dial] makes. cfg is not modified.
 func WithTransport(cfg transport.ClientConfig) Option {
 	return func(o *options) { o.transport = &cfg }
 }
 
-// ServerTransport is the configuration of the server that [Server.Serve] runs. It is not modified.
+// ServerTransport sets the configuration of the server that [Server.Serve] runs. cfg is not modified.
 func ServerTransport(cfg transport.ServerConfig) Option {
 	return func(o *options) { o.serving = &cfg }
 }
 
 // ---- options of a call
 
-// An intoOption is the call option of Into.
+// intoOption is the call option returned by Into.
 type intoOption struct {
 	grpc.EmptyCallOption
 	bufs [][]byte
 }
 
-// Into has a unary call place long fields of its result in bufs, which belong to the call until it returns: the
-// first field of type bytes or string with 4 KiB or more in the first buffer that has no field yet, and so on.
-// The result refers to them from then on. A field that does not fit its buffer comes in other memory. The
-// content of the buffers is undefined if the call fails.
+// Into makes a unary call place long fields of its result in bufs. They belong to the call until it returns. Each field
+// of type bytes or string of 4 KiB or more goes to the next unused buffer, and the result refers to it afterwards. A
+// field that does not fit its buffer is placed in other memory. If the call fails, the contents of the buffers are
+// undefined.
 func Into(bufs ...[]byte) grpc.CallOption { return intoOption{bufs: bufs} }

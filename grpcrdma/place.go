@@ -19,29 +19,29 @@ import (
 
 // How the long fields of a message travel beside it.
 //
-// The sender marshals a shallow copy of the message in which they are empty, and sends each of them from
-// where it is. The receiver unmarshals that, and sets the fields to the memory in which they have arrived.
-// A path names a field by what the marshalled message has in front of it, so that a program that does not
-// know the type can put message and fields together: splice does.
+// The sender marshals a shallow copy of the message in which the long fields are empty, and sends each of them from its
+// own memory. The receiver unmarshals the message and points the fields at the memory in which they arrived. A path
+// names a field by its position in the marshalled message, so that a program that does not know the type can put
+// message and fields together: see splice.
 
-// placeMin is the length of the shortest field that leaves its message, in bytes, unless its option says otherwise.
+// placeMin is the length of the shortest field that is placed unless its option says otherwise, in bytes.
 const placeMin = 4 << 10
 
 // ---- which fields
 
-// A shape is what is to be known of a message type.
+// shape describes which fields of a message type may be placed.
 type shape struct {
 	fields []placeable
-	short  bool // something may be placed however short the message is
+	short  bool // some field may be placed however short the message is
 }
 
-// A placeable is a field in which there may be something to place.
+// placeable is a field that may be placed, or that contains such fields.
 type placeable struct {
 	protoreflect.FieldDescriptor
-	least int // the length of the shortest value that leaves the message, in bytes
+	least int // length of the shortest value that is placed, in bytes
 }
 
-// shapes are those of the messages of an endpoint, as they have been met.
+// shapes caches the shapes of the messages of an endpoint.
 type shapes struct{ sync.Map } // protoreflect.MessageDescriptor -> *shape
 
 func (all *shapes) of(d protoreflect.MessageDescriptor) *shape {
@@ -59,13 +59,13 @@ func (all *shapes) of(d protoreflect.MessageDescriptor) *shape {
 		s.fields = append(s.fields, placeable{f, least})
 		s.short = s.short || least < placeMin
 	}
-	// The fields that come first are found even in a large message.
+	// Fields that may be placed themselves come first, so that they are found even in a large message.
 	slices.SortStableFunc(s.fields, func(a, b placeable) int { return cmp.Compare(depthOf(a), depthOf(b)) })
 	all.Store(d, s)
 	return s
 }
 
-// depthOf is 0 for a field that may be placed itself, and 1 for one of which parts may be.
+// depthOf returns 0 for a field that may be placed itself, and 1 for a field that may contain such fields.
 func depthOf(f protoreflect.FieldDescriptor) int {
 	if f.Kind() == protoreflect.MessageKind || f.IsList() {
 		return 1
@@ -73,11 +73,10 @@ func depthOf(f protoreflect.FieldDescriptor) int {
 	return 0
 }
 
-// never is the length of a value that does not leave its message.
+// never is the least length for a value that is never placed.
 const never = math.MaxInt
 
-// shortest returns the length of the shortest value that leaves its message, of those in f. seen are the types that
-// have been looked at.
+// shortest returns the length of the shortest value in f that is placed. seen holds the types already examined.
 func shortest(f protoreflect.FieldDescriptor, seen map[protoreflect.MessageDescriptor]bool) int {
 	option := f.Options()
 	if f.IsMap() {
@@ -92,7 +91,7 @@ func shortest(f protoreflect.FieldDescriptor, seen map[protoreflect.MessageDescr
 			return 1
 		}
 		return never
-	case protoreflect.MessageKind: // a group has no length, and stays whole
+	case protoreflect.MessageKind: // groups have no length prefix, so they stay whole
 	default:
 		return never
 	}
@@ -116,21 +115,21 @@ type stripper struct {
 	path   wire.Path
 	places []wire.Path
 	items  [][]byte
-	looked int  // at elements, entries and messages
-	sorted bool // maps have to be marshalled in the order of their keys
+	looked int  // elements, entries and messages examined
+	sorted bool // maps must be marshalled in key order
 }
 
-// mostLooks is how many elements, entries and messages are looked at for long fields. A message of many short ones
-// takes as long to look through as to marshal.
+// mostLooks is how many elements, entries and messages are searched for long fields. Searching a message of many short
+// ones takes as long as marshalling it.
 const mostLooks = 64
 
-// looks counts a look, and reports whether there are any left.
+// looks counts one examination, and reports whether it is allowed.
 func (s *stripper) looks() bool {
 	s.looked++
 	return s.looked <= mostLooks && len(s.items) < wire.MaxItems
 }
 
-// take takes v, which is bytes or a string at the end of the path, if it has least bytes.
+// take takes v, the bytes or string at the current path, if it has at least least bytes.
 func (s *stripper) take(f protoreflect.FieldDescriptor, least int, v protoreflect.Value) bool {
 	var b []byte
 	if f.Kind() == protoreflect.BytesKind {
@@ -138,7 +137,7 @@ func (s *stripper) take(f protoreflect.FieldDescriptor, least int, v protoreflec
 	} else {
 		str := v.String()
 		if len(str) >= least && !utf8.ValidString(str) {
-			return false // for Marshal to refuse
+			return false // let Marshal reject it
 		}
 		b = unsafe.Slice(unsafe.StringData(str), len(str))
 	}
@@ -163,7 +162,7 @@ func (s *stripper) enter(field protoreflect.FieldNumber, at int) {
 
 func (s *stripper) leave(n int) { s.path = s.path[:len(s.path)-n] }
 
-// value returns v, a value of f, or what is left of it. least is that of bytes and strings.
+// value returns v, a value of f, or what remains of it. least applies to bytes and strings.
 func (s *stripper) value(f protoreflect.FieldDescriptor, least int, v protoreflect.Value) (left protoreflect.Value, changed bool) {
 	if f.Kind() != protoreflect.MessageKind {
 		if s.take(f, least, v) {
@@ -178,7 +177,7 @@ func (s *stripper) value(f protoreflect.FieldDescriptor, least int, v protorefle
 	return v, false
 }
 
-// message returns m, or a shallow copy without what has been taken.
+// message returns m, or a shallow copy without the fields taken.
 func (s *stripper) message(m protoreflect.Message) protoreflect.Message {
 	rest := m
 	if len(s.path) >= wire.MaxDepth || !s.looks() {
@@ -211,7 +210,7 @@ func (s *stripper) message(m protoreflect.Message) protoreflect.Message {
 	return rest
 }
 
-// shallow returns a message with the same fields.
+// shallow returns a shallow copy of m.
 func shallow(m protoreflect.Message) protoreflect.Message {
 	c := m.New()
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -247,14 +246,14 @@ func (s *stripper) list(m protoreflect.Message, f placeable, l protoreflect.List
 	return protoreflect.ValueOfList(rest), true
 }
 
-// Fields of the entries of a map.
+// Field numbers of map entries.
 const (
 	mapKey   protowire.Number = 1
 	mapValue protowire.Number = 2
 )
 
 func (s *stripper) entries(m protoreflect.Message, f placeable, l protoreflect.Map) (left protoreflect.Value, changed bool) {
-	if s.looked += l.Len(); s.looked > mostLooks { // all of a map is looked at, or nothing
+	if s.looked += l.Len(); s.looked > mostLooks { // a map is examined as a whole or not at all
 		return protoreflect.ValueOfMap(l), false
 	}
 	keys := make([]protoreflect.MapKey, 0, l.Len())
@@ -262,7 +261,7 @@ func (s *stripper) entries(m protoreflect.Message, f placeable, l protoreflect.M
 		keys = append(keys, k)
 		return true
 	})
-	slices.SortFunc(keys, compareKeys) // as Marshal does: see MarshalOptions.Deterministic
+	slices.SortFunc(keys, compareKeys) // the order of Marshal: see MarshalOptions.Deterministic
 	rest := m.NewField(f.FieldDescriptor).Map()
 	for i, k := range keys {
 		s.enter(f.Number(), i)
@@ -296,7 +295,7 @@ func asInt(b bool) int {
 	return 0
 }
 
-// strip marshals m, to the end of b, without the long fields that it returns.
+// strip appends the marshalled m without its long fields to b. It returns the long fields and their places.
 func strip(all *shapes, b []byte, m proto.Message) (body []byte, places []wire.Path, items [][]byte, err error) {
 	size := proto.Size(m)
 	if size < placeMin && !all.of(m.ProtoReflect().Descriptor()).short {
@@ -321,8 +320,8 @@ func sumOf(items [][]byte) (n int) {
 
 var errPlaces = errors.New("grpcrdma: the fields that came beside the message do not fit it")
 
-// join unmarshals body into m, with items in their places, which m refers to from then on: fresh says that
-// they may be. Errors are those of the sender.
+// join unmarshals body into m and puts items in their places. m refers to the items afterwards. The errors are caused
+// by the sender.
 func join(m proto.Message, body []byte, places []wire.Path, items [][]byte) error {
 	if len(places) != len(items) {
 		return errPlaces
@@ -333,7 +332,7 @@ func join(m proto.Message, body []byte, places []wire.Path, items [][]byte) erro
 	r := m.ProtoReflect()
 	for i, p := range places {
 		if !put(r, body, p, items[i]) {
-			// It has been marshalled in another way than strip does.
+			// The sender marshalled it differently from strip.
 			whole, err := splice(nil, body, gather(places, items))
 			if err != nil {
 				return err
@@ -341,12 +340,12 @@ func join(m proto.Message, body []byte, places []wire.Path, items [][]byte) erro
 			return proto.Unmarshal(whole, m)
 		}
 	}
-	// A message of proto2 may lack a field that is required, which Unmarshal has looked for: it is set.
+	// Unmarshal reports required fields of proto2 that are missing, but the placed ones are set by now.
 	return nil
 }
 
-// put sets the field at the end of the path to data. b is m, marshalled. It returns false unless it is sure
-// that m is what b says, with nothing in another place that adds to the field, or overrides it.
+// put sets the field at the end of path to data. b is the marshalled m. It returns false unless it is certain that b
+// describes m, and that nothing elsewhere in b adds to the field or overrides it.
 func put(m protoreflect.Message, b []byte, path wire.Path, data []byte) bool {
 	if len(path) == 0 {
 		return false
@@ -394,7 +393,7 @@ func put(m protoreflect.Message, b []byte, path wire.Path, data []byte) bool {
 	return ok
 }
 
-// putEntry is put for the value of the map entry in.
+// putEntry does what put does, for the value of the map entry in.
 func putEntry(l protoreflect.Map, f protoreflect.FieldDescriptor, in []byte, rest wire.Path, data []byte) bool {
 	k, ok := keyOf(f.MapKey(), in)
 	if !ok || !l.Has(k) {
@@ -415,20 +414,21 @@ func putEntry(l protoreflect.Map, f protoreflect.FieldDescriptor, in []byte, res
 	return ok
 }
 
-// valueOf is data as a value of f, at the end of a path.
+// valueOf returns data as a value of f. It fails if rest, the remaining path, is not empty.
 func valueOf(f protoreflect.FieldDescriptor, rest wire.Path, data []byte) (v protoreflect.Value, ok bool) {
 	switch {
 	case len(rest) > 0:
 		return v, false
 	case f.Kind() == protoreflect.BytesKind:
 		return protoreflect.ValueOfBytes(data), true
-	case f.Kind() == protoreflect.StringKind && utf8.Valid(data): // nothing changes it
+	case f.Kind() == protoreflect.StringKind && utf8.Valid(data): // strings are immutable, so sharing the memory is safe
 		return protoreflect.ValueOfString(unsafe.String(unsafe.SliceData(data), len(data))), true
 	}
-	return v, false // Unmarshal refuses the string, or does not
+	return v, false // Unmarshal decides whether the string is valid
 }
 
-// keyOf decodes the key of a map entry. ok is false unless there is one, or none, as is usual for zero.
+// keyOf decodes the key of a map entry. An entry without a key has the zero key, as usual. It fails if there are
+// several.
 func keyOf(f protoreflect.FieldDescriptor, entry []byte) (k protoreflect.MapKey, ok bool) {
 	var found int
 	v := f.Default()
@@ -494,8 +494,8 @@ func scalar(kind protoreflect.Kind, typ protowire.Type, b []byte) (v protoreflec
 	return v, false
 }
 
-// occurrence returns the content of the field of a marshalled message that has a length and comes at that
-// place among those of its number, and how many there are.
+// occurrence returns the contents of the at-th length-delimited field with this number in a marshalled message, and how
+// many such fields there are.
 func occurrence(b []byte, field protowire.Number, at int) (in []byte, count int) {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
@@ -519,7 +519,7 @@ func occurrence(b []byte, field protowire.Number, at int) (in []byte, count int)
 
 // ---- without the type
 
-// A graft is data and the path on which it belongs.
+// graft is data and the path at which it belongs.
 type graft struct {
 	path wire.Path
 	data []byte
@@ -533,8 +533,8 @@ func gather(places []wire.Path, items [][]byte) []graft {
 	return all
 }
 
-// splice appends the marshalled message b with the grafts in their places to out. Those with a field that b
-// does not have, as it is empty, come at the end.
+// splice appends to out the marshalled message b with the grafts in their places. Grafts for fields that b lacks,
+// because they are empty, are appended at the end.
 func splice(out, b []byte, grafts []graft) ([]byte, error) {
 	seen := make(map[protowire.Number]int)
 	for len(b) > 0 {
@@ -582,7 +582,7 @@ func splice(out, b []byte, grafts []graft) ([]byte, error) {
 	return out, nil
 }
 
-// graftInto appends the field with the content in and the grafts in it.
+// graftInto appends the field num: its contents in with the inner grafts.
 func graftInto(out []byte, num protowire.Number, in []byte, inner []graft) ([]byte, error) {
 	out = protowire.AppendTag(out, num, protowire.BytesType)
 	if len(inner) == 1 && len(inner[0].path) == 0 {
@@ -595,8 +595,7 @@ func graftInto(out []byte, num protowire.Number, in []byte, inner []graft) ([]by
 	return protowire.AppendBytes(out, whole), nil
 }
 
-// entering divides grafts into those in the field num that comes at that place, with the rest of their
-// paths, and others.
+// entering divides grafts into those inside the at-th field num, with the rest of their paths, and the others.
 func entering(grafts []graft, num protowire.Number, at int) (inner, others []graft) {
 	at0 := wire.Step{Field: uint32(num), At: uint32(at)}
 	for i, g := range grafts {

@@ -25,8 +25,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A Server has gRPC services. It is a grpc.ServiceRegistrar; register them before it serves. It executes the
-// calls of any number of transport.Servers, and of clients for their servers: see [Server.Program].
+// Server executes calls of gRPC services. It is a grpc.ServiceRegistrar. Register the services before it serves. One
+// Server can serve any number of transport.Servers, and calls that servers make to their clients: see [Server.Program].
 type Server struct {
 	endpoint
 	opts *options
@@ -36,8 +36,8 @@ type Server struct {
 	running running
 
 	mine     sync.Once
-	server   *transport.Server // of Serve
-	unserved error             // why it does not exist
+	server   *transport.Server // that Serve runs
+	unserved error             // why server is nil
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
@@ -62,8 +62,8 @@ func NewServer(opts ...Option) *Server {
 	return s
 }
 
-// RegisterService implements grpc.ServiceRegistrar. It panics if impl is not what desc describes, or the
-// service is registered already.
+// RegisterService implements grpc.ServiceRegistrar. It panics if impl does not implement desc, or if the service is
+// already registered.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	if impl != nil {
 		if want := reflect.TypeOf(desc.HandlerType).Elem(); !reflect.TypeOf(impl).Implements(want) {
@@ -103,7 +103,7 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo {
 	return all
 }
 
-// lookup finds the service of a method, and its name there.
+// lookup returns the service of a method, and the method's name within it.
 func (s *Server) lookup(method string) (svc *service, name string) {
 	method = strings.TrimPrefix(method, "/")
 	i := strings.LastIndexByte(method, '/')
@@ -113,20 +113,20 @@ func (s *Server) lookup(method string) (svc *service, name string) {
 	return s.services[method[:i]], method[i+1:]
 }
 
-// Program returns the program that carries the services: for transport.Server.Register. A client that
-// executes calls of its server has it among its ClientConfig.Callbacks: see [WithServices].
+// Program returns the program that carries the services, for transport.Server.Register. A client that executes calls of
+// its server puts it in ClientConfig.Callbacks: see [WithServices].
 func (s *Server) Program() rpc.Program { return program(&s.endpoint) }
 
-// Config returns a configuration for the transport of either end, for messages of so many bytes: the other
-// end takes chunks in both directions.
+// Config returns a transport configuration for messages of up to maxMessage bytes, for a server or a client. It permits
+// the other end chunks in both directions.
 func Config(maxMessage int) transport.Config {
 	return transport.Config{PeerChunks: transport.AllChunks, MaxMessage: maxMessage + overhead}
 }
 
-// overhead is what a message of the transport has beside one of gRPC, in bytes, at most.
+// overhead bounds how much longer a message of the transport is than the gRPC message in it, in bytes.
 const overhead = 1 << 20
 
-// transport returns the server that Listen and Serve are about.
+// transport returns the server that Listen and Serve use.
 func (s *Server) transport() (*transport.Server, error) {
 	s.mine.Do(func() {
 		cfg := s.opts.serving
@@ -140,8 +140,8 @@ func (s *Server) transport() (*transport.Server, error) {
 	return s.server, s.unserved
 }
 
-// Listen listens at addr with provider p, which may be transport.TCP: see transport.Server.Listen. Several
-// providers may be listened with.
+// Listen listens at addr with provider p, which may be transport.TCP. It may be called several times, also with
+// different providers. See transport.Server.Listen.
 func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*transport.Listener, error) {
 	t, err := s.transport()
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *Server) Serve(l *transport.Listener) error {
 	return err
 }
 
-// ListenAndServe is Listen and Serve.
+// ListenAndServe calls Listen and then Serve.
 func (s *Server) ListenAndServe(ctx context.Context, p fabric.Provider, addr string) error {
 	l, err := s.Listen(ctx, p, addr)
 	if err != nil {
@@ -171,8 +171,7 @@ func (s *Server) ListenAndServe(ctx context.Context, p fabric.Provider, addr str
 	return s.Serve(l)
 }
 
-// GracefulStop refuses further calls and streams, waits until the handlers have returned, and closes the
-// connections.
+// GracefulStop rejects new calls and streams, waits for the handlers to return, and closes the connections.
 func (s *Server) GracefulStop() {
 	s.running.stop()
 	s.running.wait()
@@ -191,15 +190,15 @@ func (s *Server) Stop() {
 	s.running.wait()
 }
 
-// running counts the handlers of streams, which the transport knows nothing of.
+// running counts the handlers of streams. The transport does not know about them.
 type running struct {
 	mu   sync.Mutex
 	n    int
-	over bool          // further ones are refused
-	idle chan struct{} // closed when the last one has returned; nil: not awaited
+	over bool          // reject new handlers
+	idle chan struct{} // closed when the last handler returns; nil: no waiter
 }
 
-// begin reports whether a handler may begin.
+// begin reports whether a handler may start.
 func (r *running) begin() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +229,7 @@ func (r *running) stopped() bool {
 	return r.over
 }
 
-// wait waits for the handlers, after stop.
+// wait waits until all handlers have returned. Call it after stop.
 func (r *running) wait() {
 	r.mu.Lock()
 	var idle chan struct{}
@@ -249,25 +248,26 @@ func (r *running) wait() {
 // ---- calls
 
 const (
-	// shortReply is how much a call offers for its results beside what goes to chunks, in bytes. It comes inline.
+	// shortReply is how much room a call offers for its results in addition to chunks, in bytes. That part is sent
+	// inline.
 	shortReply = 2 << 10
-	// mostReply bounds that, in bytes: both kinds of metadata, a status and its details.
+	// mostReply is the longest such part, in bytes: both kinds of metadata, and a status with its details.
 	mostReply = 4*wire.MaxMetadata + 8<<10
 )
 
-// A unaryCall is a unary call that is executed, and the context of its handler, most of which is made when the handler
-// first asks for it.
+// unaryCall is a unary call being executed, and its handler's context. Most of the context is created when the handler
+// first uses it.
 type unaryCall struct {
 	serverCall
 	srv      *Server
 	code     coding
 	args     packed
-	base     context.Context // of the transport
+	base     context.Context // from the transport
 	deadline time.Time       // zero: none
 	caller   *peer.Peer
 
 	making sync.Mutex
-	made   context.Context // nil: not asked for
+	made   context.Context // nil: not created yet
 	stop   context.CancelFunc
 	over   bool
 }
@@ -286,7 +286,7 @@ func (s *Server) serveUnary(e *endpoint, ctx context.Context, req *rpc.Request, 
 		res.FailArgs(req, err)
 		return
 	}
-	if !req.Kept() { // of UNARY, too, whatever the peer says
+	if !req.Kept() { // this includes UNARY, whatever the peer says
 		cloneAll(c.args.items)
 	}
 	l := e.link(req.Conn(), ctx)
@@ -300,11 +300,11 @@ func (s *Server) serveUnary(e *endpoint, ctx context.Context, req *rpc.Request, 
 
 	var out packed
 	err := c.execute(l, req, &r, &out)
-	c.args = packed{} // the program may keep the context
+	c.args = packed{} // the program may hold on to the context
 	c.reply(l, req, res, &r, &out, err)
 }
 
-// context returns what the handler's context is made of.
+// context returns the context behind the handler's context. It creates it on first use.
 func (c *unaryCall) context() context.Context {
 	c.making.Lock()
 	defer c.making.Unlock()
@@ -346,7 +346,7 @@ func (c *unaryCall) Err() error { return c.context().Err() }
 // Value implements context.Context.
 func (c *unaryCall) Value(key any) any { return c.context().Value(key) }
 
-// withTimeout is context.WithTimeout with what a call says is left; 0 is no limit.
+// withTimeout is context.WithTimeout with the remaining time of a call. 0 means no limit.
 func withTimeout(ctx context.Context, left uint64) (context.Context, context.CancelFunc) {
 	if left == 0 {
 		return context.WithCancel(ctx)
@@ -354,7 +354,7 @@ func withTimeout(ctx context.Context, left uint64) (context.Context, context.Can
 	return context.WithTimeout(ctx, time.Duration(min(left, math.MaxInt64)))
 }
 
-// execute has the handler of a call execute it.
+// execute calls the handler of the call.
 func (c *unaryCall) execute(l *link, req *rpc.Request, r *wire.Request, out *packed) (err error) {
 	s := c.srv
 	if s == nil || s.running.stopped() {
@@ -406,7 +406,7 @@ func (c *unaryCall) decode(v any) error {
 	return nil
 }
 
-// unavailable is the answer of a program that executes no calls.
+// unavailable returns the error of a program that does not execute calls.
 func (s *Server) unavailable(method string) error {
 	if s == nil {
 		return unknownMethod(method, nil)
@@ -414,7 +414,7 @@ func (s *Server) unavailable(method string) error {
 	return status.Error(codes.Unavailable, "the server is stopping")
 }
 
-// unknownMethod is the answer to a call of a method that is not registered, in the words of grpc-go.
+// unknownMethod returns the error for a method that is not registered, worded as in grpc-go.
 func unknownMethod(method string, svc *service) error {
 	name := strings.TrimPrefix(method, "/")
 	i := strings.LastIndexByte(name, '/')
@@ -427,7 +427,7 @@ func unknownMethod(method string, svc *service) error {
 	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", name[i+1:], name[:i])
 }
 
-// recovered makes an error of a panic, as the transport does for handlers of its own.
+// recovered turns a panic into an error, as the transport does for its own handlers.
 func (s *Server) recovered(method string, err *error) {
 	if v := recover(); v != nil {
 		*err = status.Errorf(codes.Internal, "grpcrdma: the handler panicked: %v", v)
@@ -439,7 +439,7 @@ func (s *Server) recovered(method string, err *error) {
 	}
 }
 
-// chainUnary makes one interceptor of several.
+// chainUnary combines interceptors into one.
 func chainUnary(list []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	switch len(list) {
 	case 0:
@@ -459,7 +459,7 @@ func chainUnary(list []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor 
 
 // ---- replies
 
-// reply writes the results of a unary call.
+// reply encodes the results of a unary call.
 func (st *serverCall) reply(l *link, req *rpc.Request, res *rpc.Response, r *wire.Request, out *packed, err error) {
 	var w wire.Reply
 	st.mu.Lock()
@@ -488,7 +488,7 @@ func (st *serverCall) reply(l *link, req *rpc.Request, res *rpc.Response, r *wir
 	addResults(res, &short, &packed{}, shortReply)
 }
 
-// fits reports whether the results go inline, or to the chunks that are offered for them.
+// fits reports whether the results fit inline or in the chunks offered for them.
 func fits(p *packed, offered wire.Offers) bool {
 	for i, n := range sizes(p) {
 		if i == len(offered) || n > offered[i] {
@@ -498,7 +498,7 @@ func fits(p *packed, offered wire.Offers) bool {
 	return true
 }
 
-// sizes are those of what goes to chunks.
+// sizes returns the sizes of the items and the body that go to chunks.
 func sizes(p *packed) (list wire.Offers) {
 	for _, it := range p.items {
 		list = append(list, uint32(len(it)))
@@ -509,7 +509,7 @@ func sizes(p *packed) (list wire.Offers) {
 	return list
 }
 
-// bulkSize is how long the items and the body are in results, beside what goes to chunks.
+// bulkSize returns the length that the items and the body add to the results, not counting what goes to chunks.
 func bulkSize(p *packed) int {
 	n := (2 + len(p.items)) * xdr.Unit
 	if len(p.body) < wire.BodyChunk {
@@ -518,8 +518,8 @@ func bulkSize(p *packed) int {
 	return n
 }
 
-// addResults appends results, or returns false if they are longer than most or than the call has room for, beside what
-// goes to chunks. The memory of p belongs to the response until it has been sent.
+// addResults appends results. It returns false if they are longer than most or exceed the room of the call, not
+// counting what goes to chunks. The memory of p belongs to the response until the response has been sent.
 func addResults(res *rpc.Response, w *wire.Reply, p *packed, most int) bool {
 	before := res.Results
 	res.Results = w.Append(before)
@@ -539,7 +539,7 @@ func addResults(res *rpc.Response, w *wire.Reply, p *packed, most int) bool {
 	return true
 }
 
-// serveFetch returns parked results.
+// serveFetch returns parked results to the client.
 func (e *endpoint) serveFetch(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	var t wire.Ticket
 	d := req.Decoder()

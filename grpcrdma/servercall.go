@@ -14,29 +14,30 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A serverCall is what a handler's context reaches of its call, unary or not: a grpc.ServerTransportStream.
+// serverCall is the part of a call, unary or not, that is accessible through the handler's context. It implements
+// grpc.ServerTransportStream.
 type serverCall struct {
 	method string
 	observed
-	sendHeader func(metadata.MD) error // of a stream; nil: the header goes with the reply
+	sendHeader func(metadata.MD) error // for a stream; nil: the header is sent with the reply
 
 	mu      sync.Mutex
 	header  metadata.MD
 	trailer metadata.MD
-	sent    bool // the header
+	sent    bool // the header has been sent
 }
 
 var _ grpc.ServerTransportStream = (*serverCall)(nil)
 
 var errHeaderSent = errors.New("grpcrdma: the header has been sent")
 
-// context returns a handler's context.
+// context returns the context for a handler.
 func (c *serverCall) context(ctx context.Context, caller *peer.Peer, md metadata.MD) context.Context {
 	c.in = md
 	return c.values(ctx, caller)
 }
 
-// values adds to ctx what a handler may ask for.
+// values adds to ctx the values that a handler may look up.
 func (c *serverCall) values(ctx context.Context, caller *peer.Peer) context.Context {
 	ctx = grpc.NewContextWithServerTransportStream(ctx, c)
 	ctx = metadata.NewIncomingContext(ctx, c.in)
@@ -57,7 +58,7 @@ func (c *serverCall) SetHeader(md metadata.MD) error {
 	return nil
 }
 
-// SendHeader implements grpc.ServerTransportStream. That of a unary call leaves with the reply.
+// SendHeader implements grpc.ServerTransportStream. The header of a unary call is sent with the reply.
 func (c *serverCall) SendHeader(md metadata.MD) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,16 +84,16 @@ func (c *serverCall) SetTrailer(md metadata.MD) error {
 
 // ---- statistics
 
-// observed has the events of a call handled. Without handlers it does nothing.
+// observed reports the events of a call to handlers. Without handlers it does nothing.
 type observed struct {
 	handlers []stats.Handler
 	ctx      context.Context
 	client   bool
 	began    time.Time
-	in       metadata.MD // header that has arrived
+	in       metadata.MD // header received
 }
 
-// begin is the first event of a call at its server.
+// begin reports the first event of a call on the server.
 func (c *serverCall) begin(ctx context.Context, handlers []stats.Handler, conn rpc.Conn, clientStream, serverStream bool) context.Context {
 	for _, h := range handlers {
 		ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: c.method})
@@ -129,7 +130,7 @@ func (o *observed) outHeader(md metadata.MD) {
 	}
 }
 
-// end is the last event.
+// end reports the last event of a call.
 func (c *serverCall) end(err error) {
 	if c.handlers == nil {
 		return

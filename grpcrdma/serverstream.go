@@ -13,19 +13,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A serverStream is the server's end of a stream: a grpc.ServerStream.
+// serverStream is the server's end of a stream. It implements grpc.ServerStream.
 type serverStream struct {
 	s    *stream
 	srv  *Server
 	call *serverCall
 	ctx  context.Context
-	code coding // as the client has opened the stream
+	code coding // of the client's opening frame
 }
 
 var _ grpc.ServerStream = (*serverStream)(nil)
 
-// serveStream begins the handler of a stream, on a goroutine of its own. The error is why
-// the method has no handler. It runs on the goroutine that moves the connection.
+// serveStream starts the handler of a stream in a new goroutine. It returns an error if the method has no handler.
+// serveStream runs on the goroutine that reads the connection.
 func (s *Server) serveStream(ctx context.Context, req *rpc.Request, st *stream, o *wire.Open) error {
 	if s == nil {
 		return s.unavailable(o.Method)
@@ -48,7 +48,7 @@ func (s *Server) serveStream(ctx context.Context, req *rpc.Request, st *stream, 
 	if !s.running.begin() {
 		return s.unavailable(o.Method)
 	}
-	header := fromPairs(o.Header) // a copy: o refers to memory of the transport
+	header := fromPairs(o.Header) // copied, because o refers to memory of the transport
 	method, conn, caller := o.Method, st.link.conn, st.link.caller(req)
 	ctx, stop := withTimeout(rpc.Aside(ctx), o.Timeout)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -85,7 +85,7 @@ func (s *Server) runStream(ss grpc.ServerStream, method string, desc *grpc.Strea
 	return handler(impl, ss)
 }
 
-// unaryAsStream is a unary method for a client that calls it as a stream, as grpc-go's may.
+// unaryAsStream describes a unary method as a stream, because grpc-go clients may call it as one.
 func unaryAsStream(m *grpc.MethodDesc, s *Server) *grpc.StreamDesc {
 	return &grpc.StreamDesc{StreamName: m.MethodName, Handler: func(impl any, ss grpc.ServerStream) error {
 		res, err := m.Handler(impl, ss.Context(), ss.RecvMsg, chainUnary(s.opts.unaryServer))
@@ -96,7 +96,7 @@ func unaryAsStream(m *grpc.MethodDesc, s *Server) *grpc.StreamDesc {
 	}}
 }
 
-// finish ends the stream after its handler.
+// finish ends the stream after its handler has returned.
 func (ss *serverStream) finish(err error) {
 	c := ss.call
 	c.mu.Lock()

@@ -17,90 +17,90 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A stream is one end of a gRPC stream.
+// stream is one end of a gRPC stream.
 //
-// Each end lets the other send a window of bytes, which it opens again as messages are read. A message may be
-// longer than that: it is sent when openEnough of the window is open. So what waits at an end that does not
-// read is bounded by the window and one message.
+// Each end grants the other a window of bytes, and reopens it as messages are read. A message may be longer than the
+// window: it is sent as soon as openEnough of the window is open. Unread data is thus bounded by the window and one
+// message.
 type stream struct {
 	link *link
 	id   streamID
 
-	header int // bytes of the metadata that the other end has opened it with
+	header int // bytes of metadata in the opening frame from the other end
 
-	sending sync.Mutex // held by SendMsg, one at a time
-	scratch []byte     // for the body of a message that is sent
+	sending sync.Mutex // serializes SendMsg
+	scratch []byte     // for the body of an outgoing message
 
 	mu     sync.Mutex
 	inline bool          // mu is held by take, on the goroutine that moves the connection
-	waits  [3]rpc.Waiter // of those that wait; nil: none has
-	due    uint8         // those of waits that wakeDue wakes
+	waits  [3]rpc.Waiter // indexed by cause; nil: never waited for
+	due    uint8         // bit set of the waits for wakeDue to wake
 	in     inbound
 	credit int    // bytes that may be sent
-	seq    uint64 // of the next frame that is sent
-	nextIn uint64 // of the next that is taken
-	opened uint64 // the call that opens the stream, if this end does
-	over   bool   // nothing is sent or taken any more
+	seq    uint64 // of the next frame sent
+	nextIn uint64 // of the next frame processed
+	opened uint64 // the call that opens the stream, if this end opened it
+	over   bool   // nothing is sent or received any more
 	cancel context.CancelCauseFunc
 
 	taken taken
-	void  atomic.Bool // what has been taken, and was not read, is void
+	void  atomic.Bool // discard what taken still holds
 }
 
-// inbound is what has arrived.
+// inbound holds what has arrived.
 type inbound struct {
-	early      map[uint64]arrival // frames that have overtaken others, by seq
-	earlyBytes int                // of them
-	runs       []run              // that the goroutine that reads has not taken
-	spare      []byte             // for the next short run
-	bytes      int                // in messages that have not been read
-	owed       int                // bytes read, and not granted again
-	granted    int                // the window
+	early      map[uint64]arrival // frames that overtook others, by seq
+	earlyBytes int                // total size of early
+	runs       []run              // not yet taken by the reading goroutine
+	spare      []byte             // memory for the next short run
+	bytes      int                // in unread messages
+	owed       int                // bytes read but not granted again
+	granted    int                // size of the window
 	header     metadata.MD
 	hasHeader  bool
 	trailer    metadata.MD
-	ended      error // how the messages end: io.EOF, or the status; nil: there may be more
+	ended      error // final result of reading: io.EOF or a status; nil: more may come
 }
 
-// An arrival is a frame and its items.
+// arrival is a frame and its items.
 type arrival struct {
 	frame wire.Frame
 	items [][]byte
 	bytes int
 }
 
-// taken is what the goroutine that reads a stream has taken of what had arrived, all at once: so it locks the stream
-// once for many messages.
+// taken holds the runs that the reading goroutine has taken from inbound. It takes all of them at once, to lock the
+// stream only once for many messages.
 type taken struct {
 	runs  []run
-	at    int    // of the run with the next message
-	read  int    // bytes that the stream does not know to have been read
-	least int    // of them that open the window again
-	spare []byte // for inbound
+	at    int    // index of the run with the next message
+	read  int    // bytes not yet reported to the stream as read
+	least int    // bytes read at which the window is reopened
+	spare []byte // memory to return to inbound
 }
 
-// A run is messages that have arrived in one frame: one, or several without items.
+// run is the messages of one frame: either one message, or several without items.
 type run struct {
 	layout wire.Layout
-	bodies []byte // each after its length
+	bodies []byte // each preceded by its length
 	items  [][]byte
-	mem    []byte // of the bodies, if it is of scraps
+	mem    []byte // memory of bodies, if from scraps
 }
 
-// openEnough is how much of the window is open for a message of any length, in bytes.
+// openEnough is how much of the window must be open to send a message of any length, in bytes.
 const openEnough = leastWindow / 2
 
-// directMin is how many bytes a message has that does not go with others, beside one with items.
+// directMin is the length from which a message is sent in a call of its own, in bytes. A message with items always is.
 const directMin = 64 << 10
 
-// messageCost is what a message counts in a window beside its bytes.
+// messageCost is what a message counts in a window in addition to its bytes.
 const messageCost = 32
 
-// earlyCost is what a frame that waits for an earlier one takes of memory beside its bytes.
+// earlyCost is the memory that an early frame uses in addition to its bytes.
 const earlyCost = 512
 
-// earlyWindows bounds the frames of a stream that wait for earlier ones, in windows: what short messages take is up to
-// three times what they count there.
+// earlyWindows bounds the early frames of a stream, in windows. Short messages use up to three times the memory that
+// they count in a window.
 const earlyWindows = 4
 
 func newStream(l *link, id streamID) *stream {
@@ -109,16 +109,16 @@ func newStream(l *link, id streamID) *stream {
 	}
 }
 
-// A cause is what a goroutine waits for.
+// cause is an event that a goroutine waits for.
 type cause int
 
 const (
-	aMessage cause = iota // or the end
+	aMessage cause = iota // or the end of the stream
 	theHeader
 	theWindow
 )
 
-// wake wakes the goroutines that wait for one of the causes: soon, if it is called by take. mu is held.
+// wake wakes the goroutines that wait for one of the causes. Within take, it leaves that to wakeDue. mu is held.
 func (s *stream) wake(causes ...cause) {
 	for _, c := range causes {
 		w := s.waits[c]
@@ -132,8 +132,8 @@ func (s *stream) wake(causes ...cause) {
 	}
 }
 
-// wakeDue wakes the goroutines that take was to wake. It is called by the goroutine that moves the connection after
-// the last frame of a call, so that a goroutine which waits for messages finds all of them.
+// wakeDue wakes the goroutines that take marked. The goroutine that reads the connection calls it after the last frame
+// of a call, so that a goroutine waiting for messages finds all of them.
 func (s *stream) wakeDue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,8 +147,8 @@ func (s *stream) wakeDue() {
 
 // ---- what arrives
 
-// take applies a frame of the stream. It reports whether wakeDue is to be called, as it was not before.
-// Unless it is kept, the frame and the items refer to memory of the transport.
+// take processes a frame of the stream. It reports whether the caller must now arrange for wakeDue. Unless kept is set,
+// the frame and the items refer to memory of the transport.
 func (s *stream) take(f *wire.Frame, items [][]byte, kept bool) (due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *stream) take(f *wire.Frame, items [][]byte, kept bool) (due bool) {
 	return before == 0 && s.due != 0
 }
 
-// arrive applies a frame, now or after those that it has overtaken.
+// arrive processes a frame, and then early frames that were waiting for it. It sets aside a frame that is itself early.
 func (s *stream) arrive(f *wire.Frame, items [][]byte, kept bool) {
 	switch {
 	case s.over:
@@ -193,8 +193,8 @@ func (s *stream) arrive(f *wire.Frame, items [][]byte, kept bool) {
 
 const maxCredit = 1 << 30
 
-// counts adds a message of that cost to those that wait, if there is room. Messages count in the order of seq, as
-// the sender has counted them.
+// counts adds a message of cost n to the unread ones. It returns false if there is no room. Messages are counted in the
+// order of seq, as the sender counts them.
 func (in *inbound) counts(n int) bool {
 	waiting := in.bytes + in.owed
 	if waiting+n > in.granted && waiting > in.granted-openEnough {
@@ -204,7 +204,7 @@ func (in *inbound) counts(n int) bool {
 	return true
 }
 
-// keep keeps a frame that has come too early.
+// keep sets aside an early frame.
 func (s *stream) keep(f *wire.Frame, items [][]byte, kept bool) {
 	in := &s.in
 	if s.crowded() {
@@ -229,7 +229,7 @@ func (s *stream) keep(f *wire.Frame, items [][]byte, kept bool) {
 	s.link.unread.Add(int64(a.bytes + earlyCost))
 }
 
-// apply takes the next frame.
+// apply processes the next frame in order.
 func (s *stream) apply(f *wire.Frame, items [][]byte, kept bool) {
 	s.nextIn++
 	in, c := &s.in, &f.Content
@@ -263,7 +263,7 @@ func (s *stream) apply(f *wire.Frame, items [][]byte, kept bool) {
 	}
 }
 
-// takeRun takes messages, unless the other end has broken the protocol.
+// takeRun adds messages to the unread ones. It returns false if the other end has violated the protocol.
 func (s *stream) takeRun(r run, kept bool) bool {
 	in, total, messages := &s.in, 0, 0
 	for b := r.bodies; messages == 0 || len(b) > 0; messages++ {
@@ -292,7 +292,7 @@ func (s *stream) takeRun(r run, kept bool) bool {
 	return true
 }
 
-// cutBody returns the first body of a run, and those after it.
+// cutBody splits the bodies of a run into the first one and the rest.
 func cutBody(b []byte) (body, rest []byte, ok bool) {
 	if len(b) < xdr.Unit {
 		return nil, nil, false
@@ -308,7 +308,7 @@ func appendBody(b, body []byte) []byte {
 	return append(xdr.AppendUint32(b, uint32(len(body))), body...)
 }
 
-// crowded ends the stream if too much waits to be read on its connection.
+// crowded ends the stream if its connection has too many unread messages, and reports whether it did.
 func (s *stream) crowded() bool {
 	if s.link.unread.Load() <= maxUnread {
 		return false
@@ -317,7 +317,7 @@ func (s *stream) crowded() bool {
 	return true
 }
 
-// breaks ends a stream in which the other end has broken the protocol.
+// breaks ends a stream because the other end has violated the protocol.
 func (s *stream) breaks(reason string) {
 	err := status.Error(codes.Internal, "grpcrdma: the peer broke the protocol: "+reason)
 	s.reset(err)
@@ -336,7 +336,7 @@ func (s *stream) reset(err error) {
 	s.end(err)
 }
 
-// end ends the stream at this end: what has arrived and was not read is void.
+// end ends the stream at this end, and discards unread messages.
 func (s *stream) end(err error) {
 	if s.over {
 		return
@@ -354,7 +354,7 @@ func (s *stream) end(err error) {
 	s.wake(aMessage, theHeader)
 }
 
-// drop forgets the messages that have not been read.
+// drop discards unread messages.
 func (s *stream) drop() {
 	in := &s.in
 	s.link.unread.Add(-int64(in.bytes + in.earlyBytes + earlyCost*len(in.early)))
@@ -363,7 +363,7 @@ func (s *stream) drop() {
 	s.void.Store(true)
 }
 
-// leave has the stream forgotten: nothing is sent or taken any more.
+// leave unregisters the stream. Nothing is sent or received any more.
 func (s *stream) leave() {
 	s.over = true
 	s.link.wide.Add(leastWindow - int64(s.in.granted))
@@ -371,14 +371,14 @@ func (s *stream) leave() {
 	s.wake(theWindow)
 }
 
-// fail ends the stream, as its connection has.
+// fail ends the stream because its connection has ended.
 func (s *stream) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end(err)
 }
 
-// abandon ends a stream of which the caller has kept nothing, at both ends.
+// abandon ends the stream at both ends when the caller no longer refers to it.
 func (s *stream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -387,7 +387,7 @@ func (s *stream) abandon() {
 
 // ---- reading
 
-// next returns the next message, after waiting for it. Its body may change at the next call.
+// next waits for the next message and returns it. Its body may be overwritten by the next call.
 func (s *stream) next(ctx context.Context) (p packed, err error) {
 	t := &s.taken
 	for {
@@ -425,7 +425,7 @@ func (s *stream) next(ctx context.Context) (p packed, err error) {
 	}
 }
 
-// run returns the first run with messages that have not been read, or nil.
+// run returns the first run with unread messages, or nil.
 func (t *taken) run(done *scraps) *run {
 	for ; t.at < len(t.runs); t.at++ {
 		r := &t.runs[t.at]
@@ -442,10 +442,10 @@ func (t *taken) run(done *scraps) *run {
 	return nil
 }
 
-// mostRuns bounds the memory of a stream that waits.
+// mostRuns bounds the memory kept by a stream that waits.
 const mostRuns = 16
 
-// wait waits until it is woken for c. It begins with mu held. The error is a status.
+// wait waits until it is woken for c. mu must be held, and is released. The error is a status.
 func (s *stream) wait(ctx context.Context, c cause) error {
 	w := s.waits[c]
 	if w == nil {
@@ -461,7 +461,7 @@ func (s *stream) wait(ctx context.Context, c cause) error {
 		return s.canceled(ctx)
 	}
 	s.link.fail(err)
-	return nil // which has woken it
+	return nil // fail has woken it
 }
 
 // waitFor waits for ch. The error is a status.
@@ -478,13 +478,13 @@ func (s *stream) waitFor(ctx context.Context, ch <-chan struct{}) error {
 	}
 }
 
-// canceled ends the stream with its context.
+// canceled ends the stream because its context has ended.
 func (s *stream) canceled(ctx context.Context) error {
 	err := failure(ctx.Err())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.in.ended != nil && s.in.ended != io.EOF {
-		return s.in.ended // the reason why the context has ended
+		return s.in.ended // why the context has ended
 	}
 	if s.id.own {
 		s.reset(err)
@@ -492,7 +492,8 @@ func (s *stream) canceled(ctx context.Context) error {
 	return err
 }
 
-// grant notes what has been read, and opens the window again once that is worth a frame. mu is held.
+// grant accounts for what has been read, and reopens the window once enough has been read to justify a frame. mu is
+// held.
 func (s *stream) grant() {
 	in, t := &s.in, &s.taken
 	if !s.void.Load() {
@@ -511,10 +512,10 @@ func (s *stream) grant() {
 	t.least = in.granted/2 - in.owed
 }
 
-// windowGrowth is how many times as large the window gets each time that half of it has been read.
+// windowGrowth is the factor by which the window grows each time half of it has been read.
 const windowGrowth = 4
 
-// awaitHeader waits for the header of the other end.
+// awaitHeader waits for the header from the other end.
 func (s *stream) awaitHeader(ctx context.Context) (metadata.MD, error) {
 	for {
 		s.mu.Lock()
@@ -544,7 +545,7 @@ func (s *stream) push(c wire.Content) (batch uint64) {
 	return s.link.out.push(&f, s.inline)
 }
 
-// room waits until frames of any length may be queued, as a call holds all that gather. The error is a status.
+// room waits until a frame of any length may be queued. A call carries all queued frames. The error is a status.
 func (s *stream) room(ctx context.Context) error {
 	for full := s.link.out.full(); full != nil; full = s.link.out.full() {
 		if err := s.waitFor(ctx, full); err != nil {
@@ -554,7 +555,7 @@ func (s *stream) room(ctx context.Context) error {
 	return nil
 }
 
-// write queues a frame once there is room, unless the stream has ended.
+// write queues a frame once there is room. It fails if the stream has ended.
 func (s *stream) write(ctx context.Context, c wire.Content) error {
 	if err := s.room(ctx); err != nil {
 		return err
@@ -571,15 +572,15 @@ func (s *stream) write(ctx context.Context, c wire.Content) error {
 	return nil
 }
 
-// maxUnread is how many bytes of messages of a connection wait to be read, in all of its streams, before another
-// one ends its stream.
+// maxUnread is how many bytes of messages may be unread in all streams of a connection. The next message ends its
+// stream.
 const maxUnread = 256 << 20
 
 // maxScratch bounds the memory that a stream keeps for the next message, in either direction, in bytes.
 const maxScratch = 2 << 10
 
-// sendMsg encodes a message and sends it. sent is what has been encoded, but for its body, which may change
-// again. A message that cannot be encoded is a fault of the caller's.
+// sendMsg encodes m and sends it. sent is the encoded message, but its body may be overwritten. fault is set if the
+// message cannot be encoded, which is the caller's fault.
 func (s *stream) sendMsg(ctx context.Context, c *coding, m any, most int) (sent packed, fault, err error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -593,7 +594,7 @@ func (s *stream) sendMsg(ctx context.Context, c *coding, m any, most int) (sent 
 	return p, nil, s.send(ctx, &p)
 }
 
-// send sends a message. It waits for the window, and until the other end has the items.
+// send sends a message. It waits for the window, and until the items have arrived.
 func (s *stream) send(ctx context.Context, p *packed) error {
 	n := p.size() + messageCost
 	for {
@@ -628,15 +629,15 @@ func (s *stream) send(ctx context.Context, p *packed) error {
 	return nil
 }
 
-// direct makes a call with a message that is long, or has items. It returns when the other end has it, and
-// begins with mu held.
+// direct sends a long message, or one with items, in a call of its own. It returns when the message has arrived. mu
+// must be held, and is released.
 func (s *stream) direct(ctx context.Context, p *packed) error {
 	c := wire.Content{Kind: wire.KindMessage, Message: wire.Text{Layout: p.layout, Bodies: appendBody(nil, p.body)}}
 	f := wire.Frame{Id: s.id.id, Own: s.id.own, Seq: s.seq, Content: c}
 	s.seq++
 	s.mu.Unlock()
 	if s.id.own {
-		// It must not overtake the frame that makes the stream known.
+		// It must not overtake the frame that opens the stream.
 		for ch := s.link.out.arrives(s.opened); ch != nil; ch = s.link.out.arrives(s.opened) {
 			if err := s.waitFor(ctx, ch); err != nil {
 				return err
@@ -654,11 +655,11 @@ func (s *stream) direct(ctx context.Context, p *packed) error {
 	return nil
 }
 
-// patience is how long a long message goes on after its context has ended: the other end takes it whether the
-// stream lives or not, and to revoke the memory meanwhile may cost the connection.
+// patience is how long sending a long message continues after its context has ended. The other end accepts the message
+// even if the stream has ended, and revoking the memory early may break the connection.
 const patience = time.Second
 
-// withPatience returns a context that ends so much later than ctx.
+// withPatience returns a context that ends patience later than ctx.
 func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(patience, cancel) })
@@ -668,7 +669,7 @@ func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// unsent ends the stream after a message could not be sent.
+// unsent ends the stream because a message could not be sent.
 func (s *stream) unsent(err error) error {
 	err = failure(err)
 	s.mu.Lock()

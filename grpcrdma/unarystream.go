@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A unaryStream is a unary call as a handler of streams sees it: one message each way. It is a
-// grpc.ServerStream. Its goroutines may outlive the handler, and then get nothing: the memory is the
-// transport's again.
+// unaryStream presents a unary call to a stream handler: one message in each direction. It implements
+// grpc.ServerStream. Goroutines of the handler may outlive it. They then get nothing, because the transport has
+// reclaimed the memory.
 type unaryStream struct {
 	ctx    context.Context
 	call   *serverCall
@@ -30,10 +30,10 @@ type unaryStream struct {
 
 var _ grpc.ServerStream = (*unaryStream)(nil)
 
-// unaryUnknown has the handler of unknown methods execute a unary call.
+// unaryUnknown executes a unary call with the handler for unknown methods.
 func (s *Server) unaryUnknown(ctx context.Context, st *serverCall, code *coding, decode func(any) error, out *packed) error {
 	us := &unaryStream{ctx: ctx, call: st, decode: decode, encode: func(m any) (packed, error) { return code.pack(nil, m, s.opts.send) }}
-	defer us.end() // also after a panic
+	defer us.end() // even after a panic
 	desc := &grpc.StreamDesc{Handler: s.opts.unknown, ClientStreams: true, ServerStreams: true}
 	if err := s.runStream(us, st.method, desc, nil); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (s *Server) unaryUnknown(ctx context.Context, st *serverCall, code *coding,
 	return nil
 }
 
-// end reports whether there is a reply. There will be none from then on.
+// end reports whether there is a reply, and prevents a later one.
 func (us *unaryStream) end() bool {
 	us.mu.Lock()
 	defer us.mu.Unlock()
@@ -79,7 +79,8 @@ func (us *unaryStream) RecvMsg(m any) error {
 	return us.decode(m)
 }
 
-// SendMsg implements grpc.ServerStream. The message leaves with the reply, and may change before: it is copied.
+// SendMsg implements grpc.ServerStream. It copies the message, because the message is sent with the reply, and the
+// handler may modify it before then.
 func (us *unaryStream) SendMsg(m any) error {
 	us.mu.Lock()
 	defer us.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package rpcrdma has an option for fields in .proto files, which says whether package grpcrdma places them:
+// Package rpcrdma defines an option for fields in .proto files, which says whether package grpcrdma places them:
 //
 //	import "rpcrdma/placed.proto";
 //
@@ -7,6 +7,5 @@
 //	  string note = 2 [(rpcrdma.placed) = false];
 //	}
 //
-// The compiler finds placed.proto with the directory of module github.com/rpcrdma/rpcrdma/grpcrdma among its import
-// paths.
+// For protoc to find placed.proto, add the directory of module github.com/rpcrdma/rpcrdma/grpcrdma to its import paths.
 package rpcrdma

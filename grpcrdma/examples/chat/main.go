@@ -1,4 +1,4 @@
-// Command chat is a room in which programs read and write lines: chat serve ADDR, chat join ADDR NAME.
+// Command chat is a chat room for reading and writing lines: chat serve ADDR, chat join ADDR NAME.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 )
 
-// A room passes on lines among its members.
+// room distributes lines among its members.
 type room struct {
 	pb.UnimplementedChatServer
 
@@ -26,7 +26,7 @@ type room struct {
 	members map[chan *pb.Line]bool
 }
 
-// backlog is how many lines wait for a member. One that reads too slowly has to leave.
+// backlog is how many lines may wait for a member. A member that reads too slowly is removed.
 const backlog = 256
 
 // Join implements pb.ChatServer.
@@ -36,7 +36,7 @@ func (r *room) Join(stream pb.Chat_JoinServer) error {
 	r.members[own] = true
 	r.mu.Unlock()
 	defer r.leave(own)
-	if err := stream.SendHeader(nil); err != nil { // the member is there
+	if err := stream.SendHeader(nil); err != nil { // tells the member that it has joined
 		return err
 	}
 	heard := make(chan error, 1)
@@ -68,7 +68,7 @@ func (r *room) Join(stream pb.Chat_JoinServer) error {
 	}
 }
 
-// say passes a line on to all other members.
+// say sends a line to all other members.
 func (r *room) say(from chan *pb.Line, line *pb.Line) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +98,7 @@ func newServer() *grpcrdma.Server {
 	return srv
 }
 
-// join says what it reads, and writes what others say, until there is nothing to read any more.
+// join sends the lines of r and writes the lines of others to w, until r ends.
 func join(ctx context.Context, c pb.ChatClient, name string, r io.Reader, w io.Writer) error {
 	stream, err := c.Join(ctx)
 	if err != nil {

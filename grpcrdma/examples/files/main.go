@@ -1,4 +1,4 @@
-// Command files is a store of files: files serve ADDR DIRECTORY, files put ADDR FILE, files get ADDR NAME >FILE.
+// Command files is a file store: files serve ADDR DIRECTORY, files put ADDR FILE, files get ADDR NAME >FILE.
 package main
 
 import (
@@ -17,14 +17,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 )
 
-// chunkSize is how much of a file is in a message, in bytes. The adapter places it: no copy of it is made between
-// the buffer of one end and the write of the other.
+// chunkSize is how much of a file one message holds, in bytes. The adapter places it, so it is not copied between the
+// sender's buffer and the receiver's write.
 const chunkSize = 16 << 20
 
-// messages of either end are that long.
+// messages allows messages of that length at either end.
 var messages = grpcrdma.MaxRecvMsgSize(chunkSize + 1<<10)
 
-// A store keeps files in a directory, and cannot be led out of it by their names.
+// store keeps files in a directory. File names cannot escape it.
 type store struct {
 	pb.UnimplementedFilesServer
 	dir *os.Root
@@ -67,7 +67,7 @@ func (s *store) Get(name *pb.Name, stream pb.Files_GetServer) error {
 	return chunks(f, func(data []byte) error { return stream.Send(&pb.Chunk{Data: data}) })
 }
 
-// chunks passes what it reads to send, in one buffer: Send returns when the other end has the data.
+// chunks passes the data of r to send, always in the same buffer: Send returns after the data has arrived.
 func chunks(r io.Reader, send func(data []byte) error) error {
 	buf := make([]byte, chunkSize)
 	for {
@@ -86,21 +86,21 @@ func chunks(r io.Reader, send func(data []byte) error) error {
 	}
 }
 
-// newServer returns a server of the files in a directory, which stays the caller's.
+// newServer returns a server of the files in dir. The caller keeps owning dir.
 func newServer(dir *os.Root) *grpcrdma.Server {
 	srv := grpcrdma.NewServer(messages)
 	pb.RegisterFilesServer(srv, &store{dir: dir})
 	return srv
 }
 
-// put sends a file, and returns how long it is at the server, in bytes.
+// put sends a file and returns its length at the server, in bytes.
 func put(ctx context.Context, c pb.FilesClient, name string, r io.Reader) (int64, error) {
 	stream, err := c.Put(ctx)
 	if err != nil {
 		return 0, err
 	}
-	// The first chunk is empty, so that an empty file has one, too. If the stream ends early, Send returns io.EOF,
-	// and CloseAndRecv why.
+	// The first chunk is empty, so an empty file has one too. If the stream ends early, Send returns io.EOF and
+	// CloseAndRecv returns the reason.
 	if err = stream.Send(&pb.Chunk{Name: name}); err == nil {
 		err = chunks(r, func(data []byte) error { return stream.Send(&pb.Chunk{Data: data}) })
 	}

@@ -1,4 +1,4 @@
-// Command rdma is grpc-go's example helloworld over RDMA: rdma serve ADDR, rdma greet ADDR NAME.
+// Command rdma is the helloworld example of grpc-go over RDMA: rdma serve ADDR, rdma greet ADDR NAME.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command tcp is grpc-go's example helloworld: tcp serve ADDR, tcp greet ADDR NAME.
+// Command tcp is the helloworld example of grpc-go: tcp serve ADDR, tcp greet ADDR NAME.
 package main
 
 import (
