@@ -1,3 +1,3 @@
-// Package examples tests the services below this directory, and docs/getting-started.md: it
-// builds their commands and runs each client against each server.
+// Package examples tests the services below this directory and docs/getting-started.md. It builds their commands and
+// runs each client against each server.
 package examples

@@ -109,7 +109,7 @@ func shortest(f protoreflect.FieldDescriptor, seen map[protoreflect.MessageDescr
 
 // ---- the sender
 
-// A stripper takes long fields out of a message.
+// stripper takes long fields out of a message.
 type stripper struct {
 	shapes *shapes
 	path   wire.Path

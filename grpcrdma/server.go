@@ -150,7 +150,7 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*t
 	return t.Listen(ctx, p, addr)
 }
 
-// Serve takes connections of l, a listener of Listen, until the Server is stopped. Then it returns nil.
+// Serve accepts connections on l, a listener returned by Listen, until the Server is stopped. It then returns nil.
 func (s *Server) Serve(l *transport.Listener) error {
 	t, err := s.transport()
 	if err == nil {

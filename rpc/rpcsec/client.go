@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	// maxOutstanding bounds the calls in flight in a context, whatever window a server offers.
+	// maxOutstanding bounds the calls in flight in a context, however large a window the server offers.
 	maxOutstanding = 1 << 16
 
-	// early is how long before its end a context is replaced, so that calls are not refused on their way.
+	// early is how long before its expiry a context is replaced, so that it does not expire while a call is in flight.
 	early = 5 * time.Second
 )
 
 // ClientConfig configures a Client.
 type ClientConfig struct {
-	// Initiator has the credentials of the caller.
+	// Initiator provides the credentials of the caller.
 	Initiator Initiator
 
-	// Service is what is done for arguments and results; zero is rpc.ServicePrivacy.
+	// Service is the protection of arguments and results. Zero means rpc.ServicePrivacy.
 	Service rpc.Service
 
-	// Seal says whether the items of calls with rpc.ServicePrivacy are sealed, so that they keep their chunks. It costs one call for
-	// each context.
+	// Seal says whether to seal the items of calls with rpc.ServicePrivacy, so that they can still be sent as chunks.
+	// It costs one extra call for each context.
 	Seal Sealing
 }
 
-// A Client is a Caller that makes each call in a security context. It sets a context up, by calls of
-// procedure 0, for each program and version before the first call, and again when it ends: contexts outlive
-// connections. Cred, Verf and Sign of calls are replaced while Call runs.
+// A Client is a Caller that makes each call in a security context. It establishes a context for each program and
+// version before the first call, by calls of procedure 0, and a new one when the context expires. Contexts outlive
+// connections. While Call runs, it replaces the call's Cred, Verf and Sign.
 type Client struct {
 	next rpc.Caller
 	cfg  ClientConfig
@@ -48,24 +48,24 @@ type Client struct {
 	closed   bool
 }
 
-// A program has contexts of its own: servers may have different mechanisms for each.
+// A program has its own context, because servers may use a different mechanism for each program.
 type program struct{ prog, vers uint32 }
 
-// A slot has the context for a program.
+// slot holds the context for a program.
 type slot struct {
 	program
 	current  atomic.Pointer[session]
-	lock     chan struct{} // of the goroutine that sets a context up
-	attempts atomic.Uint64 // that have ended
-	err      error         // of the last one; guarded by lock
+	lock     chan struct{} // held by the goroutine that establishes a context
+	attempts atomic.Uint64 // finished attempts
+	err      error         // of the last attempt; guarded by lock
 }
 
-// A session is an established context.
+// session is an established context.
 type session struct {
 	gss     Context
 	seal    *sealKeys // nil: items are not sealed
 	handle  []byte
-	room    chan struct{} // one element for each call in flight
+	room    chan struct{} // semaphore: one element for each call in flight
 	expires time.Time
 	numbers
 }
@@ -78,15 +78,18 @@ func NewClient(next rpc.Caller, cfg ClientConfig) *Client {
 	return &Client{next: next, cfg: cfg, programs: make(map[program]*slot)}
 }
 
-// Call makes a call in a context, in a new one if need be. Its errors are those of the wrapped
-// Caller, *ContextError if there is no context for the call, and *ReplyError if its reply cannot be believed.
-// A call that the server refuses because it does not know the context, any longer, is made once more in another one;
-// before that, in the same one if the server may have seen too many later calls first. Such a refusal is not protected: an
-// attacker can forge it for a call that has been executed. So the call keeps its xid, by which a reply cache knows
-// it (see rpc.Request.Once). A server without one executes the call twice then.
+// Call makes a call in a context, which it establishes if necessary. It returns the errors of the wrapped Caller, a
+// *ContextError if no context could be established, and a *ReplyError if the reply cannot be verified.
+//
+// If the server refuses a call because it no longer knows the context, Call retries once in a new context. If the
+// server may instead have seen too many later calls first, Call first retries in the same context. Such a refusal is
+// not protected: an attacker can forge it for a call that has been executed. The retry therefore keeps its xid, by
+// which a reply cache recognizes it (see rpc.Request.Once). A server without a reply cache then executes the call
+// twice.
 func (c *Client) Call(ctx context.Context, call *rpc.Call) error { return c.callOn(ctx, c.next, call) }
 
-// On returns a Caller that makes its calls as Call does, in the same contexts, with next: another connection to the same server.
+// On returns a Caller that behaves like Call and shares its contexts, but makes its calls with next: another connection
+// to the same server.
 func (c *Client) On(next rpc.Caller) rpc.Caller { return &onNext{c, next} }
 
 type onNext struct {
@@ -109,7 +112,7 @@ func (c *Client) callOn(ctx context.Context, next rpc.Caller, call *rpc.Call) er
 		return err
 	}
 	state := rpc.StateOf(call)
-	// denied says that the call itself was denied, and not a set-up for it.
+	// denied is set if the call itself was denied, rather than the setup of a context for it.
 	for denied, again, late := false, false, false; ; {
 		s, err := c.session(ctx, next, sl)
 		if err == nil {
@@ -124,7 +127,7 @@ func (c *Client) callOn(ctx context.Context, next rpc.Caller, call *rpc.Call) er
 		denied = denied || s != nil
 		switch {
 		case s != nil && stat == oncrpc.AuthGSSCtx && !late:
-			late = true // as far as is known, its number was below the window
+			late = true // presumably its number was below the window
 		case !again && (stat == oncrpc.AuthGSSCred || stat == oncrpc.AuthGSSCtx):
 			again = true
 			if s != nil {
@@ -136,7 +139,7 @@ func (c *Client) callOn(ctx context.Context, next rpc.Caller, call *rpc.Call) er
 	}
 }
 
-// refusal returns why a server has refused a call.
+// refusal returns the reason for which a server refused a call.
 func refusal(err error) oncrpc.AuthStat {
 	var e *oncrpc.RPCError
 	if errors.As(err, &e) {
@@ -145,7 +148,7 @@ func refusal(err error) oncrpc.AuthStat {
 	return oncrpc.AuthOK
 }
 
-// Close destroys the contexts at the server, as far as it can be reached until ctx ends. Calls fail afterwards. It
+// Close destroys the contexts at the server, unless ctx ends before the server can be reached. Later calls fail. Close
 // does not close the wrapped Caller.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
@@ -156,7 +159,7 @@ func (c *Client) Close(ctx context.Context) error {
 	var errs []error
 	for _, sl := range slots {
 		select {
-		case sl.lock <- struct{}{}: // after an attempt that is under way; none follows
+		case sl.lock <- struct{}{}: // after any attempt in progress; no other follows
 		case <-ctx.Done():
 			errs = append(errs, &ContextError{Err: ctx.Err()})
 			continue
@@ -207,7 +210,7 @@ func (c *Client) slot(call *rpc.Call) (*slot, error) {
 	return sl, nil
 }
 
-// session returns the context for calls of a program, which one goroutine sets up if need be.
+// session returns the context for calls of a program. If there is none, one goroutine establishes it.
 func (c *Client) session(ctx context.Context, next rpc.Caller, sl *slot) (*session, error) {
 	if s := sl.current.Load(); s.usable() {
 		return s, nil
@@ -226,7 +229,7 @@ func (c *Client) session(ctx context.Context, next rpc.Caller, sl *slot) (*sessi
 		return s, nil
 	}
 	if sl.err != nil && sl.attempts.Load() != attempts {
-		return nil, sl.err // of an attempt that ended while this goroutine waited
+		return nil, sl.err // of an attempt that failed while this goroutine waited
 	}
 	if c.isClosed() {
 		return nil, errClosed
@@ -235,7 +238,7 @@ func (c *Client) session(ctx context.Context, next rpc.Caller, sl *slot) (*sessi
 	sl.attempts.Add(1)
 	sl.err = err
 	if ctx.Err() != nil {
-		sl.err = nil // which is not the others' error
+		sl.err = nil // this error must not fail the other waiters
 	}
 	if err == nil {
 		sl.current.Store(s)
@@ -243,12 +246,12 @@ func (c *Client) session(ctx context.Context, next rpc.Caller, sl *slot) (*sessi
 	return s, err
 }
 
-// usable reports whether s has numbers, and time, for another call.
+// usable reports whether s has sequence numbers and time left for another call.
 func (s *session) usable() bool {
 	return s != nil && s.last.Load() < maxSeq-maxOutstanding && (s.expires.IsZero() || time.Until(s.expires) > early)
 }
 
-// establish sets a context up. RFC 2203 section 5.2.
+// establish establishes a context. RFC 2203 section 5.2.
 func (c *Client) establish(ctx context.Context, next rpc.Caller, p program) (*session, error) {
 	gss, err := c.cfg.Initiator.Initiate(ctx)
 	if err != nil {
@@ -292,7 +295,7 @@ func (c *Client) establish(ctx context.Context, next rpc.Caller, p program) (*se
 		if !done || len(token) > 0 {
 			return nil, &ContextError{Err: errEarly}
 		}
-		// RFC 2203 section 5.2.3.1: the verifier signs the window, which shows that the server is the context's peer.
+		// RFC 2203 section 5.2.3.1: the verifier signs the window, which proves that the server is the context's peer.
 		if err := gss.VerifyMIC(binary.BigEndian.AppendUint32(nil, res.window), call.Reply.Verf.Body); err != nil {
 			return nil, &ContextError{Err: &ReplyError{Err: err}}
 		}
@@ -314,21 +317,21 @@ func (c *Client) establish(ctx context.Context, next rpc.Caller, p program) (*se
 
 // ---- calls
 
-// numbers are the sequence numbers of a context. A server refuses a number that is below its window, or silently drops
-// the call (RFC 2203 section 5.3.3.1). A call that has its number and is not on its way yet holds back calls with
-// numbers that would move the window too far.
+// numbers assigns the sequence numbers of a context. A server refuses a number below its window, or silently drops the
+// call (RFC 2203 section 5.3.3.1). Until a call that has its number has been sent, calls whose numbers would move the
+// window past it are held back.
 type numbers struct {
-	last atomic.Uint32 // that a call has; changed with mu held
+	last atomic.Uint32 // last number assigned; changed with mu held
 
 	mu    sync.Mutex
-	low   uint32        // this number and those below are of calls that are on their way
-	sent  []bool        // whether a number is, at its remainder; as long as the window
-	moved chan struct{} // closed when low rises; nil: no call waits for that
+	low   uint32        // the calls with this number and all lower ones have been sent
+	sent  []bool        // whether a number has been sent, indexed modulo the window
+	moved chan struct{} // closed when low rises; nil: no waiter
 }
 
 func newNumbers(window uint32) numbers { return numbers{sent: make([]bool, window)} }
 
-// take returns the next number, or what to wait for first.
+// take returns the next number, or a channel to wait on before trying again.
 func (n *numbers) take() (seq uint32, wait <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -341,7 +344,7 @@ func (n *numbers) take() (seq uint32, wait <-chan struct{}) {
 	return 0, n.moved
 }
 
-// leaves notes that the call with a number is on its way, or is not made.
+// leaves records that the call with this number has been sent, or will not be made.
 func (n *numbers) leaves(seq uint32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -358,22 +361,22 @@ func (n *numbers) leaves(seq uint32) {
 	}
 }
 
-// An outgoing is what a call needs beyond the caller's Call.
+// outgoing holds the state of a call beyond the caller's Call.
 type outgoing struct {
 	gss  Context
-	num  [4]byte // the sequence number
+	num  [4]byte // sequence number
 	cred []byte
 	verf []byte
 	args []byte
-	sign func(header []byte) oncrpc.Auth // is signs
-	err  error                           // of sign
+	sign func(header []byte) oncrpc.Auth // x.signs
+	err  error                           // returned by sign
 
-	numbers *numbers // of which the call has seq; nil: it has left
+	numbers *numbers // holds seq until the call has been sent; then nil
 	seq     uint32
 
-	// Of a call with sealed items:
+	// For a call with sealed items:
 	box
-	mem    []byte // what the peer reads and writes
+	mem    []byte // memory that the peer reads and writes
 	reads  []rpc.ReadItem
 	writes []rpc.WriteItem
 }
@@ -394,7 +397,7 @@ func (x *outgoing) signs(header []byte) oncrpc.Auth {
 	return oncrpc.Auth{Flavor: oncrpc.FlavorGSS, Body: x.verf}
 }
 
-// call makes call in the context s. What the caller has put into call is replaced meanwhile.
+// call makes call in the context s. Until it returns, the caller's fields of call are replaced.
 func (c *Client) call(ctx context.Context, next rpc.Caller, s *session, call *rpc.Call, ctl control) error {
 	select {
 	case s.room <- struct{}{}:
@@ -461,13 +464,13 @@ func (c *Client) call(ctx context.Context, next rpc.Caller, s *session, call *rp
 	return err
 }
 
-// take takes the results of call, for which the caller has offered items.
+// take stores the results of call. items are those that the caller offered.
 func (x *outgoing) take(s *session, cr *cred, call *rpc.Call, items []rpc.WriteItem) (err error) {
 	if err := s.gss.VerifyMIC(x.num[:], call.Reply.Verf.Body); err != nil {
 		return &ReplyError{Err: err}
 	}
 	switch {
-	case cr.service == rpc.ServiceNone || cr.control == controlDestroy: // it has no results, which libtirpc does not protect
+	case cr.service == rpc.ServiceNone || cr.control == controlDestroy: // there are no results, and libtirpc does not protect them
 		return nil
 	case cr.service == serviceSealed:
 		call.Results, err = x.openReply(s, cr.seq, call, items)
@@ -480,7 +483,7 @@ func (x *outgoing) take(s *session, cr *cred, call *rpc.Call, items []rpc.WriteI
 	return nil
 }
 
-// protect replaces the arguments and items of call.
+// protect replaces the arguments and items of call with protected ones.
 func (c *Client) protect(gss Context, seq uint32, call *rpc.Call, x *outgoing) error {
 	results := call.MaxResults
 	for i := range call.WriteItems {
@@ -506,7 +509,7 @@ func (c *Client) protect(gss Context, seq uint32, call *rpc.Call, x *outgoing) e
 
 // ---- sealed items
 
-// seals reports whether the items of call are sealed.
+// seals reports whether the items of call are to be sealed.
 func (s *session) seals(call *rpc.Call) bool {
 	if s.seal == nil || max(len(call.ReadItems), len(call.WriteItems)) > oncrpc.MaxSealed {
 		return false
@@ -524,7 +527,8 @@ func (s *session) seals(call *rpc.Call) bool {
 	return false
 }
 
-// sealCall replaces the arguments and items of call. The peer reads and writes memory of x: the caller's is never exposed.
+// sealCall replaces the arguments and items of call with sealed ones. The peer accesses only memory of x, never the
+// caller's.
 func (x *outgoing) sealCall(s *session, seq uint32, call *rpc.Call) error {
 	x.number, x.rooms, x.items = uint64(seq), x.rooms[:0], x.items[:0]
 	room := 0
@@ -546,7 +550,7 @@ func (x *outgoing) sealCall(s *session, seq uint32, call *rpc.Call) error {
 	if cap(x.mem) < room {
 		x.mem = make([]byte, room)
 	}
-	const words = 4 // the length of an item
+	const words = 4 // a length word
 	if size := protectedSize(s.gss, rpc.ServicePrivacy, x.size()+len(call.Args)) + words*len(x.items); cap(x.args) < size {
 		x.args = make([]byte, 0, size)
 	}
@@ -579,7 +583,7 @@ func (x *outgoing) sealCall(s *session, seq uint32, call *rpc.Call) error {
 	return nil
 }
 
-// openReply opens the results of call, for which the caller has offered items.
+// openReply opens the sealed results of call. items are those that the caller offered.
 func (x *outgoing) openReply(s *session, seq uint32, call *rpc.Call, items []rpc.WriteItem) (results []byte, err error) {
 	d := call.Decoder()
 	body, err := sealedBody(s.gss, seq, d.Opaque(math.MaxUint32))

@@ -15,16 +15,16 @@ var (
 	errClosed   = errors.New("rpcsec: the Client is closed")
 )
 
-// ErrNotSealed is what a *ContextError unwraps to with SealRequired, if the server does not seal, or the
-// mechanism derives no keys.
+// ErrNotSealed is wrapped by the *ContextError of a call with SealRequired if the server does not seal, or if the
+// mechanism cannot derive keys.
 var ErrNotSealed = errors.New("the server does not seal bulk data, or the mechanism cannot")
 
-// A SealError says that a sealed item is not what the other end has sealed for the call: it has been changed, cut,
-// exchanged or replayed. No byte of it has been used. A *ReplyError of a client unwraps to it; a Server logs it.
+// A SealError reports that a sealed item is not what the other end sealed for this call: it was modified, truncated,
+// swapped or replayed. None of its bytes has been used. On a client a *ReplyError wraps it, and a Server logs it.
 type SealError struct {
-	Item  int   // of the sealed arguments or results
-	Piece int   // of 64 KiB; -1: the item as a whole, or a list of them
-	Err   error // what is wrong
+	Item  int   // index in the sealed arguments or results
+	Piece int   // index of the 64 KiB piece; -1: the item as a whole, or a list of items
+	Err   error // the cause
 }
 
 func (e *SealError) Error() string {
@@ -37,11 +37,11 @@ func (e *SealError) Error() string {
 // Unwrap returns Err.
 func (e *SealError) Unwrap() error { return e.Err }
 
-// A ContextError is the error of a call for which there is no security context: it was not sent. It unwraps to
-// the reason.
+// A ContextError is the error of a call for which no security context could be established. The call was not sent. It
+// unwraps to the reason.
 type ContextError struct {
-	// Refused says that the server has refused the set-up, with Status and Minor. Otherwise this end could not
-	// go on: Err is an error of the mechanism, or of the call. Of a refusal it is what the mechanism says of Minor, or nil.
+	// Refused is set if the server refused the setup, with Status and Minor. Err is then the mechanism's explanation of
+	// Minor, or nil. Otherwise this end failed, and Err is an error of the mechanism or of the setup call.
 	Refused bool
 	Status  Status
 	Minor   uint32
@@ -61,10 +61,10 @@ func (e *ContextError) Error() string {
 // Unwrap returns Err.
 func (e *ContextError) Unwrap() error { return e.Err }
 
-// A ReplyError is the error of a call with a reply that is not proved to be the server's, or was changed on its
-// way. The call may have been executed. It unwraps to the mechanism's error.
+// A ReplyError is the error of a call whose reply was not proved to come from the server, or was modified on its way.
+// The call may have been executed. It unwraps to the mechanism's error.
 type ReplyError struct {
-	Results bool // the results are wrong; otherwise the verifier is
+	Results bool // the results failed verification; otherwise the verifier did
 	Err     error
 }
 

@@ -6,71 +6,71 @@ import (
 	"time"
 )
 
-// An Initiator begins security contexts as a client: the credentials of one principal, for one server.
-// Its methods may be called by many goroutines.
+// An Initiator begins security contexts as a client, with the credentials of one principal and for one server. Its
+// methods must be safe for concurrent use.
 type Initiator interface {
-	// Initiate returns a new context. ctx bounds what has to be asked for it, such as a ticket.
+	// Initiate returns a new context. ctx bounds requests that it makes, for instance for a ticket.
 	Initiate(ctx context.Context) (Context, error)
 }
 
-// An Acceptor accepts security contexts as a server. Its methods may be called by many goroutines.
+// An Acceptor accepts security contexts as a server. Its methods must be safe for concurrent use.
 type Acceptor interface {
 	// Accept returns a new context.
 	Accept() (Context, error)
 }
 
-// A Context is a security context of a GSS-API mechanism (RFC 2743 section 1.1.3). Step is called by one
-// goroutine at a time until the context is established; the other methods are called after that, by many at once.
-// They must not detect replays or gaps by the sequence numbers of tokens: RPCSEC_GSS has its own (RFC 2203
-// section 5.2.2).
+// A Context is a security context of a GSS-API mechanism (RFC 2743 section 1.1.3). Until the context is established,
+// only one goroutine at a time calls Step. The other methods are called after that, and concurrently. They must not
+// detect replays or gaps by the sequence numbers of tokens, because RPCSEC_GSS has its own (RFC 2203 section 5.2.2).
 type Context interface {
-	// Step is GSS_Init_sec_context or GSS_Accept_sec_context: it consumes the peer's token, which is nil for an
-	// initiator's first step, and returns the token for the peer, if there is one, and whether the context
-	// is established at this end. An error that is, or wraps, a *StatusError has a status for the peer.
+	// Step is GSS_Init_sec_context or GSS_Accept_sec_context. It consumes the peer's token, which is nil for an
+	// initiator's first step. It returns the token for the peer, if any, and whether the context is established at this
+	// end. If the error is or wraps a *StatusError, the peer receives its status.
 	Step(token []byte) (out []byte, done bool, err error)
 
-	// AppendMIC is GSS_GetMIC: it appends the token that signs msg to b.
+	// AppendMIC is GSS_GetMIC: it appends a token that signs msg to b.
 	AppendMIC(b, msg []byte) ([]byte, error)
 
-	// VerifyMIC is GSS_VerifyMIC: nil if mic signs msg.
+	// VerifyMIC is GSS_VerifyMIC: it returns nil if mic signs msg.
 	VerifyMIC(msg, mic []byte) error
 
 	// MICSize returns the length of the tokens of AppendMIC, in bytes.
 	MICSize() int
 
-	// Wrap is GSS_Wrap with confidentiality. b[at:] is WrapHead bytes, with any content, followed by the
-	// message. Wrap replaces them by the token, and allocates only if b has no capacity for the rest of it.
+	// Wrap is GSS_Wrap with confidentiality. b[at:] is WrapHead bytes of any content, followed by the message. Wrap
+	// replaces both with the token. It allocates only if the capacity of b does not suffice.
 	Wrap(b []byte, at int) ([]byte, error)
 
-	// WrapHead returns how many bytes of a token of Wrap come before the message. A token is no longer than
-	// WrapHead, the message and WrapTail.
+	// WrapHead returns how many bytes of a Wrap token precede the message. A token is no longer than WrapHead, the
+	// message and WrapTail together.
 	WrapHead() int
 
-	// WrapTail returns how much longer a token may be than WrapHead and the message, in bytes.
+	// WrapTail returns how many bytes of a Wrap token may follow the message.
 	WrapTail() int
 
-	// Unwrap is GSS_Unwrap: it returns the message of an encrypted token. The message may be in the memory of
-	// the token, which Unwrap may change.
+	// Unwrap is GSS_Unwrap: it returns the message of an encrypted token. It may modify the token, and the message may
+	// refer to the token's memory.
 	Unwrap(token []byte) ([]byte, error)
 
-	// Mechanism returns the name of the mechanism, as NFS spells it: "krb5".
+	// Mechanism returns the name of the mechanism as NFS spells it: "krb5".
 	Mechanism() string
 
-	// Peer returns the principal at the other end, as the mechanism prints it: "alice@EXAMPLE.COM".
+	// Peer returns the principal at the other end in the mechanism's text form: "alice@EXAMPLE.COM".
 	Peer() string
 
-	// Expires returns when the context ends; zero is never.
+	// Expires returns when the context expires. The zero time means never.
 	Expires() time.Time
 }
 
-// A Deriver is a Context with GSS_Pseudo_random (RFC 4401). Items are sealed only in the contexts of a Deriver.
+// A Deriver is a Context that implements GSS_Pseudo_random (RFC 4401). Items are sealed only in contexts that are
+// Derivers.
 type Deriver interface {
-	// PseudoRandom returns n bytes that the ends of the context, and they alone, derive from in: with
+	// PseudoRandom returns n bytes derived from in, which only the two ends of the context can compute, with
 	// GSS_C_PRF_KEY_FULL.
 	PseudoRandom(in []byte, n int) ([]byte, error)
 }
 
-// An Explainer is a Context that knows the minor status codes of its mechanism.
+// An Explainer is a Context that can interpret the minor status codes of its mechanism.
 type Explainer interface {
 	// Explain returns the error that minor stands for, or nil.
 	Explain(minor uint32) error
@@ -83,7 +83,7 @@ type Status uint32
 const (
 	Complete           Status = 0
 	ContinueNeeded     Status = 1
-	DuplicateToken     Status = 1 << 1 // a token that was accepted before
+	DuplicateToken     Status = 1 << 1 // the token was accepted before
 	BadMech            Status = 1 << 16
 	BadName            Status = 2 << 16
 	BadBindings        Status = 4 << 16
@@ -95,7 +95,7 @@ const (
 	Failure            Status = 13 << 16
 )
 
-// String returns the name of RFC 2744.
+// String returns the name in RFC 2744.
 func (s Status) String() string {
 	switch s {
 	case Complete:
@@ -130,7 +130,7 @@ func (s Status) String() string {
 type StatusError struct {
 	Status Status
 	Minor  uint32 // the mechanism's own code
-	Err    error  // what is wrong
+	Err    error  // the cause
 }
 
 func (e *StatusError) Error() string {

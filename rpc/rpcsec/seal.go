@@ -15,26 +15,26 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A Sealing is whether the items of private calls are sealed: see the package documentation.
+// Sealing says whether the items of calls with rpc.ServicePrivacy are sealed: see the package documentation.
 type Sealing uint8
 
 const (
-	SealOff      Sealing = iota // not sealed
-	SealOptional                // sealed, if the server does it, too
-	SealRequired                // sealed, or the call fails with ErrNotSealed
+	SealOff      Sealing = iota // never seal
+	SealOptional                // seal if the server supports it
+	SealRequired                // seal, or fail the call with ErrNotSealed
 )
 
 const (
 	serviceSealed rpc.Service = oncrpc.ServiceSealed
 
-	sealPiece = 64 << 10 // bytes that have a tag of their own
+	sealPiece = 64 << 10 // bytes covered by one tag
 	sealTag   = 16
-	sealLeast = 4 << 10 // a call is sealed if one of its items may have so many bytes
+	sealLeast = 4 << 10 // a call is sealed if one of its items may have this many bytes
 )
 
 // ---- keys
 
-// hello is how the arguments of an offer to seal, and of its answer, begin: 32 random bytes follow.
+// hello begins the arguments of an offer to seal, and its answer. 32 random bytes follow.
 const hello = "rpcrdma: seals 1"
 
 const helloSize = len(hello) + 32
@@ -48,10 +48,10 @@ func makeHello() []byte {
 
 func isHello(b []byte) bool { return len(b) == helloSize && string(b[:len(hello)]) == hello }
 
-// sealKeys seal the items of a context: each end has a key for what it sends.
+// sealKeys seal the items of a context. Each end has a key for what it sends.
 type sealKeys struct{ args, results cipher.AEAD }
 
-// newSealKeys derives keys from a context and what both ends have said, which no other keys are derived from.
+// newSealKeys derives keys from a context and the messages of both ends. No other keys are derived from these.
 func newSealKeys(gss Context, offer, answer []byte) (*sealKeys, error) {
 	var k sealKeys
 	for label, aead := range map[string]*cipher.AEAD{"arguments": &k.args, "results": &k.results} {
@@ -70,8 +70,9 @@ func newSealKeys(gss Context, offer, answer []byte) (*sealKeys, error) {
 	return &k, nil
 }
 
-// agree asks the server whether it seals, by procedure 0, in the first call of a context. Only an encrypted reply is an
-// answer: that of a server that does not seal is empty. All else, which an attacker could bring about, is an error.
+// agree asks the server whether it seals, by procedure 0, in the first call of a context. Only an encrypted reply
+// counts as an answer; a server that does not seal returns an empty one. Everything else is an error, because an
+// attacker could cause it.
 func (c *Client) agree(ctx context.Context, next rpc.Caller, s *session, p program) (*sealKeys, error) {
 	if _, ok := s.gss.(Deriver); !ok {
 		return nil, nil
@@ -84,7 +85,7 @@ func (c *Client) agree(ctx context.Context, next rpc.Caller, s *session, p progr
 	return newSealKeys(s.gss, offer, call.Results)
 }
 
-// agree answers an offer to seal, the first in a context.
+// agree answers an offer to seal. Only the first offer in a context counts.
 func (e *entry) agree(offer, results []byte) []byte {
 	if _, ok := e.gss.(Deriver); !ok || !isHello(offer) {
 		return results
@@ -98,17 +99,17 @@ func (e *entry) agree(offer, results []byte) []byte {
 
 // ---- pieces
 
-// A box seals and opens the items of a call. It is used again, and so allocates little.
+// box seals and opens the items of a call. It is reused to save allocations.
 type box struct {
 	manifest
 	aead  cipher.AEAD
 	nonce [12]byte // number of the manifest, item, piece
-	about [36]byte // program, version, procedure, direction, sequence number, items, item, its length, piece
+	about [36]byte // program, version, procedure, direction, sequence number, items, item, item length, piece
 	piece []byte   // see private
-	data  [][]byte // of the results
+	data  [][]byte // data of the results
 }
 
-// begin prepares b for the items of arguments, or results, that are in the manifest.
+// begin prepares b for the manifest's items, of the arguments or of the results.
 func (b *box) begin(aead cipher.AEAD, prog, vers, proc uint32, results bool, seq uint32) {
 	b.aead = aead
 	binary.BigEndian.PutUint64(b.nonce[:], b.number)
@@ -121,21 +122,21 @@ func (b *box) begin(aead cipher.AEAD, prog, vers, proc uint32, results bool, seq
 	}
 }
 
-// at prepares b for a piece of item i, of n bytes.
+// at prepares b for a piece of item i, which has n bytes.
 func (b *box) at(i, n, piece int) {
-	binary.BigEndian.PutUint16(b.nonce[8:], uint16(i))      // less than oncrpc.MaxSealed
-	binary.BigEndian.PutUint16(b.nonce[10:], uint16(piece)) // less than 2^15: see decode
+	binary.BigEndian.PutUint16(b.nonce[8:], uint16(i))      // below oncrpc.MaxSealed
+	binary.BigEndian.PutUint16(b.nonce[10:], uint16(piece)) // below 2^15: see decode
 	for j, w := range [...]int{i, n, piece} {
 		binary.BigEndian.PutUint32(b.about[24+j*4:], uint32(w))
 	}
 }
 
-// seal encrypts item i, src, to dst, and returns the rest of tags.
+// seal encrypts src, item i, to dst. It returns the rest of tags.
 func (b *box) seal(i int, dst, src, tags []byte) []byte {
 	for from := 0; from < len(src); from += sealPiece {
 		to := min(from+sealPiece, len(src))
 		b.at(i, len(src), from/sealPiece)
-		out := dst[from:from] // which has room for the tag where the next piece begins
+		out := dst[from:from] // leaves room for the tag where the next piece begins
 		room := to+sealTag <= len(dst)
 		if !room {
 			out = b.private()[:0]
@@ -149,7 +150,7 @@ func (b *box) seal(i int, dst, src, tags []byte) []byte {
 	return tags
 }
 
-// private returns room for a piece and its tag, in memory of this process alone.
+// private returns a buffer for a piece and its tag that no peer can access.
 func (b *box) private() []byte {
 	if b.piece == nil {
 		b.piece = make([]byte, sealPiece+sealTag)
@@ -157,8 +158,8 @@ func (b *box) private() []byte {
 	return b.piece
 }
 
-// open decrypts item i, src, to dst, and returns the rest of tags. A peer may write to src meanwhile: each piece is
-// copied before it is looked at. If a piece does not open, dst is cleared.
+// open decrypts src, item i, to dst. It returns the rest of tags. A peer may write to src meanwhile, so open copies
+// each piece before reading it. If a piece does not decrypt, open clears dst.
 func (b *box) open(i int, dst, src, tags []byte) ([]byte, *SealError) {
 	piece := b.private()
 	for from := 0; from < len(src); from += sealPiece {
@@ -177,8 +178,8 @@ func (b *box) open(i int, dst, src, tags []byte) ([]byte, *SealError) {
 
 // ---- manifests
 
-// A manifest says which items a message has. It precedes the arguments or results, without the items, in the
-// encrypted body:
+// manifest lists the items of a message. It precedes the arguments or results, without the items, in the encrypted
+// body:
 //
 //	unsigned hyper number;                        what the key has sealed no other message with
 //	unsigned rooms<>;                             how long results may be, in the order of the write chunks
@@ -193,10 +194,10 @@ type manifest struct {
 
 type sealedItem struct{ at, n uint32 }
 
-// tagsOf returns how long the tags of an item of n bytes are.
+// tagsOf returns the total length of the tags of an item of n bytes.
 func tagsOf(n int) int { return (n + sealPiece - 1) / sealPiece * sealTag }
 
-// size returns how long the manifest is, in bytes.
+// size returns the length of the manifest, in bytes.
 func (m *manifest) size() int {
 	n := 16 + 4*len(m.rooms)
 	for _, it := range m.items {
@@ -205,7 +206,8 @@ func (m *manifest) size() int {
 	return n
 }
 
-// replySize returns how long the manifest and the length words are at most of a reply to a call with the rooms of m.
+// replySize returns the largest total length of the manifest and the length words in a reply to a call with the rooms
+// of m.
 func (m *manifest) replySize() int {
 	n := 16
 	for _, room := range m.rooms {
@@ -214,7 +216,7 @@ func (m *manifest) replySize() int {
 	return n
 }
 
-// append appends the manifest to b, which has the capacity. The tags are the sealer's to fill.
+// append appends the manifest to b, which must have the capacity. The sealer fills in the tags.
 func (m *manifest) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, m.number)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(m.rooms)))
@@ -235,7 +237,7 @@ func (m *manifest) append(b []byte) []byte {
 
 var errManifest = errors.New("its list of items is malformed")
 
-// decode decodes the manifest at the start of b, and returns the rest, in which each item has a length word.
+// decode decodes the manifest at the start of b. It returns the rest, in which each item has only a length word.
 func (m *manifest) decode(b []byte) (body []byte, err error) {
 	d := xdr.NewDecoder(b)
 	m.number, m.rooms, m.items = d.Uint64(), m.rooms[:0], m.items[:0]
@@ -259,7 +261,7 @@ func (m *manifest) decode(b []byte) (body []byte, err error) {
 	return body, nil
 }
 
-// misplaced returns the first item that does not follow a length word with its length, or -1.
+// misplaced returns the index of the first item that does not follow a length word with its length, or -1.
 func (m *manifest) misplaced(body []byte) int {
 	from := uint32(0)
 	for i, it := range m.items {
@@ -271,7 +273,7 @@ func (m *manifest) misplaced(body []byte) int {
 	return -1
 }
 
-// sealedBody returns the body in the opaque of the privacy service, which unwraps it in place.
+// sealedBody unwraps the opaque of the privacy service in place, and returns the body.
 func sealedBody(gss Context, seq uint32, wrapped []byte) ([]byte, error) {
 	body, err := gss.Unwrap(wrapped)
 	if err != nil {

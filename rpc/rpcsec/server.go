@@ -19,41 +19,42 @@ import (
 
 // ServerConfig configures a Server.
 type ServerConfig struct {
-	// Acceptor has the credentials of the server.
+	// Acceptor provides the credentials of the server.
 	Acceptor Acceptor
 
-	// Services are those that calls may have; others are refused with AUTH_TOOWEAK. Nil: all.
+	// Services are the services that calls may use. Calls with others are refused with AUTH_TOOWEAK. Nil permits all.
 	Services []rpc.Service
 
-	// Required refuses calls of other flavors with AUTH_TOOWEAK, except those of procedure 0, which do nothing.
-	// Otherwise the inner handler gets them, and decides by Request.Cred.
+	// Required makes the Server refuse calls of other flavors with AUTH_TOOWEAK, except procedure 0, which does
+	// nothing. Otherwise such calls are passed to the inner handler, which can decide by Request.Cred.
 	Required bool
 
-	// Window is how many sequence numbers a context remembers, and so how many calls a client may have in
-	// flight in it; 0 is 1024. Rounded up to a multiple of 64.
+	// Window is how many sequence numbers a context remembers. It limits how many calls a client may have in flight in
+	// a context. 0 means 1024. It is rounded up to a multiple of 64.
 	Window uint32
 
-	// MaxContexts bounds the established contexts, 0: 4096. A host may have a quarter of them. The context that
-	// was used least recently makes room for a new one: first one of the host itself, if it has its share, otherwise one of the
-	// host with the most. Contexts that are being set up are counted apart, with a 16th of the bounds.
+	// MaxContexts bounds the established contexts. 0 means 4096. A host may have a quarter of them. When a new context
+	// exceeds the bound, the least recently used one is dropped: a context of the same host if the host has used up its
+	// share, or else one of the host with the most. Contexts being set up are counted separately, with a 16th of these
+	// bounds.
 	MaxContexts int
 
-	// Seal has the Server seal the items of calls with rpc.ServicePrivacy, so that they keep their chunks, for clients
-	// that ask for it: see Sealing.
+	// Seal makes the Server seal the items of calls with rpc.ServicePrivacy for clients that ask for it, so that the
+	// items can still be sent as chunks: see Sealing.
 	Seal bool
 
-	// Logger gets a record for a context that was not established, or a call with a *SealError, 10 per second. Nil is
-	// slog.Default().
+	// Logger receives up to 10 records per second, for contexts that could not be established and for calls with a
+	// *SealError. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// A Server executes calls with a credential of RPCSEC_GSS: Wrap is an rpc.Middleware. The programs
-// it is for need Program.Null, as clients set their contexts up with procedure 0. The Server answers calls of that
-// procedure itself. One Server may wrap several programs, which then share contexts.
+// A Server executes calls with an RPCSEC_GSS credential. Its Wrap method is an rpc.Middleware. The wrapped programs
+// must have Program.Null, because clients set contexts up with procedure 0, whose calls the Server answers itself. One
+// Server may wrap several programs, which then share contexts.
 type Server struct {
 	cfg   ServerConfig
 	made  table     // established contexts
-	half  table     // contexts that are being set up
+	half  table     // contexts being set up
 	free  sync.Pool // of *scratch
 	boxes sync.Pool // of *box
 
@@ -64,7 +65,7 @@ type Server struct {
 	}
 }
 
-// NewServer returns a Server. It has nothing to close.
+// NewServer returns a Server. It need not be closed.
 func NewServer(cfg ServerConfig) *Server {
 	cfg.Services = slices.Clone(cfg.Services)
 	cfg.Window = min(cmp.Or(cfg.Window, 1024), maxOutstanding)
@@ -75,11 +76,11 @@ func NewServer(cfg ServerConfig) *Server {
 	return s
 }
 
-// Contexts returns how many contexts are established.
+// Contexts returns the number of established contexts.
 func (s *Server) Contexts() int { return s.made.len() }
 
-// Wrap returns a handler that has next execute calls which are proved, with their arguments in plain text, and
-// protects its results. Request.Peer has their Principal.
+// Wrap returns a handler that verifies calls, passes them to next with their arguments in plain text, and protects the
+// results. Request.Peer returns their Principal.
 func (s *Server) Wrap(next rpc.Handler) rpc.Handler {
 	return rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 		if req.Cred.Flavor != oncrpc.FlavorGSS {
@@ -111,7 +112,7 @@ func (s *Server) Wrap(next rpc.Handler) rpc.Handler {
 
 // ---- setting up
 
-// setUp makes a step of a context. RFC 2203 section 5.2.
+// setUp performs a step of establishing a context. RFC 2203 section 5.2.
 func (s *Server) setUp(cr *cred, req *rpc.Request, res *rpc.Response) {
 	d := xdr.NewDecoder(req.Args)
 	token := d.Opaque(maxToken)
@@ -127,7 +128,7 @@ func (s *Server) setUp(cr *cred, req *rpc.Request, res *rpc.Response) {
 			return
 		}
 		e = &entry{gss: gss}
-	} else if e = s.half.take(cr.handle); e == nil { // which no other call uses then
+	} else if e = s.half.take(cr.handle); e == nil { // so that no other call uses it meanwhile
 		res.Deny(oncrpc.AuthGSSCred)
 		return
 	}
@@ -164,7 +165,7 @@ func (s *Server) setUp(cr *cred, req *rpc.Request, res *rpc.Response) {
 	res.Results = result.append(res.Results)
 }
 
-// refuse answers a step that has failed. RFC 2203 section 5.2.3.1: "the handle ... NULL", and no verifier.
+// refuse replies to a step that failed. RFC 2203 section 5.2.3.1: "the handle ... NULL", and no verifier.
 func (s *Server) refuse(req *rpc.Request, res *rpc.Response, err error) {
 	result := initResult{major: uint32(Failure)}
 	var status *StatusError
@@ -197,7 +198,7 @@ func (s *Server) mayLog() bool {
 
 // ---- calls
 
-// execute has next execute a call that is proved; nil destroys the context. RFC 2203 section 5.3.3.
+// execute verifies a call and passes it to next. A nil next destroys the context. RFC 2203 section 5.3.3.
 func (s *Server) execute(ctx context.Context, cr *cred, req *rpc.Request, res *rpc.Response, next rpc.Handler) {
 	e := s.made.use(cr.handle)
 	if e == nil {
@@ -241,9 +242,9 @@ func (s *Server) execute(ctx context.Context, cr *cred, req *rpc.Request, res *r
 	switch {
 	case next != nil && req.Proc != 0:
 		req.SetPrincipal(&e.principals[cr.service-rpc.ServiceNone])
-		// A call that comes again has another number (RFC 2203 section 5.3.3.1), or if it is this package's the same one.
-		// So the reply cache is asked first: the same call may be on its way to a handler, with this number. Whatever the
-		// answer, no call is executed for the number any more.
+		// A retransmitted call has another number (RFC 2203 section 5.3.3.1), or the same one if this package's Client
+		// sent it. The reply cache is therefore asked first, because a handler may be executing the same call with this
+		// number. Whatever the result, the number is used up, so that no other call is executed with it.
 		known := true
 		req.Once(e.caller, res, func() {
 			if known = false; e.take(cr.seq) {
@@ -271,7 +272,7 @@ func (s *Server) execute(ctx context.Context, cr *cred, req *rpc.Request, res *r
 	}
 }
 
-// protectResults protects the results, or returns false.
+// protectResults protects the results. It returns false if it fails.
 func protectResults(gss Context, cr *cred, res *rpc.Response) bool {
 	if !res.Join() {
 		return false
@@ -285,7 +286,8 @@ func protectResults(gss Context, cr *cred, res *rpc.Response) bool {
 	return err == nil
 }
 
-// shifted returns the results after room for so many bytes, in memory of size bytes, or nil without that.
+// shifted returns the results preceded by room bytes, in memory of size bytes. It returns nil if there is no such
+// memory.
 func shifted(res *rpc.Response, room, size int) []byte {
 	b := res.Results
 	if size > cap(b) {
@@ -361,8 +363,8 @@ func (s *Server) openCall(x *box, e *entry, cr *cred, req *rpc.Request, res *rpc
 	return oncrpc.Success
 }
 
-// sealReply seals the items for which the client has offered memory, and protects the rest of the results, or
-// returns false.
+// sealReply seals the items for which the client offered memory and protects the rest of the results. It returns false
+// if it fails.
 func (x *box) sealReply(e *entry, cr *cred, req *rpc.Request, res *rpc.Response) bool {
 	x.number, x.items, x.data = e.sealed.Add(1), x.items[:0], x.data[:0]
 	res.TakeItems(len(x.rooms), func(at int, data []byte) {
@@ -399,27 +401,27 @@ func (x *box) sealReply(e *entry, cr *cred, req *rpc.Request, res *rpc.Response)
 	return true
 }
 
-// An entry is a context of a table.
+// entry is a context in a table.
 type entry struct {
 	handle  handle
 	of      *share
-	at      int64 // of its last use, in the table's count
+	at      int64 // time of its last use, by the table's count
 	gss     Context
 	steps   int
 	expires time.Time
-	seal    atomic.Pointer[sealKeys] // nil: the client has not asked for it
-	sealed  atomic.Uint64            // replies
+	seal    atomic.Pointer[sealKeys] // nil: the client has not asked for sealing
+	sealed  atomic.Uint64            // number of sealed replies
 
-	principals [rpc.ServicePrivacy]rpc.Principal // of the calls, by service
-	caller     []byte                            // that makes them
+	principals [rpc.ServicePrivacy]rpc.Principal // of calls, by service
+	caller     []byte                            // identifies the caller in the reply cache
 
 	mu     sync.Mutex
 	window window
 }
 
-// prove reports whether a call is of the context's peer.
+// prove verifies that a call comes from the context's peer.
 func (s *Server) prove(e *entry, cr *cred, req *rpc.Request) oncrpc.AuthStat {
-	const verf = 8 // bytes of an empty one
+	const verf = 8 // bytes of an empty verifier
 	x := s.scratch()
 	defer s.free.Put(x)
 	x.header = oncrpc.AppendCall(x.header[:0], &oncrpc.CallHeader{
@@ -434,7 +436,7 @@ func (s *Server) prove(e *entry, cr *cred, req *rpc.Request) oncrpc.AuthStat {
 	return oncrpc.AuthOK
 }
 
-// take reports whether no call has had the sequence number.
+// take claims a sequence number. It returns false if a call has used it before.
 func (e *entry) take(seq uint32) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -449,7 +451,8 @@ func (s *Server) sign(e *entry, seq uint32) ([]byte, error) {
 	return e.gss.AppendMIC(make([]byte, 0, e.gss.MICSize()), x.num[:])
 }
 
-// A scratch is memory for a moment, which a mechanism behind an interface would have allocated for each call.
+// scratch is short-lived memory that would otherwise escape to the heap on each call, because mechanisms are
+// interfaces.
 type scratch struct {
 	header []byte
 	num    [4]byte

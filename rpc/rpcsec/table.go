@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// A handle names a context. It cannot be guessed.
+// handle identifies a context. It cannot be guessed.
 type handle [16]byte
 
-// hostShare is the part of a table, one in so many, that one host may have.
+// hostShare is the divisor for one host's share of a table.
 const hostShare = 4
 
-// A table is a bounded set of contexts, with shares for hosts.
+// table is a bounded set of contexts, in which each host has a share.
 type table struct {
 	max int
 
@@ -23,7 +23,7 @@ type table struct {
 	uses    int64
 }
 
-// A share has the contexts of a host.
+// share holds the contexts of a host.
 type share struct {
 	host    netip.Prefix
 	entries map[*entry]struct{}
@@ -39,7 +39,7 @@ func (t *table) len() int {
 	return len(t.entries)
 }
 
-// add adds e, of a host, with a handle if it has none yet. Others make room for it.
+// add adds e, a context of host. It assigns a handle if e has none, and drops another context if there is no room.
 func (t *table) add(e *entry, host netip.Prefix) {
 	if e.handle == (handle{}) {
 		rand.Read(e.handle[:])
@@ -69,7 +69,7 @@ func (t *table) add(e *entry, host netip.Prefix) {
 	t.entries[e.handle] = e
 }
 
-// oldest returns the entry of a share that was used least recently, or one that has expired.
+// oldest returns an expired entry of a share, or else the least recently used one.
 func (s *share) oldest() (found *entry) {
 	now := time.Now()
 	for e := range s.entries {
@@ -83,7 +83,7 @@ func (s *share) oldest() (found *entry) {
 	return found
 }
 
-// drop removes an entry of the table.
+// drop removes an entry from the table.
 func (t *table) drop(e *entry) {
 	delete(t.entries, e.handle)
 	delete(e.of.entries, e)
@@ -92,7 +92,7 @@ func (t *table) drop(e *entry) {
 	}
 }
 
-// use returns the entry with a handle, or nil. One that has expired is removed.
+// use returns the entry with a handle, or nil. It removes the entry if it has expired.
 func (t *table) use(h []byte) *entry {
 	if len(h) != len(handle{}) {
 		return nil
@@ -112,7 +112,7 @@ func (t *table) use(h []byte) *entry {
 	return e
 }
 
-// take removes the entry with a handle, and returns it, or nil.
+// take removes the entry with a handle and returns it, or nil.
 func (t *table) take(h []byte) *entry {
 	e := t.use(h)
 	if e == nil || !t.remove(e) {
@@ -121,7 +121,7 @@ func (t *table) take(h []byte) *entry {
 	return e
 }
 
-// remove reports whether e was in the table.
+// remove removes e, and reports whether e was in the table.
 func (t *table) remove(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

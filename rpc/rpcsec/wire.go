@@ -12,17 +12,17 @@ const (
 	version   = 1
 	maxSeq    = 0x80000000 // MAXSEQ
 	maxHandle = oncrpc.MaxAuthBody - 20
-	maxToken  = 64 << 10 // of a set-up; tickets with the groups of Active Directory are long
+	maxToken  = 64 << 10 // longest token; tickets with Active Directory groups are long
 
-	// maxInitResults is how long the results of a set-up may be, in bytes. They fit inline, as there may be
-	// no reply chunk for a server's call.
+	// maxInitResults is the longest result of a setup call, in bytes. It fits inline, because a call from a server may
+	// have no reply chunk.
 	maxInitResults = 2048
 
-	// maxSteps bounds the calls of a set-up. Kerberos has one.
+	// maxSteps bounds the calls that establish a context. Kerberos needs one.
 	maxSteps = 8
 )
 
-// A control is a gss_proc. RFC 2203 section 5.
+// control is a gss_proc. RFC 2203 section 5.
 type control uint32
 
 const (
@@ -32,7 +32,7 @@ const (
 	controlDestroy
 )
 
-// A cred is rpc_gss_cred_vers_1_t. RFC 2203 section 5.
+// cred is rpc_gss_cred_vers_1_t. RFC 2203 section 5.
 type cred struct {
 	control control
 	seq     uint32
@@ -51,7 +51,7 @@ func (c *cred) auth(b []byte) oncrpc.Auth {
 	return oncrpc.Auth{Flavor: oncrpc.FlavorGSS, Body: c.append(b)}
 }
 
-// decode returns AuthOK, or why body is no credential.
+// decode decodes body. It returns AuthOK if body is a valid credential.
 func (c *cred) decode(body []byte) oncrpc.AuthStat {
 	d := xdr.NewDecoder(body)
 	vers := d.Uint32()
@@ -65,7 +65,7 @@ func (c *cred) decode(body []byte) oncrpc.AuthStat {
 	return oncrpc.AuthOK
 }
 
-// An initResult is rpc_gss_init_res. RFC 2203 section 5.2.3.1.
+// initResult is rpc_gss_init_res. RFC 2203 section 5.2.3.1.
 type initResult struct {
 	handle       []byte
 	major, minor uint32
@@ -87,10 +87,10 @@ func (r *initResult) decode(b []byte) error {
 	return d.End()
 }
 
-// seqSize is how long the sequence number is that precedes protected arguments and results, in bytes.
+// seqSize is the length of the sequence number that precedes protected arguments and results, in bytes.
 const seqSize = 4
 
-// protectedSize returns how long n bytes of arguments or results are with service s at most.
+// protectedSize returns the largest length of n bytes of arguments or results after protection by service s.
 func protectedSize(gss Context, s rpc.Service, n int) int {
 	switch s {
 	case rpc.ServiceIntegrity:
@@ -101,7 +101,7 @@ func protectedSize(gss Context, s rpc.Service, n int) int {
 	return n
 }
 
-// protectHead returns how many bytes come before the arguments or results.
+// protectHead returns how many bytes protection puts before the arguments or results.
 func protectHead(gss Context, s rpc.Service) int {
 	const length = 4
 	if s == rpc.ServicePrivacy {
@@ -110,7 +110,7 @@ func protectHead(gss Context, s rpc.Service) int {
 	return length + seqSize
 }
 
-// protect protects arguments or results, which follow protectHead bytes in b. RFC 2203 sections 5.3.2.2 and 5.3.2.3.
+// protect protects the arguments or results that follow protectHead bytes in b. RFC 2203 sections 5.3.2.2 and 5.3.2.3.
 func protect(gss Context, s rpc.Service, seq uint32, b []byte) ([]byte, error) {
 	const length = 4
 	head := protectHead(gss, s)
@@ -137,13 +137,13 @@ func protect(gss Context, s rpc.Service, seq uint32, b []byte) ([]byte, error) {
 	return pad(b, size), nil
 }
 
-// pad appends the padding of n bytes.
+// pad appends the XDR padding for n bytes.
 func pad(b []byte, n int) []byte {
 	var zeros [xdr.Unit]byte
 	return append(b, zeros[:xdr.Pad(n)]...)
 }
 
-// open undoes seal. The body is in the memory of b, which open may change, or the mechanism's.
+// open is the inverse of protect. It may modify b. The body refers to the memory of b or of the mechanism.
 func open(gss Context, s rpc.Service, seq uint32, b []byte) (body []byte, err error) {
 	d := xdr.NewDecoder(b)
 	body = d.Opaque(1<<32 - 1)
@@ -163,7 +163,7 @@ func open(gss Context, s rpc.Service, seq uint32, b []byte) (body []byte, err er
 	return ofSequence(body, seq)
 }
 
-// ofSequence returns the arguments or results that follow a sequence number.
+// ofSequence checks the sequence number and returns the arguments or results after it.
 func ofSequence(body []byte, seq uint32) ([]byte, error) {
 	if len(body) < seqSize || binary.BigEndian.Uint32(body) != seq {
 		return nil, errSequence
@@ -171,15 +171,15 @@ func ofSequence(body []byte, seq uint32) ([]byte, error) {
 	return body[seqSize:], nil
 }
 
-// A window has the sequence numbers that a context has seen. RFC 2203 section 5.3.3.1.
+// window records the sequence numbers that a context has seen. RFC 2203 section 5.3.3.1.
 type window struct {
-	last uint32   // the highest
-	seen []uint64 // a bit for each of the last numbers, at its remainder
+	last uint32   // the highest number
+	seen []uint64 // one bit for each number in the window, indexed modulo its size
 }
 
 func newWindow(size uint32) window { return window{seen: make([]uint64, (size+63)/64)} }
 
-// take reports whether seq is new, and notes it.
+// take reports whether seq is new, and records it.
 func (w *window) take(seq uint32) bool {
 	size := uint32(len(w.seen)) * 64
 	if seq > w.last {

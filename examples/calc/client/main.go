@@ -1,4 +1,4 @@
-// Command client has a server evaluate an expression in postfix notation.
+// Command client makes a server evaluate an expression in postfix notation.
 package main
 
 import (

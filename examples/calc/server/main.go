@@ -18,7 +18,7 @@ import (
 type calculator struct{}
 
 func (calculator) Evaluate(_ context.Context, _ *rpc.Request, args *calc.Expression, res *calc.Result) error {
-	if len(args.Steps) > calc.MaxSteps { // lists have no limit in the language
+	if len(args.Steps) > calc.MaxSteps { // the interface language cannot bound lists
 		res.Status = calc.TooLong
 		return nil
 	}
@@ -34,7 +34,7 @@ func (calculator) Evaluate(_ context.Context, _ *rpc.Request, args *calc.Express
 			return nil
 		}
 		a, b := stack[n], stack[n+1]
-		// Only defined operations get here: others are GARBAGE_ARGS to the caller.
+		// Only defined operations reach this line. For others the caller gets GARBAGE_ARGS.
 		results := [...]float64{calc.Add: a + b, calc.Subtract: a - b, calc.Multiply: a * b, calc.Divide: a / b}
 		stack = append(stack[:n], results[step.Token.Does])
 	}

@@ -1,4 +1,4 @@
-// Command client says something to a server and prints the answer.
+// Command client sends a message to a server and prints the reply.
 package main
 
 import (

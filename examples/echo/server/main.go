@@ -1,4 +1,4 @@
-// Command server answers with what it receives.
+// Command server sends back what it receives.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command client puts, gets and watches values of a server.
+// Command client puts, gets and watches values on a server.
 package main
 
 import (

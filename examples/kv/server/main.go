@@ -1,4 +1,4 @@
-// Command server keeps values in memory, and streams the keys that change to clients that watch.
+// Command server keeps values in memory and streams changed keys to clients that watch.
 package main
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A store implements kv.StoreV1Server. Values are replaced, never modified: replies refer to them.
+// store implements kv.StoreV1Server. Values are replaced, never modified, because replies refer to them.
 type store struct {
 	mu       sync.Mutex
 	values   map[string][]byte
-	watchers map[*stream.Sender[kv.Key]]string // prefixes of keys
+	watchers map[*stream.Sender[kv.Key]]string // with the key prefixes that they watch
 }
 
 func newStore() *store {
@@ -36,10 +36,10 @@ func (s *store) Put(_ context.Context, _ *rpc.Request, key string, value kv.Valu
 		*res = kv.Full
 		return nil
 	}
-	s.values[key] = bytes.Clone(value) // the original is the transport's after Put
+	s.values[key] = bytes.Clone(value) // value belongs to the transport after Put returns
 	for watcher, prefix := range s.watchers {
 		if strings.HasPrefix(key, prefix) {
-			watcher.Offer(key) // one that does not read learns that it has missed something
+			watcher.Offer(key) // a client that reads too slowly is told that it missed keys
 		}
 	}
 	return nil
@@ -55,7 +55,7 @@ func (s *store) Get(_ context.Context, _ *rpc.Request, key string, res *kv.Resul
 	return nil
 }
 
-// Watch streams keys until the client or its connection has gone.
+// Watch streams changed keys until the client cancels or its connection ends.
 func (s *store) Watch(ctx context.Context, _ *rpc.Request, prefix string, changed *stream.Sender[kv.Key]) error {
 	s.mu.Lock()
 	s.watchers[changed] = prefix

@@ -26,7 +26,7 @@ func (summer) Sum(_ context.Context, _ *rpc.Request, args *move.File, res *move.
 	return nil
 }
 
-// serve serves until ctx ends, and then answers the calls that have arrived.
+// serve serves until ctx ends. It then answers the calls that have already arrived.
 func serve(ctx context.Context, addr string) {
 	server, err := transport.NewServer(nil)
 	check(err)

@@ -1,7 +1,6 @@
 //go:build linux && cgo
 
-// Chat sends each line of its input to a multicast group, and prints what the members send, itself
-// included.
+// Chat sends each line of its input to a multicast group, and prints the lines of all members, itself included.
 //
 //	chat -addr 10.9.9.1 -group 239.7.7.7
 package main
@@ -46,15 +45,15 @@ func main() {
 	}
 }
 
-// A datagram has one line. A receive has room for its global route, too.
+// A datagram holds one line. A receive buffer also has room for the global route header.
 const (
 	lineSize = 1024
 	slotSize = ibv.GRHSize + lineSize
 	slots    = 16
 )
 
-// A member of the group has a buffer for each receive, by the ID of the request, and gets one for each line
-// that it sends.
+// member is a member of the group. It has a buffer for each receive request, by request ID, and takes one from a pool
+// for each line that it sends.
 type member struct {
 	qp      *ibv.QP
 	sends   *ibv.CQ
@@ -66,7 +65,7 @@ type member struct {
 	closers []func() error
 }
 
-// opened opens something that Close closes.
+// opened registers o to be closed by Close.
 func opened[T interface{ Close() error }](m *member, o T, err error) (T, error) {
 	if err == nil {
 		m.closers = append(m.closers, o.Close)
@@ -154,13 +153,13 @@ func (m *member) receive(slot uint64) error {
 	return m.qp.PostRecv([]ibv.RecvWR{{ID: slot, SGL: []ibv.SGE{m.bufs[slot].SGE(0, slotSize)}}})
 }
 
-// say sends a line to all members, and waits until it is sent: a datagram has no receipt.
+// say sends a line to all members and waits until it has been sent. Datagrams are not acknowledged.
 func (m *member) say(line []byte) error {
 	buf, err := m.pool.Get(lineSize)
 	if err != nil {
 		return err
 	}
-	defer m.pool.Put(buf) // the request is complete, or has not been posted
+	defer m.pool.Put(buf) // the request has completed, or was never posted
 	n := copy(buf.Bytes(), line)
 	err = m.qp.PostSend([]ibv.SendWR{{Opcode: ibv.OpSend, Flags: ibv.SendSignaled, SGL: []ibv.SGE{buf.SGE(0, uint32(n))}, To: &m.all}})
 	for err == nil {
@@ -173,7 +172,7 @@ func (m *member) say(line []byte) error {
 	return err
 }
 
-// listen prints what arrives, with the sender's number, until ctx ends or the member is closed.
+// listen prints the lines that arrive, with the sender's number, until ctx ends or the member is closed.
 func (m *member) listen(ctx context.Context, out io.Writer) error {
 	for {
 		if err := m.recvs.Arm(false); err != nil {

@@ -1,7 +1,7 @@
 //go:build linux && cgo
 
-// Counter is a counter that any number of clients increment by atomic operations of their adapters. The
-// server's processor has no part in it.
+// Counter is a counter that any number of clients increment with atomic operations of their adapters. The server's CPU
+// is not involved.
 //
 //	counter -dev rxe0 -listen :8080
 //	counter -dev rxe0 -add 1000 http://10.9.9.1:8080/
@@ -43,7 +43,7 @@ func main() {
 	fmt.Println("the last addition has found", before)
 }
 
-// A server has the counter, and a session for each client until it ends.
+// server holds the counter, and a session for each client until it ends.
 type server struct {
 	dev     *ibv.Context
 	counter []byte // 8 bytes in host byte order
@@ -76,7 +76,7 @@ func (s *server) close() (err error) {
 	return err
 }
 
-// add adds 1 to the counter n times and returns what the last addition has found.
+// add adds 1 to the counter n times and returns the value before the last addition.
 func add(ctx context.Context, dev *ibv.Context, url string, n int) (before uint64, err error) {
 	found := make([]byte, 8)
 	s, err := session.Dial(ctx, http.DefaultClient, url, dev, found, 0)

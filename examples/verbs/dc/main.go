@@ -1,8 +1,8 @@
 //go:build linux && cgo && mlx5
 
-// DC sends over a dynamic connection, which one queue pair has with any number of targets and only
-// ConnectX adapters know: it creates the queue pairs by mlx5dv, a library of the vendor, and uses them
-// as package ibv's. It is built with -tags mlx5, which needs libmlx5 and its header.
+// DC sends over a dynamically connected transport, with which one queue pair reaches any number of targets. Only
+// ConnectX adapters support it. DC creates the queue pairs with mlx5dv, a vendor library, and uses them as package
+// ibv's. Build it with -tags mlx5, which requires libmlx5 and its headers.
 //
 //	dc -dev mlx5_0
 package main
@@ -14,7 +14,7 @@ package main
 
 enum { ACCESS_KEY = 0x1234 };
 
-// create_dc creates a target, with srq, or else an initiator.
+// create_dc creates a target if srq is set, or else an initiator.
 static struct ibv_qp *create_dc(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq)
 {
 	struct ibv_qp_init_attr_ex attr = {
@@ -39,7 +39,7 @@ static struct ibv_qp *create_dc(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv
 	return mlx5dv_create_qp(pd->context, &attr, &dc);
 }
 
-// send_dc posts a Send to a target. Its address is what package ibv's own requests do not have.
+// send_dc posts a Send to a target. It exists because package ibv's requests have no field for the target's address.
 static int send_dc(struct ibv_qp *qp, struct ibv_ah *ah, uint32_t dct, uint32_t lkey, uint64_t addr, uint32_t length)
 {
 	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
@@ -74,7 +74,7 @@ func main() {
 	}
 }
 
-// run sends a message from an initiator to a target of the same device.
+// run sends a message from an initiator to a target on the same device.
 func run(name string) error {
 	dev, err := ibv.Open(name)
 	if err != nil {
@@ -122,7 +122,7 @@ func run(name string) error {
 		return err
 	}
 	n := copy(mr.Bytes(), "over a dynamic connection")
-	// A target has its number since QPSRTR, later than target.Num was read.
+	// The target gets its number in the transition to RTR, after target.Num was read.
 	if e := C.send_dc(rawQP(initiator), (*C.struct_ibv_ah)(unsafe.Pointer(ah.Raw())), rawQP(target).qp_num, C.uint32_t(mr.LKey()), C.uint64_t(mr.Addr()), C.uint32_t(n)); e != 0 {
 		return syscall.Errno(e)
 	}
@@ -145,8 +145,8 @@ func run(name string) error {
 	return nil
 }
 
-// create creates a target, with srq, or an initiator. The vendor's library has made it, so that
-// destroy has to close the QP first and then to destroy what it was made of.
+// create creates a target if srq is set, or else an initiator. The vendor's library has created the QP, so destroy must
+// close the QP first and then destroy what it was made from.
 func create(pd *ibv.PD, cq *ibv.CQ, srq *ibv.SRQ) (qp *ibv.QP, destroy func(), err error) {
 	var rawSRQ *C.struct_ibv_srq
 	if srq != nil {
@@ -169,7 +169,7 @@ func create(pd *ibv.PD, cq *ibv.CQ, srq *ibv.SRQ) (qp *ibv.QP, destroy func(), e
 
 func rawQP(qp *ibv.QP) *C.struct_ibv_qp { return (*C.struct_ibv_qp)(unsafe.Pointer(qp.Raw())) }
 
-// start moves both to where they work, and returns the way to the target.
+// start moves both QPs to their working states and returns the address handle of the target.
 func start(dev *ibv.Context, pd *ibv.PD, target, initiator *ibv.QP) (*ibv.AH, error) {
 	port, err := dev.QueryPort(1)
 	if err != nil {

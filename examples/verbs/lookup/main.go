@@ -1,14 +1,14 @@
 //go:build linux && cgo
 
-// Lookup is a key-value store with a read path that the server's processor has no part in: clients find
-// the slot of a key by its hash and fetch it by an RDMA Read.
+// Lookup is a key-value store whose read path does not involve the server's CPU: clients find the slot of a key by its
+// hash and fetch it with an RDMA Read.
 //
 //	lookup -dev rxe0 -listen :8080
 //	lookup -dev rxe0 http://10.9.9.1:8080/ name value    stores a value, by HTTP
 //	lookup -dev rxe0 http://10.9.9.1:8080/ name          fetches it, by an RDMA Read
 //
-// A Read may meet a write of the same slot. Each slot has a checksum: a client reads again until it
-// matches. This is a table without collisions handled: two keys of one slot replace each other.
+// A Read may overlap a write of the same slot. Each slot therefore has a checksum, and a client reads again until it
+// matches. The table does not handle collisions: two keys with the same slot replace each other.
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/ibv"
 )
 
-// A slot is a checksum of what follows, the lengths of key and value, and both.
+// A slot is a checksum of the rest, the lengths of key and value, the key and the value.
 const (
 	slots      = 1024
 	slotSize   = 256
@@ -71,7 +71,7 @@ func main() {
 	}
 }
 
-// slotOf returns where the slot of a key is in the table.
+// slotOf returns the offset of a key's slot in the table.
 func slotOf(key string) uint64 {
 	return uint64(crc32.Checksum([]byte(key), table)) % slots * slotSize
 }
@@ -90,7 +90,7 @@ var (
 	errAbsent = errors.New("no such key")
 )
 
-// parse returns the value in a slot that belongs to key.
+// parse returns the value in a slot if the slot belongs to key.
 func parse(slot []byte, key string) (string, error) {
 	if binary.BigEndian.Uint32(slot) != crc32.Checksum(slot[4:], table) {
 		return "", errTorn
@@ -102,7 +102,7 @@ func parse(slot []byte, key string) (string, error) {
 	return string(slot[headerSize+k:][:v]), nil
 }
 
-// A server has the table, and a session for each reader until it ends.
+// server holds the table, and a session for each reader until it ends.
 type server struct {
 	dev *ibv.Context
 
@@ -185,7 +185,7 @@ func put(client *http.Client, base, key, value string) error {
 	return nil
 }
 
-// A reader fetches values.
+// reader fetches values.
 type reader struct {
 	*session.Session
 	slot []byte
@@ -198,7 +198,7 @@ func dial(ctx context.Context, dev *ibv.Context, url string) (*reader, error) {
 	return r, err
 }
 
-// get fetches the value of a key, again while the server writes it.
+// get fetches the value of a key. It retries while the server is writing it.
 func (r *reader) get(ctx context.Context, key string) (value string, err error) {
 	at := slotOf(key)
 	if at+slotSize > r.Peer.Length {

@@ -1,8 +1,8 @@
 //go:build linux && cgo
 
-// Objects is an object store that speaks HTTP, and moves the objects by RDMA: what "S3 over RDMA" does.
-// A request names the session of its client in a header; a PUT's object is read from the client's
-// memory, a GET's is written to it, with the number of the request as immediate data.
+// Objects is an object store that speaks HTTP and moves the objects by RDMA, like "S3 over RDMA". A request names its
+// client's session in a header. The server reads the object of a PUT from the client's memory, and writes that of a GET
+// to it, with the request's number as immediate data.
 //
 //	objects -dev rxe0 -listen :8080
 //	objects -dev rxe0 -put FILE http://10.9.9.1:8080/name
@@ -26,14 +26,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/ibv"
 )
 
-// maxObject is the size of the largest object, in bytes: that of each end's memory.
+// maxObject is the largest object, in bytes. The memory of each end has this size.
 const maxObject = 8 << 20
 
-// The headers of a request. Its body is empty.
+// Headers of requests, whose bodies are empty.
 const (
-	headerSession = "Rdma-Session" // a token of the answer to the POST that began it
-	headerLength  = "Rdma-Length"  // of the object, in a PUT and in the answer to a GET
-	headerRequest = "Rdma-Request" // the immediate data of a GET's Write
+	headerSession = "Rdma-Session" // a token from the response to the POST that began the session
+	headerLength  = "Rdma-Length"  // of the object, in a PUT and in the response to a GET
+	headerRequest = "Rdma-Request" // immediate data of a GET's Write
 )
 
 func main() {
@@ -76,7 +76,7 @@ func run(ctx context.Context, dev *ibv.Context, where, file string) error {
 	return c.put(ctx, where, object)
 }
 
-// A server has the objects, and the sessions by their tokens.
+// server holds the objects, and the sessions by their tokens.
 type server struct {
 	dev *ibv.Context
 
@@ -85,8 +85,7 @@ type server struct {
 	sessions map[string]*end
 }
 
-// An end is the server's end of a session, with the memory that objects pass through. It serves one
-// request at a time.
+// end is the server's end of a session, with the memory that objects pass through. It serves one request at a time.
 type end struct {
 	*session.Session
 	mu  sync.Mutex
@@ -176,7 +175,7 @@ func (s *server) get(e *end, w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(headerLength, strconv.Itoa(len(object)))
 }
 
-// fail ends a session after a request that failed, and may still be using its memory.
+// fail ends a session after a request has failed, because the request may still be using the session's memory.
 func (s *server) fail(e *end, w http.ResponseWriter, r *http.Request, err error) {
 	s.mu.Lock()
 	delete(s.sessions, r.Header.Get(headerSession))
@@ -195,7 +194,7 @@ func (s *server) close() (err error) {
 	return err
 }
 
-// A client stores and fetches objects, one at a time.
+// client stores and fetches objects, one at a time.
 type client struct {
 	*session.Session
 	token  string
@@ -255,7 +254,7 @@ func (c *client) get(ctx context.Context, where string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	imm, err := c.Imm(ctx) // it is in memory when this completion is there, which HTTP alone does not promise
+	imm, err := c.Imm(ctx) // the object is in memory only after this completion; the HTTP response alone does not guarantee it
 	if err != nil {
 		return nil, err
 	}

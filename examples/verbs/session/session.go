@@ -1,12 +1,12 @@
 //go:build linux && cgo
 
-// Package session makes reliable connections of package ibv. Their set-up travels in the headers of an
-// HTTP request and its response, as in S3 over RDMA: there is no connection manager, and authentication
-// and routing of HTTP hold for the connection too.
+// Package session makes reliable connections of package ibv. Their setup travels in the headers of an HTTP request and
+// its response, as in S3 over RDMA. No connection manager is needed, and HTTP's authentication and routing apply to the
+// connection too.
 //
-// The client sends the address of its queue pair and what the server may access: [Session.Offer], a
-// POST. The server connects and answers with its own: [Session.Connect] and Offer. Then the client
-// connects, and has to send first; from then on each end executes what it likes by [Session.Do].
+// The client sends a POST with the address of its queue pair and the memory that the server may access:
+// [Session.Offer]. The server connects and responds with its own: [Session.Connect] and Offer. The client then
+// connects, and must send first. From then on each end executes requests with [Session.Do].
 package session
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/ibv"
 )
 
-// The headers.
+// Names of the headers.
 const (
 	headerQP     = "Rdma-Queue-Pair"
 	headerMemory = "Rdma-Memory"
 )
 
-// depth is how many requests of a kind are outstanding at most.
+// depth is the number of requests of each kind that may be outstanding.
 const depth = 16
 
 // Memory is a part of the peer's memory that this end may access.
@@ -43,7 +43,7 @@ type Session struct {
 	// Peer is the memory that the peer offers, known after Connect.
 	Peer Memory
 
-	// Answer has all headers that Connect was called with.
+	// Answer holds all headers that Connect was called with.
 	Answer http.Header
 
 	mr       *ibv.MR
@@ -55,15 +55,15 @@ type Session struct {
 	closers  []func() error
 }
 
-// A queue is a completion queue with its channel. One goroutine at a time waits for a completion.
+// queue is a completion queue with its channel. Only one goroutine at a time waits for a completion.
 type queue struct {
 	mu sync.Mutex
 	ch *ibv.CompChannel
 	cq *ibv.CQ
 }
 
-// New makes an end that offers buf to the peer with these rights, and receives into nothing: a peer says
-// something by immediate data. buf belongs to the session until Close.
+// New returns a new end that offers buf to the peer with these rights. Its receives have no buffers: a peer sends
+// messages as immediate data. buf belongs to the session until Close.
 func New(dev *ibv.Context, buf []byte, access ibv.Access) (s *Session, err error) {
 	s = &Session{path: ibv.PathAttr{Access: access, Depth: depth}}
 	defer func() {
@@ -102,7 +102,7 @@ func New(dev *ibv.Context, buf []byte, access ibv.Access) (s *Session, err error
 	return s, err
 }
 
-// opened opens an object that Close closes.
+// opened registers an object to be closed by Close.
 func opened[T interface{ Close() error }](s *Session, open func() (T, error)) (T, error) {
 	o, err := open()
 	if err == nil {
@@ -111,7 +111,7 @@ func opened[T interface{ Close() error }](s *Session, open func() (T, error)) (T
 	return o, err
 }
 
-// Close ends the connection. buf is the caller's again.
+// Close ends the connection. buf then belongs to the caller again.
 func (s *Session) Close() (err error) {
 	for i := len(s.closers) - 1; i >= 0; i-- {
 		err = errors.Join(err, s.closers[i]())
@@ -120,7 +120,7 @@ func (s *Session) Close() (err error) {
 	return err
 }
 
-// Offer adds what the peer needs to connect to the headers.
+// Offer adds to the headers what the peer needs to connect.
 func (s *Session) Offer(h http.Header) error {
 	addr, err := s.local.MarshalText()
 	h.Set(headerQP, string(addr))
@@ -128,7 +128,7 @@ func (s *Session) Offer(h http.Header) error {
 	return err
 }
 
-// Connect connects to the peer that has offered h. Receives for immediate data are posted.
+// Connect connects to the peer that offered h, and posts receives for immediate data.
 func (s *Session) Connect(h http.Header) error {
 	s.Answer = h
 	var peer ibv.QPAddr
@@ -144,8 +144,8 @@ func (s *Session) Connect(h http.Header) error {
 	return s.qp.PostRecv(make([]ibv.RecvWR, depth))
 }
 
-// Accept makes the server's end of a session that a POST asks for, and answers with what the client needs
-// to connect. The caller answers an error.
+// Accept creates the server's end of the session that a POST requests, and responds with what the client needs to
+// connect. If it returns an error, the caller must respond.
 func Accept(w http.ResponseWriter, r *http.Request, dev *ibv.Context, buf []byte, access ibv.Access) (*Session, error) {
 	s, err := New(dev, buf, access)
 	if err != nil {
@@ -157,7 +157,7 @@ func Accept(w http.ResponseWriter, r *http.Request, dev *ibv.Context, buf []byte
 	return s, nil
 }
 
-// Dial makes the client's end of a session with the server at url, by a POST.
+// Dial creates the client's end of a session with the server at url, by a POST.
 func Dial(ctx context.Context, client *http.Client, url string, dev *ibv.Context, buf []byte, access ibv.Access) (*Session, error) {
 	s, err := New(dev, buf, access)
 	if err != nil {
@@ -189,10 +189,10 @@ func (s *Session) dial(ctx context.Context, client *http.Client, url string) err
 	return s.Connect(resp.Header)
 }
 
-// Do executes a request and waits for its completion. After an error, also of ctx, the session has to
-// be closed before its memory is used again: the request may still be under way.
+// Do executes a request and waits for its completion. After an error, including that of ctx, the request may still be
+// in progress: close the session before using its memory again.
 func (s *Session) Do(ctx context.Context, wr ibv.SendWR) error {
-	s.send.mu.Lock() // so that the completion is the one of wr
+	s.send.mu.Lock() // so that the completion is that of wr
 	defer s.send.mu.Unlock()
 	wr.Flags |= ibv.SendSignaled
 	if err := s.qp.PostSend([]ibv.SendWR{wr}); err != nil {
@@ -202,9 +202,9 @@ func (s *Session) Do(ctx context.Context, wr ibv.SendWR) error {
 	return err
 }
 
-// Imm waits for the peer's next Write with immediate data, and returns the data. Neither a peer that is
-// gone nor a device that is taken away ends the wait: the latter is [ibv.EventDeviceFatal] of
-// [ibv.Context.AsyncEvent], on which a program cancels ctx.
+// Imm waits for the peer's next Write with immediate data and returns the data. The wait does not end when the peer
+// disappears or the device is removed. For the latter, watch for [ibv.EventDeviceFatal] of [ibv.Context.AsyncEvent] and
+// cancel ctx.
 func (s *Session) Imm(ctx context.Context) (uint32, error) {
 	s.received.mu.Lock()
 	defer s.received.mu.Unlock()
@@ -215,12 +215,12 @@ func (s *Session) Imm(ctx context.Context) (uint32, error) {
 	return wc.ImmData(), s.qp.PostRecv(make([]ibv.RecvWR, 1))
 }
 
-// SGE is a part of the session's own memory, for a request.
+// SGE returns a part of the session's own memory, for a request.
 func (s *Session) SGE(offset uint64, length uint32) []ibv.SGE {
 	return []ibv.SGE{s.mr.SGE(offset, length)}
 }
 
-// next waits for the next completion: it polls, arms the queue, polls again since one may have come
+// next waits for the next completion. It polls, arms the queue, polls again because a completion may have arrived
 // before the arming, and then waits for the event.
 func (q *queue) next(ctx context.Context) (wc ibv.WC, err error) {
 	var wcs [1]ibv.WC

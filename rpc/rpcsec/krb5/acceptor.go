@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	// defaultSkew is what MIT's and Heimdal's libraries allow.
+	// defaultSkew is the default of MIT Kerberos and Heimdal.
 	defaultSkew = 5 * time.Minute
 
-	// maxAuthenticators bounds those that are remembered, in each of two generations, and maxOfClient those of one
+	// maxAuthenticators bounds the authenticators remembered in each of two generations, and maxOfClient those of one
 	// client.
 	maxAuthenticators = 1 << 16
 	maxOfClient       = maxAuthenticators / 8
@@ -34,20 +34,20 @@ const (
 
 // AcceptorConfig configures an Acceptor.
 type AcceptorConfig struct {
-	// Keytab is the path of the keytab with the keys of the service. It is read again when it changes; while it
-	// cannot be read, no context is accepted, and those that are established live on.
+	// Keytab is the path of the keytab with the service's keys. It is read again when it changes. While it cannot be
+	// read, no context is accepted, but established contexts continue to work.
 	Keytab string
 
-	// Service is the first component of the principals in the keytab that clients may have tickets for, such as
-	// "nfs"; "" permits all.
+	// Service restricts clients to tickets for principals of the keytab with this first component, such as "nfs". ""
+	// permits all.
 	Service string
 
-	// ClockSkew is how much a client's clock may differ, 0: 5 minutes.
+	// ClockSkew is the permitted difference from a client's clock. 0 means 5 minutes.
 	ClockSkew time.Duration
 }
 
-// An Acceptor accepts contexts of Kerberos clients: it is an rpcsec.Acceptor. Its methods may be called by many
-// goroutines.
+// An Acceptor accepts contexts of Kerberos clients. It implements rpcsec.Acceptor. Its methods are safe for concurrent
+// use.
 type Acceptor struct {
 	cfg  AcceptorConfig
 	now  func() time.Time
@@ -58,11 +58,11 @@ type Acceptor struct {
 	loaded fs.FileInfo
 }
 
-// NewAcceptor returns an Acceptor, or why its keytab cannot be used.
+// NewAcceptor returns an Acceptor. It fails if the keytab cannot be used.
 func NewAcceptor(cfg AcceptorConfig) (*Acceptor, error) {
 	a := &Acceptor{cfg: cfg, now: time.Now}
 	a.cfg.ClockSkew = cmp.Or(cfg.ClockSkew, defaultSkew)
-	a.seen.keep = 2 * a.cfg.ClockSkew // an authenticator is accepted for as long
+	a.seen.keep = 2 * a.cfg.ClockSkew // how long an authenticator may be accepted
 	keys, err := a.keytab()
 	if err != nil {
 		return nil, err
@@ -75,12 +75,12 @@ func NewAcceptor(cfg AcceptorConfig) (*Acceptor, error) {
 	return nil, fmt.Errorf("keytab %s has no AES key of a service %q", cfg.Keytab, cfg.Service)
 }
 
-// serves reports whether tickets for a principal are accepted.
+// serves reports whether tickets for the principal called name are accepted.
 func (a *Acceptor) serves(name []string) bool {
 	return len(name) > 0 && (a.cfg.Service == "" || name[0] == a.cfg.Service)
 }
 
-// Realms returns the realms of the services in the keytab that clients may have tickets for, sorted.
+// Realms returns, sorted, the realms of the services in the keytab for which clients may have tickets.
 func (a *Acceptor) Realms() (realms []string) {
 	keys, err := a.keytab()
 	if err != nil {
@@ -95,7 +95,7 @@ func (a *Acceptor) Realms() (realms []string) {
 	return slices.Compact(realms)
 }
 
-// keytab returns the keytab as it is now.
+// keytab returns the current keytab.
 func (a *Acceptor) keytab() (*keytab.Keytab, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -117,13 +117,13 @@ func (a *Acceptor) keytab() (*keytab.Keytab, error) {
 // Accept returns a new context.
 func (a *Acceptor) Accept() (rpcsec.Context, error) { return &accepting{acceptor: a}, nil }
 
-// accepting is the context of an acceptor. It is established by one step.
+// accepting is the context of an acceptor. One step establishes it.
 type accepting struct {
 	session
 	acceptor *Acceptor
 }
 
-// Step answers an AP-REQ: RFC 4120 section 3.2.3, RFC 4121 section 4.1.
+// Step replies to an AP-REQ: RFC 4120 section 3.2.3, RFC 4121 section 4.1.
 func (c *accepting) Step(token []byte) (out []byte, done bool, err error) {
 	id, msg, err := unframe(token)
 	if err != nil {
@@ -153,7 +153,7 @@ func (c *accepting) Step(token []byte) (out []byte, done bool, err error) {
 	key = newKey(key.KeyType)
 	var random [4]byte
 	rand.Read(random[:])
-	seq := int64(binary.BigEndian.Uint32(random[:]) >> 2) // some libraries read it as a number with a sign
+	seq := int64(binary.BigEndian.Uint32(random[:]) >> 2) // some libraries read it as a signed number
 	rep, err := makeAPRep(messages.EncAPRepPart{CTime: auth.CTime, Cusec: auth.Cusec, Subkey: key, SequenceNumber: seq}, ticket.Key)
 	if err != nil {
 		return nil, false, err
@@ -161,7 +161,7 @@ func (c *accepting) Step(token []byte) (out []byte, done bool, err error) {
 	return frame(tokenAPRep, rep), true, c.establish(false, key, true, seq)
 }
 
-// verify decrypts the ticket and the authenticator of req, and returns the flags of the context.
+// verify decrypts the ticket and the authenticator of req and returns the flags of the context.
 func (a *Acceptor) verify(req *messages.APReq) (gss uint32, err error) {
 	ticket := &req.Ticket
 	e := &Error{Service: principal(ticket.SName, ticket.Realm)}
@@ -203,7 +203,7 @@ func (a *Acceptor) verify(req *messages.APReq) (gss uint32, err error) {
 	case now.Sub(part.EndTime) > skew:
 		return fail(rpcsec.CredentialsExpired, CodeExpired, fmt.Errorf("it was valid until %v", part.EndTime))
 	case part.CRealm != ticket.Realm && len(part.Transited.Contents) > 0 && !types.IsFlagSet(&part.Flags, flags.TransitedPolicyChecked):
-		// RFC 4120 section 2.7: otherwise the acceptor has to check the realms on the way.
+		// RFC 4120 section 2.7: otherwise the acceptor must check the transited realms.
 		return fail(rpcsec.Failure, CodeTransited, nil)
 	}
 	if plain, err = decrypt(req.EncryptedAuthenticator, part.Key, keyusage.AP_REQ_AUTHENTICATOR); err != nil {
@@ -225,7 +225,8 @@ func (a *Acceptor) verify(req *messages.APReq) (gss uint32, err error) {
 	case auth.SubKey.KeyType != 0 && checkKey(auth.SubKey) != nil:
 		return fail(rpcsec.DefectiveToken, CodeBadIntegrity, checkKey(auth.SubKey))
 	}
-	// The decrypted text stands for the authenticator: each has another time, subkey and sequence number.
+	// The hash of the decrypted text identifies the authenticator, because each has its own time, subkey and sequence
+	// number.
 	if err := a.seen.add(sha256.Sum256(plain), e.Client, now); err != nil {
 		return fail(rpcsec.DuplicateToken|rpcsec.Failure, CodeRepeat, err)
 	}
@@ -237,18 +238,18 @@ var (
 	errMany = errors.New("too many authenticators in a short time")
 )
 
-// replays remembers authenticators (RFC 4120 section 3.2.3), in two generations: each is forgotten after keep at the
-// earliest, and twice as long at the latest.
+// replays remembers authenticators (RFC 4120 section 3.2.3) in two generations. It forgets each after between keep and
+// twice keep.
 type replays struct {
 	keep time.Duration
 
 	mu        sync.Mutex
 	began     time.Time
 	now, then map[[sha256.Size]byte]struct{}
-	of        map[string]int // in this generation, by client
+	of        map[string]int // count in this generation, by client
 }
 
-// add returns an error if an authenticator was added before, or there is no room for it.
+// add returns an error if the authenticator was added before, or if there is no room for it.
 func (r *replays) add(sum [sha256.Size]byte, client string, now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,13 +17,13 @@ import (
 	"github.com/jcmturner/gokrb5/v8/types"
 )
 
-// etypes are the encryption types that are used, the strongest first: RFC 8009, then RFC 3962.
+// etypes lists the supported encryption types, strongest first: RFC 8009, then RFC 3962.
 var etypes = [...]int32{
 	etypeID.AES256_CTS_HMAC_SHA384_192, etypeID.AES128_CTS_HMAC_SHA256_128,
 	etypeID.AES256_CTS_HMAC_SHA1_96, etypeID.AES128_CTS_HMAC_SHA1_96,
 }
 
-// keySize returns how long a key of an encryption type is, in bytes; 0 for one that is not used.
+// keySize returns the key length of an encryption type, in bytes, or 0 if the type is not supported.
 func keySize(etype int32) int {
 	switch etype {
 	case etypeID.AES256_CTS_HMAC_SHA384_192, etypeID.AES256_CTS_HMAC_SHA1_96:
@@ -36,7 +36,7 @@ func keySize(etype int32) int {
 
 var errEtype = errors.New("encryption type is not AES, or its key has another length")
 
-// checkKey returns an error for keys that are not used.
+// checkKey returns an error if the encryption type of k is not supported.
 func checkKey(k types.EncryptionKey) error {
 	if n := keySize(k.KeyType); n == 0 || n != len(k.KeyValue) {
 		return fmt.Errorf("%w: type %d, %d bytes", errEtype, k.KeyType, len(k.KeyValue))
@@ -51,7 +51,7 @@ func newKey(etype int32) types.EncryptionKey {
 	return k
 }
 
-// decrypt decrypts what a peer has sent with a usage of RFC 4120 section 7.5.1.
+// decrypt decrypts data from a peer, with a key usage of RFC 4120 section 7.5.1.
 func decrypt(d types.EncryptedData, k types.EncryptionKey, usage uint32) ([]byte, error) {
 	if err := checkKey(k); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func decrypt(d types.EncryptedData, k types.EncryptionKey, usage uint32) ([]byte
 	return s.open(d.Cipher)
 }
 
-// A signer makes and checks checksums with one key. RFC 3961 section 5.3, with the truncated HMACs of RFC 3962 and
+// signer makes and verifies checksums with one key: RFC 3961 section 5.3, with the truncated HMACs of RFC 3962 and
 // 8009.
 type signer struct {
 	size int // of a checksum, in bytes
@@ -119,14 +119,14 @@ func (s *signer) verify(sum []byte, parts ...[]byte) bool {
 	return subtle.ConstantTimeCompare(s.append(space[:0], parts...), sum) == 1
 }
 
-// A sealer encrypts with one key: RFC 3962 section 6, or RFC 8009 section 5.
+// sealer encrypts with one key: RFC 3962 section 6, or RFC 8009 section 5.
 type sealer struct {
 	block cipher.Block
 	mac   *signer
-	late  bool // the checksum is that of the ciphertext, as in RFC 8009; otherwise that of the plaintext
+	late  bool // checksum of the ciphertext, as in RFC 8009; otherwise of the plaintext
 }
 
-// confounder is how many random bytes precede the plaintext.
+// confounder is the number of random bytes before the plaintext.
 const confounder = aes.BlockSize
 
 var (
@@ -156,7 +156,7 @@ func newSealer(k types.EncryptionKey, usage uint32) (*sealer, error) {
 	return &sealer{block: block, mac: mac, late: late}, nil
 }
 
-// seal encrypts b[at:] in place, which is room for the confounder and then the plaintext, and appends the checksum.
+// seal encrypts b[at:], a confounder to be filled in followed by the plaintext, in place, and appends the checksum.
 func (s *sealer) seal(b []byte, at int) []byte {
 	text := b[at:]
 	rand.Read(text[:confounder])
@@ -170,7 +170,7 @@ func (s *sealer) seal(b []byte, at int) []byte {
 	return append(b, sum...)
 }
 
-// open decrypts b in place, and returns the plaintext, which is in its memory.
+// open decrypts b in place and returns the plaintext, a part of b.
 func (s *sealer) open(b []byte) ([]byte, error) {
 	n := len(b) - s.mac.size
 	if n < confounder {
@@ -191,8 +191,8 @@ func (s *sealer) open(b []byte) ([]byte, error) {
 	return text[confounder:], nil
 }
 
-// encryptCTS encrypts b, of a block or more, in place: CBC with ciphertext stealing and an initial vector of zeros,
-// the last two blocks swapped. RFC 3962 section 5.
+// encryptCTS encrypts b, at least one block, in place: CBC with ciphertext stealing and a zero initial vector, the last
+// two blocks swapped. RFC 3962 section 5.
 func encryptCTS(block cipher.Block, b []byte) {
 	cbc := cipher.NewCBCEncrypter(block, zeroIV[:])
 	full := (len(b) - 1) / aes.BlockSize * aes.BlockSize // without the last block, which may be short
@@ -210,7 +210,7 @@ func encryptCTS(block cipher.Block, b []byte) {
 	copy(before, last[:])
 }
 
-// decryptCTS undoes encryptCTS.
+// decryptCTS is the inverse of encryptCTS.
 func decryptCTS(block cipher.Block, b []byte) {
 	full := (len(b) - 1) / aes.BlockSize * aes.BlockSize
 	if full > 0 {

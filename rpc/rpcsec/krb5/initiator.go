@@ -27,23 +27,24 @@ import (
 
 // InitiatorConfig configures an Initiator.
 type InitiatorConfig struct {
-	// Service is what to get tickets for: "nfs@server.example.com", a service and the name of its host. The name is not looked
-	// up in the DNS: it is the one in the server's keytab.
+	// Service is the service and host to get tickets for: "nfs@server.example.com". The host name is not looked up in
+	// DNS: it must be the one in the server's keytab.
 	Service string
 
-	// Config is the path of krb5.conf, "" is the environment variable KRB5_CONFIG, or /etc/krb5.conf.
+	// Config is the path of krb5.conf. "" means the environment variable KRB5_CONFIG, or else /etc/krb5.conf.
 	Config string
 
-	// Keytab and Principal log in with a key: "alice@EXAMPLE.COM", or "alice" in the default realm.
+	// Keytab and Principal are for logging in with a key. Principal is "alice@EXAMPLE.COM", or "alice" in the default
+	// realm.
 	Keytab, Principal string
 
-	// Cache is the path of a file with credentials, as kinit makes it, that is used without a Keytab; "" is the
-	// environment variable KRB5CCNAME, or /tmp/krb5cc_UID. Both are read again for each ticket.
+	// Cache is the path of a credential cache file, as kinit writes it, to use if there is no Keytab. "" means the
+	// environment variable KRB5CCNAME, or else /tmp/krb5cc_UID. Both keytab and cache are read again for each ticket.
 	Cache string
 }
 
-// An Initiator begins contexts as a Kerberos client: it is an rpcsec.Initiator. It asks the KDC for a
-// ticket, and keeps it until it ends. Its methods may be called by many goroutines.
+// An Initiator begins contexts as a Kerberos client. It implements rpcsec.Initiator. It requests a ticket from the KDC
+// and keeps it until it expires. Its methods are safe for concurrent use.
 type Initiator struct {
 	cfg     InitiatorConfig
 	krb     *config.Config
@@ -53,7 +54,7 @@ type Initiator struct {
 	ticket *ticket
 }
 
-// A ticket is for the service.
+// ticket is a ticket for the service.
 type ticket struct {
 	messages.Ticket
 	key         types.EncryptionKey
@@ -62,7 +63,7 @@ type ticket struct {
 	end         time.Time
 }
 
-// NewInitiator returns an Initiator. It asks for nothing yet.
+// NewInitiator returns an Initiator. It does not contact the KDC yet.
 func NewInitiator(cfg InitiatorConfig) (*Initiator, error) {
 	service, host, ok := strings.Cut(cfg.Service, "@")
 	if !ok || service == "" || host == "" {
@@ -85,7 +86,7 @@ func NewInitiator(cfg InitiatorConfig) (*Initiator, error) {
 	return &Initiator{cfg: cfg, krb: krb, service: types.PrincipalName{NameType: nametype.KRB_NT_SRV_HST, NameString: []string{service, host}}}, nil
 }
 
-// permitted returns the encryption types of a list that are used, or all that are if none is.
+// permitted returns the supported encryption types in list, or all supported ones if it has none of them.
 func permitted(list []int32) []int32 {
 	list = slices.DeleteFunc(slices.Clone(list), func(e int32) bool { return keySize(e) == 0 })
 	if len(list) == 0 {
@@ -94,10 +95,10 @@ func permitted(list []int32) []int32 {
 	return list
 }
 
-// early is how long before its end a ticket is replaced.
+// early is how long before its expiry a ticket is replaced.
 const early = 10 * time.Second
 
-// Initiate returns a new context, with a ticket that the KDC is asked for without a valid one.
+// Initiate returns a new context. If there is no valid ticket, it requests one from the KDC.
 func (i *Initiator) Initiate(ctx context.Context) (rpcsec.Context, error) {
 	t, err := i.get(ctx)
 	if err != nil {
@@ -106,7 +107,7 @@ func (i *Initiator) Initiate(ctx context.Context) (rpcsec.Context, error) {
 	return &initiating{ticket: t, service: principal(i.service, t.Realm)}, nil
 }
 
-// get returns the ticket.
+// get returns a valid ticket.
 func (i *Initiator) get(ctx context.Context) (*ticket, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -122,7 +123,7 @@ func (i *Initiator) get(ctx context.Context) (*ticket, error) {
 		err error
 	}
 	came := make(chan result, 1)
-	go func() { // the exchange cannot be interrupted; it ends after some seconds
+	go func() { // the exchange cannot be interrupted, but ends after some seconds
 		t, err := i.ask()
 		came <- result{t, err}
 	}()
@@ -140,17 +141,17 @@ func (i *Initiator) get(ctx context.Context) (*ticket, error) {
 	}
 }
 
-// ask gets a ticket from the cache, or from the KDC.
+// ask gets a ticket from the cache or from the KDC.
 func (i *Initiator) ask() (*ticket, error) {
 	tgt, err := i.login()
 	if err != nil {
 		return nil, err
 	}
 	if len(tgt.SName.NameString) > 0 && tgt.SName.NameString[0] != "krbtgt" {
-		return tgt, nil // it is for the service
+		return tgt, nil // this is a ticket for the service already
 	}
 	cl := i.client(tgt.client, tgt.clientRealm, nil)
-	defer cl.Destroy() // after referrals, goroutines would go on to renew tickets
+	defer cl.Destroy() // otherwise goroutines would keep renewing tickets after referrals
 	me, what := principal(tgt.client, tgt.clientRealm), principal(i.service, tgt.clientRealm)
 	realm := i.krb.ResolveRealm(i.service.NameString[1])
 	if realm == "" {
@@ -179,7 +180,7 @@ func (i *Initiator) client(name types.PrincipalName, realm string, keys *keytab.
 	return cl
 }
 
-// login returns a ticket for the KDC, or one for the service that is in the cache.
+// login returns a ticket-granting ticket, or a service ticket if the cache has one.
 func (i *Initiator) login() (*ticket, error) {
 	if i.cfg.Keytab == "" {
 		return i.cached()
@@ -220,7 +221,7 @@ var (
 	errCache = errors.New("only caches in files are supported")
 )
 
-// cached returns a ticket from the cache: one for the service, or else one to get it with.
+// cached returns a ticket from the cache: one for the service, or else one to obtain it with.
 func (i *Initiator) cached() (*ticket, error) {
 	path := i.cfg.Cache
 	if path == "" {
@@ -267,7 +268,7 @@ func (i *Initiator) cached() (*ticket, error) {
 	return found, nil
 }
 
-// loadCache reads a cache. The library panics on files that are cut short.
+// loadCache reads a credential cache. The library panics on truncated files.
 func loadCache(path string) (c *credentials.CCache, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -277,12 +278,13 @@ func loadCache(path string) (c *credentials.CCache, err error) {
 	return credentials.LoadCCache(path)
 }
 
-// initiating is the context of an initiator. It is established by two steps: an AP-REQ goes out, the AP-REP comes.
+// initiating is the context of an initiator. Two steps establish it: one sends the AP-REQ, the other receives the
+// AP-REP.
 type initiating struct {
 	session
 	*ticket
 	service string
-	auth    types.Authenticator // zero before the AP-REQ
+	auth    types.Authenticator // zero before the AP-REQ is made
 }
 
 // Step makes the AP-REQ, and then reads the AP-REP: RFC 4121 section 4.1.
@@ -310,7 +312,7 @@ func (c *initiating) Step(token []byte) (out []byte, done bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	// RFC 4120 section 3.2.5: the times prove that the server has read this authenticator.
+	// RFC 4120 section 3.2.5: the times prove that the server has decrypted this authenticator.
 	if !part.CTime.Equal(c.auth.CTime.Truncate(time.Second)) || part.Cusec != c.auth.Cusec {
 		return nil, false, status(rpcsec.BadSig, &Error{Code: CodeBadMatch, Service: c.service, Err: errors.New("the AP-REP answers another AP-REQ")})
 	}
@@ -324,7 +326,7 @@ func (c *initiating) Step(token []byte) (out []byte, done bool, err error) {
 	return nil, true, c.establish(true, key, subkey, c.auth.SeqNumber)
 }
 
-// request makes the AP-REQ.
+// request returns the AP-REQ.
 func (c *initiating) request() ([]byte, error) {
 	auth, err := types.NewAuthenticator(c.clientRealm, c.client)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/rpcsec"
 )
 
-// Identifiers of the tokens that establish contexts. RFC 4121 section 4.1.
+// Token identifiers of the messages that establish contexts. RFC 4121 section 4.1.
 const (
 	tokenAPReq = 0x0100
 	tokenAPRep = 0x0200
@@ -27,13 +27,13 @@ const (
 // oid is the encoded object identifier of the mechanism, 1.2.840.113554.1.2.2 (RFC 1964 section 1).
 const oid = "\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"
 
-// frame returns the token with a message of Kerberos. RFC 2743 section 3.1, RFC 4121 section 4.1.
+// frame returns the token for a Kerberos message. RFC 2743 section 3.1, RFC 4121 section 4.1.
 func frame(id uint16, msg []byte) []byte {
 	b := binary.BigEndian.AppendUint16([]byte(oid), id)
 	return asn1tools.AddASNAppTag(append(b, msg...), 0)
 }
 
-// unframe undoes frame.
+// unframe is the inverse of frame.
 func unframe(token []byte) (id uint16, msg []byte, err error) {
 	var raw asn1.RawValue
 	rest, err := asn1.Unmarshal(token, &raw)
@@ -62,7 +62,7 @@ const (
 	ctxInteg  = 32
 )
 
-// bindings is how long the checksum of an authenticator is without delegated credentials. RFC 4121 section 4.1.1.
+// bindings is the length of an authenticator's checksum without delegated credentials. RFC 4121 section 4.1.1.
 const bindings = 24
 
 // gssChecksum returns the checksum of an authenticator, without channel bindings.
@@ -73,7 +73,7 @@ func gssChecksum(flags uint32) types.Checksum {
 	return types.Checksum{CksumType: chksumtype.GSSAPI, Checksum: b}
 }
 
-// parseChecksum returns the flags. Channel bindings are ignored, as RPCSEC_GSS version 1 has none.
+// parseChecksum returns the flags. It ignores channel bindings, because RPCSEC_GSS version 1 has none.
 func parseChecksum(c types.Checksum) (flags uint32, ok bool) {
 	if c.CksumType != chksumtype.GSSAPI || len(c.Checksum) < bindings || binary.LittleEndian.Uint32(c.Checksum) != 16 {
 		return 0, false
@@ -101,7 +101,7 @@ func makeAPRep(part messages.EncAPRepPart, key types.EncryptionKey) ([]byte, err
 	return asn1tools.AddASNAppTag(b, asnAppTag.APREP), nil
 }
 
-// openAPRep undoes makeAPRep.
+// openAPRep is the inverse of makeAPRep.
 func openAPRep(msg []byte, key types.EncryptionKey) (part messages.EncAPRepPart, err error) {
 	var rep messages.APRep
 	if err := rep.Unmarshal(msg); err != nil {
@@ -117,8 +117,8 @@ func openAPRep(msg []byte, key types.EncryptionKey) (part messages.EncAPRepPart,
 	return part, nil
 }
 
-// principal returns the text of a principal, in which what separates components is escaped in them, as are
-// characters that do something to terminals and logs. RFC 1964 section 2.1.1.
+// principal returns the text form of a principal. It escapes separators within components, and control characters that
+// could affect terminals and logs. RFC 1964 section 2.1.1.
 func principal(name types.PrincipalName, realm string) string {
 	var b strings.Builder
 	for i, c := range name.NameString {

@@ -11,7 +11,7 @@ import (
 	"github.com/jcmturner/gokrb5/v8/types"
 )
 
-// PseudoRandom is GSS_Pseudo_random with GSS_C_PRF_KEY_FULL: RFC 7802 section 2, which counts from 0.
+// PseudoRandom implements GSS_Pseudo_random with GSS_C_PRF_KEY_FULL: RFC 7802 section 2, which counts from 0.
 func (s *session) PseudoRandom(in []byte, n int) ([]byte, error) {
 	var out []byte
 	for i := uint32(0); len(out) < n; i++ {
@@ -23,7 +23,8 @@ func (s *session) PseudoRandom(in []byte, n int) ([]byte, error) {
 	return out[:n], nil
 }
 
-// pseudoRandom appends the pseudo-random function of an encryption type: RFC 3961 section 5.3, RFC 8009 section 5.
+// pseudoRandom appends the output of the encryption type's pseudo-random function: RFC 3961 section 5.3, RFC 8009
+// section 5.
 func pseudoRandom(b []byte, k types.EncryptionKey, in []byte) ([]byte, error) {
 	et, err := crypto.GetEtype(k.KeyType)
 	if err != nil {
@@ -45,6 +46,6 @@ func pseudoRandom(b []byte, k types.EncryptionKey, in []byte) ([]byte, error) {
 		return nil, err
 	}
 	sum := sha1.Sum(in)
-	block.Encrypt(sum[:aes.BlockSize], sum[:aes.BlockSize]) // a block is the same with and without stealing
+	block.Encrypt(sum[:aes.BlockSize], sum[:aes.BlockSize]) // for one block, ciphertext stealing makes no difference
 	return append(b, sum[:aes.BlockSize]...), nil
 }

@@ -15,23 +15,23 @@ import (
 const (
 	tokenHeader = 16 // bytes. RFC 4121 section 4.2.6
 
-	flagAcceptor = 1 << 0 // the sender is the acceptor. RFC 4121 section 4.2.2
+	flagAcceptor = 1 << 0 // sent by the acceptor; RFC 4121 section 4.2.2
 	flagSealed   = 1 << 1
-	flagSubkey   = 1 << 2 // the acceptor's subkey protects the message
+	flagSubkey   = 1 << 2 // protected by the acceptor's subkey
 )
 
-// A session is an established context: it makes and checks the tokens of RFC 4121.
+// session is an established context. It makes and verifies the tokens of RFC 4121.
 type session struct {
-	flags, peerFlags byte // of tokens made here, and there; without flagSealed
+	flags, peerFlags byte // of tokens of this end and of the peer, without flagSealed
 	seq              atomic.Uint64
 	sign, verify     *signer
 	seal, open       *sealer
-	base             types.EncryptionKey // which the others are derived from
+	base             types.EncryptionKey // the other keys are derived from it
 	peer             string
 	expires          time.Time
 }
 
-// establish makes the keys of the context. subkey says that key is the acceptor's.
+// establish derives the keys of the context. subkey is set if key is the acceptor's subkey.
 func (s *session) establish(initiator bool, key types.EncryptionKey, subkey bool, seq int64) (err error) {
 	mine := [...]uint32{keyusage.GSSAPI_ACCEPTOR_SIGN, keyusage.GSSAPI_ACCEPTOR_SEAL}
 	theirs := [...]uint32{keyusage.GSSAPI_INITIATOR_SIGN, keyusage.GSSAPI_INITIATOR_SEAL}
@@ -59,12 +59,12 @@ func (s *session) establish(initiator bool, key types.EncryptionKey, subkey bool
 	return err
 }
 
-// bad is the error of a token.
+// bad returns the error for an invalid token.
 func bad(status rpcsec.Status, format string, args ...any) error {
 	return &rpcsec.StatusError{Status: status, Err: fmt.Errorf(format, args...)}
 }
 
-// AppendMIC makes a MIC token: RFC 4121 section 4.2.6.1.
+// AppendMIC appends a MIC token: RFC 4121 section 4.2.6.1.
 func (s *session) AppendMIC(b, msg []byte) ([]byte, error) {
 	at := len(b)
 	b = append(b, 4, 4, s.flags, 0xff, 0xff, 0xff, 0xff, 0xff)
@@ -72,7 +72,7 @@ func (s *session) AppendMIC(b, msg []byte) ([]byte, error) {
 	return s.sign.append(b, msg, b[at:]), nil
 }
 
-// VerifyMIC checks a MIC token.
+// VerifyMIC verifies a MIC token.
 func (s *session) VerifyMIC(msg, mic []byte) error {
 	if len(mic) != tokenHeader+s.verify.size {
 		return bad(rpcsec.DefectiveToken, "MIC token of %d bytes", len(mic))
@@ -111,8 +111,8 @@ func (s *session) WrapHead() int { return tokenHeader + confounder }
 // WrapTail returns how many bytes follow the message in a token.
 func (s *session) WrapTail() int { return tokenHeader + s.seal.mac.size }
 
-// Wrap makes a token with confidentiality: RFC 4121 sections 4.2.4 and 4.2.6.2. The header is in it once more, at
-// the end of the encrypted text. EC, the bytes of filler, and RRC, the rotation, are 0.
+// Wrap makes a token with confidentiality: RFC 4121 sections 4.2.4 and 4.2.6.2. The encrypted text ends with a copy of
+// the header. EC, the number of filler bytes, and RRC, the rotation, are 0.
 func (s *session) Wrap(b []byte, at int) ([]byte, error) {
 	head := b[at : at+tokenHeader]
 	copy(head, []byte{5, 4, s.flags | flagSealed, 0xff, 0, 0, 0, 0})
@@ -120,7 +120,7 @@ func (s *session) Wrap(b []byte, at int) ([]byte, error) {
 	return s.seal.seal(append(b, head...), at+tokenHeader), nil
 }
 
-// Unwrap opens a token with confidentiality, whatever its rotation and filler, in place.
+// Unwrap opens a token with confidentiality in place, with any rotation and filler.
 func (s *session) Unwrap(token []byte) ([]byte, error) {
 	if len(token) < s.WrapHead()+s.WrapTail() {
 		return nil, bad(rpcsec.DefectiveToken, "wrap token of %d bytes", len(token))
@@ -133,7 +133,7 @@ func (s *session) Unwrap(token []byte) ([]byte, error) {
 		return nil, bad(rpcsec.DefectiveToken, "filler %#x in a wrap token", head[3])
 	}
 	filler, rotation := int(binary.BigEndian.Uint16(head[4:])), int(binary.BigEndian.Uint16(head[6:]))
-	if rotation %= len(body); rotation != 0 { // RFC 4121 section 4.2.5: to the right
+	if rotation %= len(body); rotation != 0 { // RFC 4121 section 4.2.5: rotated to the right
 		cut := append([]byte(nil), body[:rotation]...)
 		copy(body, body[rotation:])
 		copy(body[len(body)-rotation:], cut)
@@ -146,7 +146,7 @@ func (s *session) Unwrap(token []byte) ([]byte, error) {
 	if n < 0 {
 		return nil, bad(rpcsec.DefectiveToken, "wrap token of %d bytes, with %d of filler", len(token), filler)
 	}
-	// RFC 4121 section 4.2.4: the header within has an RRC of 0.
+	// RFC 4121 section 4.2.4: the inner header has an RRC of 0.
 	inner := text[len(text)-tokenHeader:]
 	if string(inner[:6]) != string(head[:6]) || inner[6] != 0 || inner[7] != 0 || string(inner[8:]) != string(head[8:]) {
 		return nil, bad(rpcsec.BadSig, "wrap token: its header has been changed")
