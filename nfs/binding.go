@@ -19,8 +19,7 @@ var (
 	_ rpc.Idempotence = Binding{}
 )
 
-// Call finds the data of WRITE and the path of SYMLINK, and derives a bound of the results
-// from the arguments.
+// Call returns the data of WRITE and the path of SYMLINK, and derives a bound on the results from the arguments.
 func (Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Range, rpc.ReplyBounds) {
 	if p.Prog == MountProgram {
 		return mountV3Binding{}.Call(p, args, items)
@@ -28,22 +27,21 @@ func (Binding) Call(p rpc.Procedure, args []byte, items []rpc.Range) ([]rpc.Rang
 	return nfsV3Binding{}.Call(p, args, items)
 }
 
-// Reply finds the data of READ and the path of READLINK, or, in reduced results, their
-// position.
+// Reply returns the data of READ and the path of READLINK, or, in reduced results, their position.
 func (Binding) Reply(p rpc.Procedure, results []byte, reduced bool, items []rpc.Range) []rpc.Range {
 	return nfsV3Binding{}.Reply(p, results, reduced, items)
 }
 
-// Idempotent reports whether a procedure may be executed again: those that change nothing, and WRITE
-// and COMMIT, which change nothing when repeated. RFC 1813 section 4.5.
+// Idempotent reports whether a procedure may be executed again. That is the case for those that change nothing, and for
+// WRITE and COMMIT, which change nothing when repeated. RFC 1813 section 4.5.
 func (Binding) Idempotent(p rpc.Procedure) bool {
 	return p.Proc == ProcNull || nfsV3Binding{}.Idempotent(p) || mountV3Binding{}.Idempotent(p)
 }
 
-// Idempotent is Binding.Idempotent for transport.ClientConfig: which calls may be made again by way
-// of another connection. A WRITE that was outstanding when its connection was lost may be executed
-// once more after it has been answered; a client that writes to the same place again meanwhile has
-// to know that, as it has to when a single connection is made again.
+// Idempotent is Binding.Idempotent for transport.ClientConfig: it reports which calls may be repeated over another
+// connection. A WRITE that was outstanding when its connection was lost may be executed again after it has been
+// answered. A client that has written to the same place in the meantime must be aware of that, just as after a
+// reconnect.
 func Idempotent(prog, vers, proc uint32) bool {
 	return Binding{}.Idempotent(rpc.Procedure{Prog: prog, Vers: vers, Proc: proc})
 }

@@ -25,9 +25,9 @@ type Options struct {
 	// its effective user and group, its supplementary groups, and the host name.
 	Auth *oncrpc.AuthSys
 
-	// Security has calls of NFS made with RPCSEC_GSS, in place of Auth: with Kerberos, for instance. Those of MOUNT, which
-	// return the handles of exports, have Auth, as other clients have it. Shutdown without outstanding calls ends the security contexts
-	// at the server; otherwise they stay there until they expire. Nil: no RPCSEC_GSS.
+	// Security makes calls of NFS use RPCSEC_GSS in place of Auth, for instance with Kerberos. Calls of MOUNT, which
+	// return the handles of exports, use Auth, as with other clients. Shutdown ends the security contexts at the server
+	// if no calls are outstanding. Otherwise they remain until they expire. Nil means no RPCSEC_GSS.
 	Security *rpcsec.ClientConfig
 
 	// MountHost is the host of the MOUNT service if the server does not offer it on the RDMA
@@ -49,14 +49,13 @@ type Options struct {
 	// no list, have no such limit.
 	MaxDirEntries int
 
-	// Transport configures the connection that Dial makes. By default a lost connection is
-	// made again and outstanding calls are resent; see transport.ClientConfig.NoReconnect. NewClient
-	// uses only its MaxMessage and its TLS, which is also for the connection to MOUNT.
+	// Transport configures the connection that Dial makes. By default a lost connection is reestablished and
+	// outstanding calls are resent; see transport.ClientConfig.NoReconnect. NewClient uses only its MaxMessage and its
+	// TLS, which also applies to the connection to MOUNT.
 	Transport *transport.ClientConfig
 
-	// Connections is how many connections Dial may make. With more than one they are a
-	// transport.Group: others are added while one has too much to do. Zero means 1. NewClient
-	// does not use it.
+	// Connections is how many connections Dial may make. With more than one they are a transport.Group, which adds
+	// connections when the existing ones are overloaded. Zero means 1. NewClient does not use it.
 	Connections int
 }
 
@@ -70,14 +69,14 @@ const (
 // calls share one connection, or those of a transport.Group.
 type Client struct {
 	t    transport.Requester
-	sec  *rpcsec.Client // of the calls of NFS on t; nil without Options.Security
+	sec  *rpcsec.Client // for NFS calls on t; nil without Options.Security
 	opts Options
 	cred oncrpc.Auth
 
 	v3      *nfsV3Client
-	mounter *mountV3Client // on the same connection
+	mounter *mountV3Client // MOUNT on the same connection
 
-	waiting waiting   // calls that have no reply yet
+	waiting waiting   // calls without a reply
 	bufs    sync.Pool // *[]byte, for transfers
 
 	// limits are from the last FSINFO, for transfers; nil before the first.
@@ -85,22 +84,22 @@ type Client struct {
 
 	mu          sync.Mutex // not held during calls
 	mountAt     mountPlace // where the server offers MOUNT
-	mountAbsent error      // why it is not on the RDMA connection
-	mountPort   int        // of MOUNT over TCP, from rpcbind; 0: not known yet
+	mountAbsent error      // why MOUNT is not on the RDMA connection
+	mountPort   int        // of MOUNT over TCP, from rpcbind; 0: unknown
 	exports     []Export   // results of EXPORT
 	exported    bool       // EXPORT has been answered
 	roots       map[string]FileHandle
 }
 
-// Dial connects to the NFS server at addr ("host:port") with provider p. Over [transport.TCP] the
-// connection is from a port below 1024 if the process may bind one. Nil opts are the defaults.
+// Dial connects to the NFS server at addr ("host:port") with provider p. Over [transport.TCP] it binds a local port
+// below 1024 if the process may. Nil opts are the defaults.
 func Dial(ctx context.Context, p fabric.Provider, addr string, opts *Options) (*Client, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
 	if o.MountHost == "" {
-		// Keep the name, not the address that it resolved to.
+		// Keep the name, not the address it resolved to.
 		o.MountHost, _, _ = net.SplitHostPort(addr)
 	}
 	t, err := o.dial(ctx, p, addr)
@@ -126,9 +125,8 @@ func (o *Options) dial(ctx context.Context, p fabric.Provider, addr string) (tra
 	return transport.DialGroup(ctx, p, []string{addr}, &cfg)
 }
 
-// NewClient returns a Client on a connection, a transport.Client, or on several, a transport.Group,
-// which it owns from then on. The configuration of a Group should say which calls are Idempotent. Nil
-// opts are the defaults.
+// NewClient returns a Client on a connection, a transport.Client, or on several, a transport.Group. The Client owns t.
+// The configuration of a Group should set Idempotent. Nil opts are the defaults.
 func NewClient(t transport.Requester, opts *Options) *Client {
 	c := &Client{t: t, roots: make(map[string]FileHandle)}
 	if opts != nil {
@@ -175,11 +173,10 @@ func (c *Client) Transport() transport.Requester { return c.t }
 // Close ends the connection at once, as transport.Client.Close does.
 func (c *Client) Close() error { return c.t.Close() }
 
-// Shutdown waits for outstanding calls and closes the connection in order, as
-// transport.Client.Shutdown does.
+// Shutdown waits for outstanding calls and closes the connection gracefully, as transport.Client.Shutdown does.
 func (c *Client) Shutdown(ctx context.Context) error {
 	if c.sec != nil && len(c.Pending()) == 0 { // otherwise the server would refuse what is outstanding
-		_ = c.sec.Close(ctx) // contexts that stay there expire
+		_ = c.sec.Close(ctx) // contexts that remain at the server expire
 	}
 	return c.t.Shutdown(ctx)
 }
@@ -192,10 +189,10 @@ const (
 	jukeboxDoubling = 2
 )
 
-// A caller is a Client that makes the calls of generated clients.
+// caller is a Client as the Caller of generated clients.
 type caller Client
 
-// Call makes a call, and makes it again while the server asks for that.
+// Call makes a call, and repeats it while the server returns NFS3ERR_JUKEBOX.
 func (c *caller) Call(ctx context.Context, call *rpc.Call) error {
 	op := "MOUNT"
 	if call.Prog == Program {
@@ -206,7 +203,7 @@ func (c *caller) Call(ctx context.Context, call *rpc.Call) error {
 		for i := range call.WriteItems {
 			call.WriteItems[i].Chunked, call.WriteItems[i].N = false, 0
 		}
-		if err := c.do(ctx, call); errors.As(err, new(*oncrpc.RPCError)) { // which names the procedure
+		if err := c.do(ctx, call); errors.As(err, new(*oncrpc.RPCError)) { // the error already names the procedure
 			return fmt.Errorf("nfs: %w", err)
 		} else if err != nil {
 			return fmt.Errorf("nfs: %s: %w", op, err)
@@ -239,7 +236,7 @@ func result(proc uint32, status Status, err error) error {
 	return nil
 }
 
-// failure returns err, which a method of a generated client has returned, as one of this package.
+// failure converts err, returned by a method of a generated client, to an error of this package.
 func failure(op string, err error) error {
 	var results *xdr.DecodeError
 	var args *xdr.CheckError
@@ -298,7 +295,7 @@ func (c *Client) Read(ctx context.Context, fh FileHandle, off uint64, p []byte) 
 	return n, eof, err
 }
 
-// read is Read with the file's attributes, which the server may leave out.
+// read is Read, but also returns the file's attributes, which the server may omit.
 func (c *Client) read(ctx context.Context, fh FileHandle, off uint64, p []byte) (n int, eof bool, after PostOpAttr, err error) {
 	if uint64(len(p)) > math.MaxUint32 {
 		p = p[:math.MaxInt32]
@@ -358,8 +355,8 @@ func (c *Client) Mknod(ctx context.Context, args *MknodArgs) (FileHandle, PostOp
 	return c.made(ctx, &args.Where, &res, result(ProcMknod, res.Status, err))
 }
 
-// made returns the handle and the attributes of an object that a call has created. If the server does
-// not return the handle it is looked up.
+// made returns the handle and the attributes of an object created by a call. If the server did not return the handle,
+// made looks it up.
 func (c *Client) made(ctx context.Context, where *DirOpArgs, res *CreateRes, err error) (FileHandle, PostOpAttr, error) {
 	if err != nil {
 		return FileHandle{}, PostOpAttr{}, err
@@ -370,7 +367,7 @@ func (c *Client) made(ctx context.Context, where *DirOpArgs, res *CreateRes, err
 	return res.Object.Handle, res.Attr, nil
 }
 
-// Remove removes a name that is not a directory's. RFC 1813 section 3.3.12.
+// Remove removes a name that does not refer to a directory. RFC 1813 section 3.3.12.
 func (c *Client) Remove(ctx context.Context, dir FileHandle, name string) error {
 	res, err := c.v3.Remove(ctx, &DirOpArgs{Dir: dir, Name: name})
 	return result(ProcRemove, res.Status, err)
@@ -382,21 +379,21 @@ func (c *Client) Rmdir(ctx context.Context, dir FileHandle, name string) error {
 	return result(ProcRmdir, res.Status, err)
 }
 
-// Rename renames an object, and replaces an existing object of the new name if the server can.
-// RFC 1813 section 3.3.14.
+// Rename renames an object. It replaces an existing object with the new name if the server can. RFC 1813 section
+// 3.3.14.
 func (c *Client) Rename(ctx context.Context, fromDir FileHandle, from string, toDir FileHandle, to string) error {
 	res, err := c.v3.Rename(ctx, &RenameArgs{From: DirOpArgs{Dir: fromDir, Name: from}, To: DirOpArgs{Dir: toDir, Name: to}})
 	return result(ProcRename, res.Status, err)
 }
 
-// Link makes another name for a file. RFC 1813 section 3.3.15.
+// Link creates another name for a file. RFC 1813 section 3.3.15.
 func (c *Client) Link(ctx context.Context, fh, dir FileHandle, name string) error {
 	res, err := c.v3.Link(ctx, &LinkArgs{File: fh, Link: DirOpArgs{Dir: dir, Name: name}})
 	return result(ProcLink, res.Status, err)
 }
 
-// ReadDirNames reads part of a directory without attributes and handles: READDIR. It decodes into the
-// memory that res has. RFC 1813 section 3.3.16.
+// ReadDirNames reads part of a directory without attributes and handles: READDIR. It decodes into the memory of res.
+// RFC 1813 section 3.3.16.
 func (c *Client) ReadDirNames(ctx context.Context, args *ReadDirArgs, res *ReadDirRes) error {
 	call, err := c.v3.readdirCall(args)
 	if err == nil {
@@ -410,8 +407,8 @@ func (c *Client) ReadDirNames(ctx context.Context, args *ReadDirArgs, res *ReadD
 	return result(ProcReadDir, res.Status, err)
 }
 
-// ReadDirPlus reads part of a directory with attributes and handles. It decodes into the memory that
-// res has. RFC 1813 section 3.3.17.
+// ReadDirPlus reads part of a directory with attributes and handles. It decodes into the memory of res. RFC 1813
+// section 3.3.17.
 func (c *Client) ReadDirPlus(ctx context.Context, args *ReadDirPlusArgs, res *ReadDirPlusRes) error {
 	call, err := c.v3.readdirplusCall(args)
 	if err == nil {
@@ -447,9 +444,8 @@ func (c *Client) PathConf(ctx context.Context, fh FileHandle) (PathConfRes, erro
 	return res, result(ProcPathConf, res.Status, err)
 }
 
-// Commit flushes Unstable writes to stable storage: count bytes from off, or everything from
-// off if count is zero. The verifier is that of the writes, unless the server has lost some of
-// them. RFC 1813 section 3.3.21.
+// Commit flushes Unstable writes to stable storage: count bytes from off, or everything from off if count is zero. The
+// verifier equals that of the writes unless the server has lost some of them. RFC 1813 section 3.3.21.
 func (c *Client) Commit(ctx context.Context, fh FileHandle, off uint64, count uint32) (Verf, error) {
 	res, err := c.v3.Commit(ctx, &CommitArgs{File: fh, Offset: off, Count: count})
 	return res.Verf, result(ProcCommit, res.Status, err)

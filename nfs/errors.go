@@ -15,13 +15,13 @@ var ErrSymlinkLoop = errors.New("too many symbolic links")
 // in an *fs.PathError.
 var ErrSymlinkEscape = errors.New("symbolic link leaves the export")
 
-// ErrNoExport means that no export of the server contains a path. It is wrapped in an
-// *fs.PathError, in a *NoExportError if the server lists its exports, and matches fs.ErrNotExist.
+// ErrNoExport means that no export of the server contains a path. It is wrapped in an *fs.PathError, and in a
+// *NoExportError if the server lists its exports. It matches fs.ErrNotExist.
 var ErrNoExport = fmt.Errorf("not in any export of the server: %w", fs.ErrNotExist)
 
-// A NoExportError is ErrNoExport, with the list of the server.
+// A NoExportError is ErrNoExport with the server's list of exports.
 type NoExportError struct {
-	Exports []Export // of the client: not to be changed
+	Exports []Export // owned by the Client; must not be modified
 }
 
 func (e *NoExportError) Error() string { return ErrNoExport.Error() }
@@ -29,16 +29,15 @@ func (e *NoExportError) Error() string { return ErrNoExport.Error() }
 // Unwrap returns ErrNoExport.
 func (e *NoExportError) Unwrap() error { return ErrNoExport }
 
-// ErrDirectory means that a directory listing does not end: the server repeats cookies, nests
-// a directory in itself, keeps sending empty pages, or sends more entries than Options allow.
-// It is wrapped in an *fs.PathError.
+// ErrDirectory means that a directory listing is endless: the server repeats cookies, nests a directory in itself,
+// keeps sending empty pages, or sends more entries than Options allow. It is wrapped in an *fs.PathError.
 var ErrDirectory = errors.New("endless directory")
 
-// An Error is the error status of a procedure. It unwraps to fs.ErrNotExist, fs.ErrExist,
-// fs.ErrPermission, fs.ErrInvalid or errors.ErrUnsupported if the status means that.
+// An Error is the error status of a procedure. It unwraps to fs.ErrNotExist, fs.ErrExist, fs.ErrPermission,
+// fs.ErrInvalid or errors.ErrUnsupported if the status corresponds to one.
 type Error struct {
 	Op     string // the procedure, as in ProcName
-	Path   string // empty if not known
+	Path   string // empty if unknown
 	Status Status
 }
 
@@ -66,7 +65,7 @@ func (e *Error) Unwrap() error {
 	return nil
 }
 
-// A MountError is the error status of a MOUNT procedure. It unwraps as Error does.
+// A MountError is the error status of a MOUNT procedure. It unwraps like Error.
 type MountError struct {
 	Dir    string // the directory asked for
 	Status MountStatus
@@ -88,17 +87,16 @@ type BadReplyError struct {
 
 func (e *BadReplyError) Error() string { return fmt.Sprintf("nfs: %s: bad reply: %s", e.Op, e.Reason) }
 
-// A ChangedError means that a file changed while it was downloaded: what was read need not be
-// one version of it.
+// A ChangedError means that a file changed while it was downloaded: the data read may mix several versions of it.
 type ChangedError struct {
-	Before, After Attr // before the first byte was read, and after the last
+	Before, After Attr // before the first and after the last byte was read
 }
 
 func (e *ChangedError) Error() string {
 	return fmt.Sprintf("nfs: file changed while it was read (%s)", e.What())
 }
 
-// What names the attributes that differ, such as "size 10, then 20; mtime".
+// What describes the attributes that differ, such as "size 10, then 20; mtime".
 func (e *ChangedError) What() string {
 	var what []string
 	b, a := &e.Before, &e.After
@@ -140,7 +138,7 @@ func (e *MountFallbackError) Error() string {
 // Unwrap returns both errors.
 func (e *MountFallbackError) Unwrap() []error { return []error{e.RDMA, e.TCP} }
 
-// withPath sets the path of an Error that has none yet.
+// withPath sets the path of an Error that has none.
 func withPath(err error, path string) error {
 	if e, ok := err.(*Error); ok && e.Path == "" {
 		e.Path = path

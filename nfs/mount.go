@@ -18,12 +18,12 @@ import (
 
 // A Mount is the export that contains a path.
 type Mount struct {
-	Export string     // its directory, such as "/srv/data"
+	Export string     // the directory of the export, such as "/srv/data"
 	Root   FileHandle // of that directory
-	Rest   string     // the path relative to it; empty: the directory itself
+	Rest   string     // the path relative to the export; empty: the export itself
 }
 
-// Mnt asks for the root handle of an exported directory. RFC 1813 section 5.2.1.
+// Mnt requests the root handle of an exported directory. RFC 1813 section 5.2.1.
 func (c *Client) Mnt(ctx context.Context, dir string) (FileHandle, error) {
 	if len(dir) > MaxMountPath {
 		return FileHandle{}, &MountError{Dir: dir, Status: MountNameTooLong}
@@ -71,16 +71,16 @@ func (c *Client) Mounts(ctx context.Context) ([]MountEntry, error) {
 	return res.Entries, err
 }
 
-// A mountPlace is where a server offers MOUNT.
+// mountPlace is where a server offers MOUNT.
 type mountPlace uint8
 
 const (
 	mountUnknown mountPlace = iota
-	mountOnRDMA             // on the connection that NFS is on
-	mountOnTCP              // elsewhere, as Linux has it
+	mountOnRDMA             // on the NFS connection
+	mountOnTCP              // elsewhere, as on Linux
 )
 
-// mount makes a call of the MOUNT program, to where the server offers it.
+// mount makes a call of the MOUNT program, wherever the server offers it.
 func (c *Client) mount(ctx context.Context, call func(ctx context.Context, m *mountV3Client) error) error {
 	place, absent, err := c.findMount(ctx)
 	if err != nil {
@@ -90,17 +90,17 @@ func (c *Client) mount(ctx context.Context, call func(ctx context.Context, m *mo
 		return failure("MOUNT", call(ctx, c.mounter))
 	}
 	err = c.mountOverTCP(ctx, call)
-	var lookup *rpcbind.OpError // its RPC errors are not MOUNT's
+	var lookup *rpcbind.OpError // errors of rpcbind are not MOUNT's
 	var denied *oncrpc.RPCError
 	if errors.As(err, &lookup) || err != nil && !errors.As(err, &denied) {
-		// Report why the RDMA connection was not used as well.
+		// Report also why the RDMA connection was not used.
 		err = &MountFallbackError{RDMA: absent, TCP: err}
 	}
 	return err
 }
 
-// findMount finds out whether the server offers MOUNT on the RDMA connection, by calling NULL.
-// The result is cached. absent is why it does not.
+// findMount determines whether the server offers MOUNT on the RDMA connection, by calling NULL. It caches the result.
+// absent is the reason if the server does not.
 func (c *Client) findMount(ctx context.Context) (place mountPlace, absent, err error) {
 	c.mu.Lock()
 	place, absent = c.mountAt, c.mountAbsent
@@ -127,7 +127,7 @@ func refusal(err error) bool {
 	var bad *BadReplyError
 	var reply *rpc.BadReplyError
 	var rdma *rpc.RDMAError
-	var peer *rpc.PeerError // over TCP: nothing can be read after its reply
+	var peer *rpc.PeerError // over TCP, nothing after a malformed reply can be read
 	return errors.As(err, &denied) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma) || errors.As(err, &peer)
 }
 
@@ -140,7 +140,7 @@ func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context
 	defer cancel()
 	cfg := transport.ClientConfig{NoReconnect: true}
 	if of := c.opts.Transport; of != nil {
-		cfg.TLS = of.TLS // handles are not to be had in plain text where files are not
+		cfg.TLS = of.TLS // MOUNT must be encrypted if NFS is: it returns file handles
 	}
 	t, err := transport.Dial(ctx, reservedTCP{}, hostPort(c.opts.MountHost, port), &cfg)
 	if err != nil {
@@ -152,7 +152,7 @@ func (c *Client) mountOverTCP(ctx context.Context, call func(ctx context.Context
 	return failure("RPC over TCP", call(ctx, m))
 }
 
-// findMountPort returns the TCP port of MOUNT: from Options, or from rpcbind, which is called once.
+// findMountPort returns the TCP port of MOUNT: from Options, or else from rpcbind, which is asked only once.
 func (c *Client) findMountPort(ctx context.Context) (int, error) {
 	if c.opts.MountPort != 0 {
 		return c.opts.MountPort, nil
@@ -168,15 +168,15 @@ func (c *Client) findMountPort(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	port = int(at.Port()) // the host does not change, whatever rpcbind says
+	port = int(at.Port()) // use the same host, whatever address rpcbind returns
 	c.mu.Lock()
 	c.mountPort = port
 	c.mu.Unlock()
 	return port, nil
 }
 
-// mountNetid returns TCP for the IP version of the host's address. For names it is IPv4, which
-// every rpcbind supports.
+// mountNetid returns TCP for the IP version of the host's address. For host names that is IPv4, which every rpcbind
+// supports.
 func mountNetid(host string) rpcbind.Netid {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return rpcbind.TCP.For(a)
@@ -245,7 +245,7 @@ func (c *Client) probe(ctx context.Context, path string) (Mount, error) {
 		if end == len(path) {
 			return Mount{}, &fs.PathError{Op: "mount", Path: path, Err: errors.Join(ErrNoExport, err)}
 		}
-		// Add one element; the first try is "/".
+		// Add one element. The first attempt is "/".
 		from := end
 		if end > 1 {
 			from++
@@ -258,7 +258,7 @@ func (c *Client) probe(ctx context.Context, path string) (Mount, error) {
 	}
 }
 
-// root returns the Mount of an export, from the cache if possible.
+// root returns the Mount of an export. It uses the cache if possible.
 func (c *Client) root(ctx context.Context, path, dir string) (Mount, error) {
 	c.mu.Lock()
 	fh, ok := c.roots[dir]

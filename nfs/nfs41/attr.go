@@ -48,11 +48,11 @@ const (
 // TypeDir is NF4DIR of nfs_ftype4. RFC 8881 section 3.3.
 const TypeDir uint32 = 2
 
-// Attrs are the attributes that this package supports. Mask has those that are present.
+// Attrs holds the attributes that this package supports. Mask says which of them are present.
 type Attrs struct {
 	Mask Bitmap
 
-	Supported       Bitmap // which attributes the server has
+	Supported       Bitmap // attributes that the server supports
 	Type            uint32 // as in TypeDir
 	FHExpireType    uint32 // 0: handles stay valid
 	Change          uint64
@@ -93,8 +93,8 @@ type Attrs struct {
 	SuppExclCreate  Bitmap
 }
 
-// fields returns where the value of each attribute is, by its number: a *bool, *uint32,
-// *uint64, *string, or a Message. Numbers that this package does not know are nil.
+// fields returns pointers to the values, indexed by attribute number: a *bool, *uint32, *uint64, *string, or a Message.
+// Numbers that this package does not know are nil.
 func (a *Attrs) fields() [attrEnd]any {
 	return [...]any{
 		AttrSupported:       &a.Supported,
@@ -142,7 +142,7 @@ func (a *Attrs) fields() [attrEnd]any {
 // attrEnd is one more than the highest number in fields.
 const attrEnd = AttrSuppExclCreate + 1
 
-// KnownAttrs returns the attributes in Attrs.
+// KnownAttrs returns the set of attributes in Attrs.
 func KnownAttrs() Bitmap {
 	var a Attrs
 	var bits []uint32
@@ -154,8 +154,8 @@ func KnownAttrs() Bitmap {
 	return Bits(bits...)
 }
 
-// Attrs decodes the values. An unknown attribute is an error, a *xdr.DecodeError, since those
-// after it cannot be decoded. FileHandle is a view of Values.
+// Attrs decodes the values. An unknown attribute is an error, an *xdr.DecodeError, because the attributes after it
+// cannot be decoded. FileHandle is a view of Values.
 func (r *RawAttrs) Attrs() (Attrs, error) {
 	a := Attrs{Mask: r.Mask}
 	d := xdr.NewDecoder(r.Values)

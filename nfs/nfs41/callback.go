@@ -9,15 +9,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// The callback program: what a Session executes for its server.
+// The callback program, which a Session executes for its server.
 
-// A CallbackHandler executes an operation of a callback: OpCBRecall with a *CBRecallArgs, or
-// OpCBRecallAny with a *CBRecallAnyArgs, which are valid until it returns. It returns the
-// status of the operation. It must not wait for the server, which may be waiting for the
-// handler.
+// A CallbackHandler executes an operation of a callback: OpCBRecall with a *CBRecallArgs, or OpCBRecallAny with a
+// *CBRecallAnyArgs. The arguments are valid until it returns. It returns the status of the operation. It must not wait
+// for the server, which may be waiting for the handler.
 type CallbackHandler func(ctx context.Context, op uint32, args Message) Status
 
-// CallbackStats counts the calls of a server.
+// CallbackStats counts calls made by the server.
 type CallbackStats struct {
 	Compounds uint64 // CB_COMPOUND, successful or not
 	Sequences uint64 // CB_SEQUENCE of new requests
@@ -33,7 +32,7 @@ func (c *callbackCounters) snapshot() CallbackStats {
 	return CallbackStats{c.compounds.Load(), c.sequences.Load(), c.replays.Load(), c.refused.Load()}
 }
 
-// callbacks returns the program for transport.ClientConfig.Callbacks.
+// callbacks returns the callback program for transport.ClientConfig.Callbacks.
 func (s *Session) callbacks() rpc.Program {
 	return rpc.Program{
 		Number: s.cfg.CallbackProgram, Low: CallbackVersion, High: CallbackVersion,
@@ -56,18 +55,18 @@ func (s *Session) serve(ctx context.Context, req *rpc.Request, res *rpc.Response
 	}
 }
 
-// A cbCompound is a CB_COMPOUND being executed.
+// cbCompound is a CB_COMPOUND being executed.
 type cbCompound struct {
 	s    *Session
 	ctx  context.Context
-	args []byte // all arguments
-	size int    // of the call, in bytes
+	args []byte // the arguments as a whole
+	size int    // of the call's arguments, in bytes
 
 	d     xdr.Decoder
-	count uint32 // of operations
-	index uint32 // of the one being executed
+	count uint32 // number of operations
+	index uint32 // index of the current operation
 
-	held   *held // once CB_SEQUENCE has been executed
+	held   *held // set once CB_SEQUENCE has been executed
 	slot   uint32
 	cache  bool
 	replay *replySlot
@@ -104,7 +103,7 @@ func (c *cbCompound) run(out *[]byte) bool {
 			sequence = len(b)
 		}
 	}
-	copy(b[start:body], res.Append(nil)) // the length does not change
+	copy(b[start:body], res.Append(nil)) // the length is unchanged
 	if c.held != nil {
 		reply, only := b[start:], c.count > 1 && (!c.cache || int64(len(b)-start+replyHeader) > int64(c.held.back.MaxResponseCached))
 		if only {
@@ -124,7 +123,7 @@ func (c *cbCompound) operation(b []byte, op uint32) ([]byte, Status) {
 	b = appendStatus(b, op, StatusOK)
 	var status Status
 	switch {
-	case c.d.Err() != nil: // no operation number
+	case c.d.Err() != nil: // there is no operation number
 		op, status = OpCBIllegal, StatusBadXDR
 	case op < firstCBOp || op > lastCBOp:
 		op, status = OpCBIllegal, StatusOpIllegal
@@ -141,7 +140,7 @@ func (c *cbCompound) operation(b []byte, op uint32) ([]byte, Status) {
 	return b, status
 }
 
-// sequence is CB_SEQUENCE. RFC 8881 section 20.9.
+// sequence executes CB_SEQUENCE. RFC 8881 section 20.9.
 func (c *cbCompound) sequence(b []byte) ([]byte, Status) {
 	var a cbSequenceArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
@@ -191,7 +190,7 @@ func (c *cbCompound) begin(b []byte, a *cbSequenceArgs) ([]byte, Status) {
 	return res.Append(b), StatusOK
 }
 
-// handle executes operations other than CB_SEQUENCE.
+// handle executes an operation other than CB_SEQUENCE.
 func (c *cbCompound) handle(op uint32) Status {
 	var args Message
 	switch op {

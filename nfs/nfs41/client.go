@@ -22,15 +22,15 @@ import (
 // A Config configures a Session. The zero value and a nil pointer mean the defaults. It is not
 // modified.
 type Config struct {
-	// Transport configures the connections. The Session adds the callback program to its
-	// Callbacks, and also calls its OnReconnect. Nil means the default configuration.
+	// Transport configures the connections. The Session adds the callback program to its Callbacks, and wraps its
+	// OnReconnect. Nil means the default configuration.
 	Transport *transport.ClientConfig
 
 	// Auth is the AUTH_SYS credential of every call. Nil means the credential of the process:
 	// its effective user and group, and the host name.
 	Auth *oncrpc.AuthSys
 
-	// Security makes all calls with RPCSEC_GSS, in place of Auth: with Kerberos, for instance. Unless its Service is
+	// Security makes all calls use RPCSEC_GSS in place of Auth, for instance with Kerberos. Unless its Service is
 	// rpc.ServiceNone, the credential is the machine credential of SP4_MACH_CRED (RFC 8881 section 2.10.8.3): the
 	// server permits no other caller to replace, bind or destroy the client's sessions and id. Nil means Auth.
 	Security *rpcsec.ClientConfig
@@ -43,49 +43,48 @@ type Config struct {
 	// CallbackProgram.
 	CallbackProgram uint32
 
-	// CallbackSec lists the credentials that the server may use in its calls. Nil means the
-	// credential of Auth. They authenticate nothing: callbacks are accepted because they
-	// arrive on the connection to the server.
+	// CallbackSec lists the credentials that the server may use in its calls. Nil means the credential of Auth. The
+	// credentials are not used for authentication: callbacks are accepted because they arrive on the connection to the
+	// server.
 	CallbackSec []CallbackSec
 
 	// Callback executes the server's callbacks. If it is nil, operations other than
 	// CB_SEQUENCE fail with NFS4ERR_NOTSUPP.
 	Callback CallbackHandler
 
-	// Fore and Back are the channel attributes to request, for the calls of the client and of
-	// the server. Zero fields mean 4000 bytes per message, which fit inline, 1024 bytes per
-	// cached reply, 16 operations and 16 slots.
+	// Fore and Back are the channel attributes to request, for calls of the client and of the server. Zero fields mean
+	// 4000 bytes per message, which fits inline, 1024 bytes per cached reply, 16 operations and 16 slots.
 	Fore, Back ChannelAttrs
 
-	// NoBackchannel requests no backchannel.
+	// NoBackchannel disables the backchannel.
 	NoBackchannel bool
 
-	// BackConn makes a second connection, for the backchannel alone.
+	// BackConn makes a second connection, used only for the backchannel.
 	BackConn bool
 
 	// Renew makes the Session renew its lease in the background, and restore the backchannel
 	// when the server reports that it is down. Errors go to Logger.
 	Renew bool
 
-	// Logger reports that a session cannot be renewed or a connection cannot be bound to it.
-	// Nil logs nothing.
+	// Logger receives a record when a session cannot be renewed or a connection cannot be bound to it. Nil logs
+	// nothing.
 	Logger *slog.Logger
 }
 
-// A Session is a client's NFS version 4.1 session with a server, over one connection or two.
-// It outlives them: it is bound to a new connection after a reconnect, and replaced if the
-// server no longer knows it. Its methods may be called concurrently.
+// A Session is a client's NFS version 4.1 session with a server, over one connection or two. It outlives the
+// connections: it is bound to the new one after a reconnect, and replaced if the server no longer knows it. Its methods
+// may be called concurrently.
 type Session struct {
 	cfg      Config
 	cred     oncrpc.Auth
-	sec      *rpcsec.Client // of all calls; nil without Config.Security
+	sec      *rpcsec.Client // for all calls; nil without Config.Security
 	verifier Verifier
 	fore     *transport.Client
-	back     *transport.Client // may be fore
+	back     *transport.Client // may equal fore
 	counters callbackCounters
 	status   atomic.Uint32 // SeqFlags of the last SEQUENCE
 
-	ctx    context.Context // ends with Close
+	ctx    context.Context // canceled by Close
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // goroutines of the Session
 
@@ -93,17 +92,17 @@ type Session struct {
 
 	mu      sync.Mutex
 	closed  bool
-	held    *held         // nil: there is no session
-	pending chan struct{} // closed when the current CREATE_SESSION ends; nil without one
+	held    *held         // nil: no session
+	pending chan struct{} // closed when the current CREATE_SESSION ends; nil if there is none
 
 	// Protected by the token.
 	clientID  ClientID
-	sequence  uint32 // of the next CREATE_SESSION
-	confirmed bool   // clientID is from the server
+	sequence  uint32 // sequence id of the next CREATE_SESSION
+	confirmed bool   // clientID was assigned by the server
 	reclaimed bool
 }
 
-// A held is a session at the server.
+// held is a session that exists at the server.
 type held struct {
 	id      SessionID
 	flags   uint32
@@ -113,7 +112,7 @@ type held struct {
 	replies *replySlots // Session.mu
 }
 
-// Defaults of channels. A message of 4000 bytes fits inline if the inline threshold is 4096.
+// Channel defaults. A message of 4000 bytes fits inline if the inline threshold is 4096.
 const (
 	defaultMessage = 4000 // bytes
 	defaultCached  = 1024 // bytes
@@ -121,9 +120,9 @@ const (
 	defaultSlots   = 16
 )
 
-// Dial connects to the server at addr ("host:port") with provider p, and creates a session:
-// EXCHANGE_ID, CREATE_SESSION, RECLAIM_COMPLETE. The callback program is registered before the server
-// learns of it (RFC 8167 section 6). A nil cfg means the default configuration.
+// Dial connects to the server at addr ("host:port") with provider p, and creates a session: EXCHANGE_ID,
+// CREATE_SESSION, RECLAIM_COMPLETE. It registers the callback program before it sends the program's number to the
+// server (RFC 8167 section 6). A nil cfg means the default configuration.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Session, error) {
 	s := &Session{work: make(chan struct{}, 1)}
 	if cfg != nil {
@@ -147,7 +146,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 	if !s.cfg.NoBackchannel && !s.cfg.BackConn {
 		tc.Callbacks = callbacks
 	}
-	// reconnected must wait until there is a session.
+	// reconnected must wait until there is a session, so take the token first.
 	s.work <- struct{}{}
 	defer s.release()
 	var err error
@@ -179,7 +178,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 	return s, nil
 }
 
-// prepare fills in the defaults of the configuration.
+// prepare fills in defaults in the configuration.
 func (s *Session) prepare() error {
 	c := &s.cfg
 	if len(c.Owner) > maxOwner {
@@ -215,7 +214,7 @@ func (s *Session) prepare() error {
 	return nil
 }
 
-// acquire takes the token.
+// acquire acquires the token.
 func (s *Session) acquire(ctx context.Context) error {
 	select {
 	case s.work <- struct{}{}:
@@ -270,7 +269,7 @@ func (s *Session) known(ctx context.Context, id SessionID) *held {
 	}
 }
 
-// caller returns what makes calls on connection cl.
+// caller returns the Caller for connection cl.
 func (s *Session) caller(cl *transport.Client) rpc.Caller {
 	if s.sec == nil {
 		return cl
@@ -278,8 +277,7 @@ func (s *Session) caller(cl *transport.Client) rpc.Caller {
 	return s.sec.On(cl)
 }
 
-// call sends a COMPOUND of one operation that needs no session, on connection cl, and repeats
-// it on NFS4ERR_DELAY.
+// call sends a COMPOUND of one operation that needs no session on connection cl, and repeats it on NFS4ERR_DELAY.
 func (s *Session) call(ctx context.Context, cl *transport.Client, op Operation, again bool) error {
 	for delay := firstDelay; ; delay = min(2*delay, lastDelay) {
 		head := compoundArgs{Minor: Minor, Count: 1}
@@ -309,7 +307,7 @@ func (s *Session) call(ctx context.Context, cl *transport.Client, op Operation, 
 	}
 }
 
-// hasStatus reports whether err is an operation that failed with one of the statuses.
+// hasStatus reports whether err is a failed operation with one of the statuses.
 func hasStatus(err error, status ...Status) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -323,8 +321,8 @@ func hasStatus(err error, status ...Status) bool {
 	return false
 }
 
-// establish creates a session, with the current client id or, if the server no longer knows
-// it, with a new one. The token is held.
+// establish creates a session, with the current client id or, if the server no longer knows that, a new one. The token
+// is held.
 func (s *Session) establish(ctx context.Context) error {
 	for range maxAttempts {
 		if !s.confirmed {
@@ -336,9 +334,8 @@ func (s *Session) establish(ctx context.Context) error {
 		if err == nil {
 			return s.settle(ctx)
 		}
-		// STALE_CLIENTID: the server has restarted. SEQ_MISORDERED: a CREATE_SESSION was
-		// canceled, and may have been executed. In both cases start over as if the client had
-		// restarted.
+		// STALE_CLIENTID: the server has restarted. SEQ_MISORDERED: a CREATE_SESSION was canceled and may have been
+		// executed. In both cases start over as if the client had restarted.
 		if !hasStatus(err, StatusStaleClientID, StatusSeqMisordered) {
 			return err
 		}
@@ -348,7 +345,7 @@ func (s *Session) establish(ctx context.Context) error {
 	return &Error{OpName(OpCreateSession), StatusStaleClientID}
 }
 
-// maxAttempts bounds the client ids that are tried for a session.
+// maxAttempts bounds the client ids tried for a session.
 const maxAttempts = 3
 
 func (s *Session) exchangeID(ctx context.Context) error {
@@ -371,7 +368,7 @@ func (s *Session) exchangeID(ctx context.Context) error {
 	return nil
 }
 
-// protectedOps are the operations on the client's sessions and id.
+// protectedOps returns the operations on the client's sessions and id.
 func protectedOps() Bitmap {
 	return Bits(OpBindConnToSession, OpExchangeID, OpCreateSession, OpDestroySession, OpDestroyClientID)
 }
@@ -406,11 +403,11 @@ func (s *Session) createSession(ctx context.Context) error {
 	return nil
 }
 
-// hold makes the session's slots.
+// hold allocates the session's slots.
 func (s *Session) hold(args *createSessionArgs, res *createSessionRes) *held {
 	h := &held{
 		id: res.Session, flags: res.Flags,
-		// A server must not exceed the requested values, which bound the memory for slots.
+		// The server must not exceed the requested values, which bound the memory for slots.
 		fore:    args.Fore.within(res.Fore),
 		back:    args.Back.within(res.Back),
 		replies: newReplySlots(int(res.Back.MaxRequests)),
@@ -453,7 +450,7 @@ func (s *Session) settle(ctx context.Context) error {
 	if s.reclaimed {
 		return nil
 	}
-	// There is nothing to reclaim, but the client must say so: RFC 8881 section 18.51.3.
+	// There is nothing to reclaim, but the client must tell the server so: RFC 8881 section 18.51.3.
 	err := s.compound(ctx, s.current(), false, []Operation{{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}})
 	if err != nil && !hasStatus(err, StatusCompleteAlready) {
 		return err
@@ -462,8 +459,8 @@ func (s *Session) settle(ctx context.Context) error {
 	return nil
 }
 
-// bind sends BIND_CONN_TO_SESSION on connection cl. It is not resent on another connection,
-// since it applies to the one on which it arrives. The token is held.
+// bind sends BIND_CONN_TO_SESSION on connection cl. It is never resent on another connection, because it applies to the
+// connection on which it arrives. The token is held.
 func (s *Session) bind(ctx context.Context, cl *transport.Client) error {
 	h := s.current()
 	if h == nil {
@@ -490,17 +487,16 @@ func (s *Session) bind(ctx context.Context, cl *transport.Client) error {
 	return nil
 }
 
-// ErrNoBackchannel means that the server refuses to use the connection as a backchannel.
+// ErrNoBackchannel means that the server refused to use the connection as a backchannel.
 var ErrNoBackchannel = errors.New("nfs41: server refuses the backchannel")
 
-// gone reports whether err means that the server does not know the session, or that it is
-// unusable.
+// gone reports whether err means that the server does not know the session, or that the session is unusable.
 func gone(err error) bool {
 	return hasStatus(err, StatusBadSession, StatusDeadSession, StatusStaleClientID, StatusSeqMisordered)
 }
 
-// reconnected is called after a reconnect: the client must tell the server again that it may
-// use the connection for calls. RFC 8881 section 2.10.3.1, RFC 8167 section 6.
+// reconnected is called after a reconnect: the client must tell the server again that it may use the connection for
+// calls. RFC 8881 section 2.10.3.1, RFC 8167 section 6.
 func (s *Session) reconnected() {
 	s.start(func() {
 		if err := s.Bind(s.ctx); err != nil {
@@ -509,8 +505,8 @@ func (s *Session) reconnected() {
 	})
 }
 
-// Bind binds the connections to the session. The Session does that itself after a reconnect.
-// If the server does not know the session, it is replaced.
+// Bind binds the connections to the session. The Session does this itself after a reconnect. If the server does not
+// know the session, Bind replaces it.
 func (s *Session) Bind(ctx context.Context) error {
 	if err := s.acquire(ctx); err != nil {
 		return err
@@ -538,7 +534,7 @@ func (s *Session) replace(ctx context.Context, old *held) error {
 	return s.establish(ctx)
 }
 
-// again reports whether all operations can be executed twice.
+// again reports whether all operations may be executed twice.
 func again(ops []Operation) bool {
 	for i := range ops {
 		switch ops[i].Op {
@@ -567,13 +563,13 @@ func (s *Session) compound(ctx context.Context, h *held, twice bool, ops []Opera
 	return err
 }
 
-// Compound sends a COMPOUND of a SEQUENCE and ops, and decodes the results of those that
-// succeed. Byte slices in results are not shared.
+// Compound sends a COMPOUND of a SEQUENCE and ops, and decodes the results of those that succeed. Byte slices in
+// results are not shared.
 //
-// It returns an *Error if an operation fails, also with NFS4ERR_DELAY, a *BadReplyError, or the
-// errors of transport.Client.Call. If the server does not know the session, it is replaced.
-// Ops that only read are then sent in the new session; otherwise Compound returns the error of
-// SEQUENCE, and the ops may have been executed.
+// It returns an *Error if an operation fails, including with NFS4ERR_DELAY, a *BadReplyError, or the errors of
+// transport.Client.Call. If the server does not know the session, the session is replaced. If all ops only read, they
+// are then sent in the new session. Otherwise Compound returns the error of SEQUENCE, and the ops may have been
+// executed.
 func (s *Session) Compound(ctx context.Context, ops ...Operation) error {
 	twice := again(ops)
 	for try := 0; ; try++ {
@@ -596,8 +592,8 @@ func isSequence(err error) bool {
 	return errors.As(err, &e) && e.Op == OpName(OpSequence)
 }
 
-// Sequence sends a SEQUENCE alone, which renews the lease, and returns its status flags. It
-// fails as Compound does.
+// Sequence sends a SEQUENCE alone, which renews the lease, and returns its status flags. Its errors are those of
+// Compound.
 func (s *Session) Sequence(ctx context.Context) (SeqFlags, error) {
 	if err := s.Compound(ctx); err != nil {
 		return 0, err
@@ -611,9 +607,9 @@ func (s *Session) Status() SeqFlags { return SeqFlags(s.status.Load()) }
 // CallbackStats returns the counters of the server's calls.
 func (s *Session) CallbackStats() CallbackStats { return s.counters.snapshot() }
 
-// Info has the negotiated parameters of a session.
+// Info holds the negotiated parameters of a session.
 type Info struct {
-	ID         SessionID // zero: there is no session
+	ID         SessionID // zero: no session
 	ClientID   ClientID
 	Flags      uint32 // of CREATE_SESSION
 	Fore, Back ChannelAttrs
@@ -636,7 +632,7 @@ func (s *Session) Info(ctx context.Context) (Info, error) {
 // Config.BackConn they are the same.
 func (s *Session) Transport() (fore, back *transport.Client) { return s.fore, s.back }
 
-// LeaseTime asks the server for the time after which it may forget an idle client.
+// LeaseTime asks the server for its lease time, after which it may discard an idle client.
 func (s *Session) LeaseTime(ctx context.Context) (time.Duration, error) {
 	mask := Bits(AttrLeaseTime)
 	var raw RawAttrs
@@ -653,10 +649,11 @@ func (s *Session) LeaseTime(ctx context.Context) (time.Duration, error) {
 	return time.Duration(a.LeaseTime) * time.Second, nil
 }
 
-// assumedLease is the shortest lease of Linux's server.
+// assumedLease is the shortest lease of the Linux server.
 const assumedLease = 10 * time.Second
 
-// renew keeps the lease until the Session is closed. A server that does not say how long it is has one of the given length.
+// renew renews the lease until the Session is closed. If the server does not return its lease time, renew assumes
+// lease.
 func (s *Session) renew(lease time.Duration) {
 	for asked := false; ; {
 		if !asked {
@@ -665,7 +662,7 @@ func (s *Session) renew(lease time.Duration) {
 				lease = max(l, time.Second)
 			} else {
 				s.log("lease time not known", err)
-				// The root is for callers with another flavor or other rights: it will not say it later either.
+				// The root requires another flavor or other rights: asking again would not help.
 				asked = hasStatus(err, StatusWrongSec, StatusAccess, StatusPerm)
 			}
 		}
@@ -692,12 +689,11 @@ func (s *Session) tend() {
 	}
 }
 
-// Destroy ends the session in order: DESTROY_SESSION, DESTROY_CLIENTID, Close. It returns
-// their first error.
+// Destroy ends the session gracefully: DESTROY_SESSION, DESTROY_CLIENTID, Close. It returns their first error.
 func (s *Session) Destroy(ctx context.Context) error {
 	err := s.destroy(ctx)
 	if s.sec != nil {
-		_ = s.sec.Close(ctx) // contexts that stay there expire
+		_ = s.sec.Close(ctx) // contexts that remain at the server expire
 	}
 	if closed := s.Close(); err == nil {
 		err = closed
@@ -729,8 +725,8 @@ func (s *Session) destroy(ctx context.Context) error {
 	return err
 }
 
-// Close closes the connections at once, and stops the background work. The server keeps the
-// session until the lease expires. Close may be called twice.
+// Close closes the connections at once and stops the background work. The server keeps the session until the lease
+// expires. Close may be called more than once.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -5,10 +5,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A Message is a type with an XDR encoding: Append appends it to b, Decode decodes it and
-// leaves its error in the Decoder. Byte slices that Decode stores are views of the Decoder's
-// input; strings are copies. Decode reuses the other slices of its receiver within their capacity,
-// such as the entries of a directory: a result that is kept is not decoded into again.
+// A Message is a type with an XDR encoding. Append appends it to b. Decode decodes it and leaves its error in the
+// Decoder. Byte slices that Decode stores are views of the Decoder's input; strings are copies. Decode reuses the other
+// slices of its receiver within their capacity, such as the entries of a directory, so do not decode into a result that
+// you keep.
 type Message interface {
 	Append(b []byte) []byte
 	Decode(d *xdr.Decoder)
@@ -23,7 +23,7 @@ type Operation struct {
 	Result Message
 }
 
-// appendOps appends operations with their arguments.
+// appendOps appends the operations with their arguments.
 func appendOps(b []byte, ops []Operation) []byte {
 	for i := range ops {
 		b = xdr.AppendUint32(b, ops[i].Op)
@@ -34,14 +34,14 @@ func appendOps(b []byte, ops []Operation) []byte {
 	return b
 }
 
-// A failedOp identifies the operation of a reply that failed.
+// failedOp identifies the operation that failed.
 type failedOp struct {
 	index  int // -1: none; len(ops): the reply ends with a failure before any operation
 	status Status
 }
 
-// decodeOps reads a reply to ops: COMPOUND4res or CB_COMPOUND4res as a whole. name returns the
-// name of an operation. An invalid reply is a *BadReplyError.
+// decodeOps decodes a whole reply to ops: COMPOUND4res or CB_COMPOUND4res. name returns the name of an operation. An
+// invalid reply is a *BadReplyError.
 func decodeOps(results []byte, ops []Operation, name func(uint32) string) (failedOp, error) {
 	whole := name(ops[0].Op)
 	d := xdr.NewDecoder(results)
@@ -82,7 +82,7 @@ func decodeOps(results []byte, ops []Operation, name func(uint32) string) (faile
 	return failedOp{index: -1}, nil
 }
 
-// appendStatus appends the start of a result. A failed operation has nothing else.
+// appendStatus appends the start of a result. The result of a failed operation has nothing else.
 func appendStatus(b []byte, op uint32, status Status) []byte {
 	b = xdr.AppendUint32(b, op)
 	return xdr.AppendUint32(b, uint32(status))

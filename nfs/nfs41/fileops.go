@@ -6,16 +6,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Arguments and results of operations on files, as far as they are not in nfs41.x: those that a
-// mount needs, and those for delegations.
+// Arguments and results of file operations that are not in nfs41.x: those that a mount needs, and those for
+// delegations.
 
-// maxFlavors is how many entries of SECINFO4resok are decoded.
+// maxFlavors bounds the entries of SECINFO4resok.
 const maxFlavors = 16
 
-// String is the handle in hexadecimal.
+// String returns the handle in hexadecimal.
 func (fh FileHandle) String() string { return hex.EncodeToString(fh) }
 
-// Rights that ACCESS asks about, to be or-ed. RFC 8881 section 18.1.
+// Rights that ACCESS asks about, as a bit mask. RFC 8881 section 18.1.
 const (
 	AccessRead    uint32 = 0x01
 	AccessLookup  uint32 = 0x02
@@ -77,10 +77,10 @@ const (
 	WantReadDeleg uint32 = 0x100 // OPEN4_SHARE_ACCESS_WANT_READ_DELEG
 )
 
-// OpenArgs is OPEN4args of an OPEN that creates nothing, of a name in the directory
-// that is the current file handle: OPEN4_NOCREATE and CLAIM_NULL. RFC 8881 section 18.16.
+// OpenArgs is the OPEN4args of an OPEN that does not create a file, for a name in the current directory: OPEN4_NOCREATE
+// and CLAIM_NULL. RFC 8881 section 18.16.
 type OpenArgs struct {
-	Sequence     uint32 // of minor version 0
+	Sequence     uint32 // used only by minor version 0
 	Access, Deny uint32
 	ClientID     ClientID
 	Owner        []byte // at most 1024 bytes
@@ -138,8 +138,8 @@ type OpenRes struct {
 
 	Delegation Delegation
 	Deleg      StateID // DelegateRead
-	Recall     bool    // DelegateRead: it is being recalled already
-	ACE        ACE     // DelegateRead: principals that may open without asking
+	Recall     bool    // DelegateRead: already being recalled
+	ACE        ACE     // DelegateRead: principals that need not ask the server to open
 	Why        uint32  // DelegateNoneExt: why_no_delegation4
 	WillPush   bool    // DelegateNoneExt, with whyContention
 	WillSignal bool    // DelegateNoneExt, with whyResource

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Numbers of the NFS version 4 program, and of the callback program, which clients serve. RFC
-// 8881 section 1.1 and the XDR of RFC 5662.
+// Numbers of the NFS version 4 program, and of the callback program served by clients. RFC 8881 section 1.1 and the XDR
+// of RFC 5662.
 const (
 	Program uint32 = 100003
 	Version uint32 = 4
@@ -52,7 +52,7 @@ const (
 	OpDestroyClientID   uint32 = 57
 	OpReclaimComplete   uint32 = 58
 
-	// OpIllegal is in the result of an unknown operation: section 18.52.
+	// OpIllegal is the operation number in the result of an unknown operation: section 18.52.
 	OpIllegal uint32 = 10044
 )
 
@@ -63,7 +63,7 @@ const (
 	OpCBRecallAny uint32 = 8
 	OpCBSequence  uint32 = 11
 
-	// OpCBIllegal is the OpIllegal of callbacks: section 20.13.
+	// OpCBIllegal is OpIllegal for callbacks: section 20.13.
 	OpCBIllegal uint32 = 10044
 )
 
@@ -73,8 +73,7 @@ const (
 	firstCBOp, lastCBOp = 3, 14
 )
 
-// OpName returns the RFC's name of an operation of COMPOUND, such as "SEQUENCE". Unknown
-// numbers are printed as numbers.
+// OpName returns the RFC's name of a COMPOUND operation, such as "SEQUENCE". It returns the decimal number if unknown.
 func OpName(op uint32) string {
 	switch {
 	case op >= firstOp && op <= lastOp:
@@ -98,8 +97,8 @@ var opNames = [...]string{
 	"RECLAIM_COMPLETE",
 }
 
-// CBOpName returns the RFC's name of an operation of CB_COMPOUND, such as "CB_SEQUENCE".
-// Unknown numbers are printed as numbers.
+// CBOpName returns the RFC's name of a CB_COMPOUND operation, such as "CB_SEQUENCE". It returns the decimal number if
+// unknown.
 func CBOpName(op uint32) string {
 	switch {
 	case op >= firstCBOp && op <= lastCBOp:
@@ -160,8 +159,8 @@ const (
 	SeqRecallableRevoked      SeqFlags = 0x040
 	SeqLeaseMoved             SeqFlags = 0x080
 	SeqRestartReclaimNeeded   SeqFlags = 0x100
-	SeqCBPathDownSession      SeqFlags = 0x200 // this session has none
-	SeqBackchannelFault       SeqFlags = 0x400 // the server has lost track of its slots
+	SeqCBPathDownSession      SeqFlags = 0x200 // this session has no backchannel
+	SeqBackchannelFault       SeqFlags = 0x400 // the server has lost track of the backchannel's slots
 )
 
 // String returns the RFC's names of the flags, joined by "|", or "0".

@@ -9,15 +9,15 @@ import (
 
 //go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -types -o nfs41_xdr.go nfs41.x
 
-// Arguments and results of the operations on sessions, as far as they are not in nfs41.x.
+// Arguments and results of session operations that are not in nfs41.x.
 
-// Limits of this package, beside those in nfs41.x: bytes, and elements.
+// Limits of this package in addition to those in nfs41.x: bytes and elements.
 const (
 	maxGSSHandle = 1024
 	maxSecParms  = 16 // csa_sec_parms
 )
 
-// String is the id in hexadecimal.
+// String returns the id in hexadecimal.
 func (id SessionID) String() string { return hex.EncodeToString(id[:]) }
 
 // Bits returns a Bitmap with the given bits.
@@ -35,7 +35,7 @@ func Bits(bits ...uint32) Bitmap {
 // Has reports whether bit n is set.
 func (m Bitmap) Has(n uint32) bool { return int(n/32) < len(m) && m[n/32]>>(n%32)&1 != 0 }
 
-// grantedBy reports whether a server protects at least the operations that a client has asked it to.
+// grantedBy reports whether the server protects at least the operations that the client asked for.
 func (a *protectArgs) grantedBy(r *protectRes) bool {
 	for i, asked := range a.Ops.Enforce {
 		if asked != 0 && (i >= len(r.Ops.Enforce) || asked&^r.Ops.Enforce[i] != 0) {
@@ -45,8 +45,8 @@ func (a *protectArgs) grantedBy(r *protectRes) bool {
 	return r.How == a.How
 }
 
-// maxExchangeIDRes is the longest reply to EXCHANGE_ID that decodes, in bytes, including the header
-// of the COMPOUND.
+// maxExchangeIDRes is the longest reply to EXCHANGE_ID that can be decoded, in bytes, including the header of the
+// COMPOUND.
 const maxExchangeIDRes = 5*xdr.Unit + 8 + 3*xdr.Unit + 2*(1+maxBitmap)*xdr.Unit + 8 + 2*(xdr.Unit+maxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
 
 // ChannelAttrs is channel_attrs4: the limits of calls in one direction. Sizes are in bytes, of
@@ -59,7 +59,7 @@ type ChannelAttrs struct {
 	MaxOps            uint32 // ca_maxoperations
 	MaxRequests       uint32 // ca_maxrequests: slots
 
-	// HasIRD reports that IRD, the number of concurrent RDMA Reads, is present.
+	// HasIRD reports whether IRD, the number of concurrent RDMA Reads, is present.
 	HasIRD bool
 	IRD    uint32
 }
@@ -120,8 +120,7 @@ func (a ChannelAttrs) within(b ChannelAttrs) ChannelAttrs {
 // minOps is the least number of operations of a usable channel: SEQUENCE and another one.
 const minOps = 2
 
-// CallbackSec is callback_sec_parms4: a credential that a server may use for callbacks. RFC
-// 8881 section 18.36.
+// CallbackSec is callback_sec_parms4: a credential that the server may use for callbacks. RFC 8881 section 18.36.
 type CallbackSec struct {
 	Flavor oncrpc.Flavor
 	Sys    oncrpc.AuthSys // FlavorSys

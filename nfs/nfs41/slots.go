@@ -13,14 +13,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// The slots of a session, RFC 8881 section 2.10.6.1. The fore channel has slots with the
-// client as the requester, the backchannel with the server as the requester. This file has
-// both ends.
+// The slots of a session: RFC 8881 section 2.10.6.1. On the fore channel the client is the requester, and on the
+// backchannel the server is. This file implements both ends.
 //
-// A slot has one request at a time, and sequence ids are consecutive. So the replier can
-// distinguish a resent request from a new one, and answer it from its reply cache.
+// A slot carries one request at a time, and its sequence ids are consecutive. The replier can therefore distinguish a
+// resent request from a new one, and answer it from its reply cache.
 
-// A slotTable is the requester's end.
+// slotTable is the requester's end.
 type slotTable struct {
 	mu    sync.Mutex
 	slots []slot
@@ -70,16 +69,16 @@ func (t *slotTable) take(ctx context.Context) (int, error) {
 	}
 }
 
-// An outcome is the fate of a slot's sequence id.
+// outcome says what is known about a slot's sequence id.
 type outcome uint8
 
 const (
-	unused  outcome = iota // not received by the replier
-	used                   // received by the replier
+	unused  outcome = iota // the replier did not receive it
+	used                   // the replier received it
 	doubted                // unknown
 )
 
-// settle records the fate of the sequence id of slot i.
+// settle records the outcome for the sequence id of slot i.
 func (t *slotTable) settle(i int, o outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +88,7 @@ func (t *slotTable) settle(i int, o outcome) {
 	t.slots[i].doubt = o == doubted
 }
 
-// give frees slot i.
+// give releases slot i.
 func (t *slotTable) give(i int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +119,7 @@ func (t *slotTable) state(i int) (next uint32, doubt bool, highest uint32) {
 	return t.slots[i].next, t.slots[i].doubt, highest
 }
 
-// A requester sends the calls of one channel of a session.
+// requester sends the calls of one channel of a session.
 type requester struct {
 	session SessionID
 	table   *slotTable
@@ -137,7 +136,7 @@ type requester struct {
 	send func(ctx context.Context, call *rpc.Call) error
 }
 
-// A sequenced has the result of SEQUENCE or CB_SEQUENCE.
+// sequenced holds the result of SEQUENCE or CB_SEQUENCE.
 type sequenced struct {
 	fore sequenceRes   // SEQUENCE
 	back cbSequenceRes // CB_SEQUENCE
@@ -169,10 +168,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// compound sends SEQUENCE and ops, and stores the result of SEQUENCE in res. cache asks the
-// replier to cache the whole reply. again means that ops may be executed twice, which happens
-// if an uncached reply is lost. The error is an *Error if an operation failed, a *BadReplyError,
-// or one of transport.
+// compound sends SEQUENCE and ops, and stores the result of SEQUENCE in res. cache asks the replier to cache the whole
+// reply. again means that ops may be executed twice, which happens if an uncached reply is lost. The error is an *Error
+// if an operation failed, a *BadReplyError, or an error of package transport.
 func (r *requester) compound(ctx context.Context, ops []Operation, cache, again bool, res *sequenced) error {
 	i, err := r.table.take(ctx)
 	if err != nil {
@@ -201,7 +199,7 @@ func (r *requester) compound(ctx context.Context, ops []Operation, cache, again 
 		}
 		switch failed.index {
 		case 0, len(all):
-			// A SEQUENCE that fails leaves the slot as it was: RFC 8881 section 18.46.3.
+			// A SEQUENCE that fails does not change the slot: RFC 8881 section 18.46.3.
 			r.table.settle(i, unused)
 			if failed.status == StatusDelay {
 				if err := pause(ctx, delay); err != nil {
@@ -227,9 +225,8 @@ func (r *requester) compound(ctx context.Context, ops []Operation, cache, again 
 	}
 }
 
-// clear resolves a doubted slot: it sends a SEQUENCE alone with the doubted id. If that is a
-// new request for the replier, then the other was never received, and the id is used now;
-// otherwise it was used before.
+// clear resolves a doubted slot by sending a SEQUENCE alone with the doubted id. If the replier takes that for a new
+// request, the other was never received, and the id is used now. Otherwise the id was used before.
 func (r *requester) clear(ctx context.Context, i int) error {
 	for delay := firstDelay; ; delay = min(2*delay, lastDelay) {
 		next, doubt, highest := r.table.state(i)
@@ -241,7 +238,7 @@ func (r *requester) clear(ctx context.Context, i int) error {
 		if err := r.send(ctx, &call); err != nil {
 			return err
 		}
-		// The reply may be that of the other request, with all its results.
+		// The reply may be that of the other request, including all its results.
 		d := xdr.NewDecoder(call.Results)
 		var res compoundRes
 		res.Decode(&d)
@@ -253,7 +250,7 @@ func (r *requester) clear(ctx context.Context, i int) error {
 		switch status {
 		case StatusOK, StatusSeqFalseRetry, StatusRetryUncachedRep:
 			r.table.settle(i, used)
-		case StatusDelay: // the other request is being executed
+		case StatusDelay: // the other request is still being executed
 			if err := pause(ctx, delay); err != nil {
 				return err
 			}
@@ -271,21 +268,21 @@ func notExecuted(err error) bool {
 	var notReady *rpc.NotReadyError
 	var lost *rpc.LostError
 	return errors.As(err, &denied) || errors.As(err, &size) ||
-		errors.As(err, &rdma) && rdma.Code == rpcrdma.ErrVers || // else it may be about the reply
+		errors.As(err, &rdma) && rdma.Code == rpcrdma.ErrVers || // otherwise it may be about the reply
 		errors.As(err, &notReady) && !notReady.Dropped || errors.As(err, &lost) && !lost.Sent
 }
 
-// A replySlots is the replier's end. The owner's lock protects it.
+// replySlots is the replier's end. The owner's lock protects it.
 type replySlots struct {
 	slots []replySlot
 	seed  maphash.Seed
 }
 
 type replySlot struct {
-	last uint32 // sequence id of the last request; 0 at first
-	seen bool   // there was a request
-	busy bool   // it is being executed
-	sum  uint64 // of its arguments
+	last uint32 // sequence id of the last request; initially 0
+	seen bool   // there has been a request
+	busy bool   // the request is being executed
+	sum  uint64 // checksum of its arguments
 
 	// reply is the whole reply or, if only is set, the result of SEQUENCE.
 	reply []byte
@@ -296,12 +293,11 @@ func newReplySlots(n int) *replySlots {
 	return &replySlots{slots: make([]replySlot, n), seed: maphash.MakeSeed()}
 }
 
-// sum returns a checksum of a request. args are all its arguments.
+// sum returns a checksum of a request. args is all of its arguments.
 func (r *replySlots) sum(args []byte) uint64 { return maphash.Bytes(r.seed, args) }
 
-// begin begins a request with the given checksum. If it returns StatusOK the caller executes
-// the request and calls end, unless replay is not nil: then the slot has the reply. RFC 8881
-// section 2.10.6.1.
+// begin begins a request with the given checksum. If it returns StatusOK and a nil replay, the caller must execute the
+// request and call end. If replay is not nil, the slot has the reply. RFC 8881 section 2.10.6.1.
 func (r *replySlots) begin(a *sequenceArgs, sum uint64) (replay *replySlot, status Status) {
 	if uint64(a.Slot) >= uint64(len(r.slots)) {
 		return nil, StatusBadSlot
@@ -321,8 +317,7 @@ func (r *replySlots) begin(a *sequenceArgs, sum uint64) (replay *replySlot, stat
 	return nil, StatusOK
 }
 
-// end caches a copy of the reply to a request: all of it or, if only is set, the result of
-// SEQUENCE.
+// end caches a copy of the reply to a request: all of it, or only the result of SEQUENCE if only is set.
 func (r *replySlots) end(slot uint32, reply []byte, only bool) {
 	s := &r.slots[slot]
 	s.busy = false
@@ -330,8 +325,8 @@ func (r *replySlots) end(slot uint32, reply []byte, only bool) {
 	s.only = only
 }
 
-// replayed appends the reply to a resent request. tag is its tag, next the number of its
-// second operation.
+// replayed appends the cached reply to a resent request. tag is the request's tag, and next the number of its second
+// operation.
 func (s *replySlot) replayed(b, tag []byte, first, next uint32) []byte {
 	if !s.only {
 		return append(b, s.reply...)

@@ -110,7 +110,7 @@ const (
 	StatusDelegRevoked          Status = 10087
 )
 
-// String is the RFC's name, such as "NFS4ERR_BADSESSION".
+// String returns the RFC's name, such as "NFS4ERR_BADSESSION".
 func (s Status) String() string {
 	name := ""
 	if s < Status(len(statusNames)) {
@@ -124,7 +124,7 @@ func (s Status) String() string {
 	return name
 }
 
-// statusNames are the names of statuses that have the numbers of POSIX errors.
+// statusNames names the statuses that have the numbers of POSIX errors.
 var statusNames = [...]string{
 	StatusOK:          "NFS4_OK",
 	StatusPerm:        "NFS4ERR_PERM",
@@ -147,7 +147,7 @@ var statusNames = [...]string{
 	StatusStale:       "NFS4ERR_STALE",
 }
 
-// firstStatus is the first number of those that NFS adds.
+// firstStatus is the first status number that NFS defines itself.
 const firstStatus = StatusBadHandle
 
 var nfsStatusNames = [...]string{

@@ -12,58 +12,57 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// An Access is a call, as Config.Access sees it. Names are the client's bytes, whatever
-// they are.
+// An Access describes a call, for Config.Access. Names are the client's bytes, which may be anything.
 type Access struct {
-	Time     time.Time     // when the server began with it
-	Duration time.Duration // until there were results; the wait for the file system's turn is in it
+	Time     time.Time     // when the server began executing it
+	Duration time.Duration // until its results were complete, including the wait for the file system
 
-	Client           netip.AddrPort // the zero AddrPort: it is not known
+	Client           netip.AddrPort // the zero AddrPort if unknown
 	Prog, Vers, Proc uint32
 
-	// Flavor is that of the credential, and UID and GID are from it: a claim, and nothing without
-	// oncrpc.FlavorSys.
+	// Flavor, UID and GID come from the credential. UID and GID are set only with oncrpc.FlavorSys, and are unverified
+	// claims.
 	Flavor   oncrpc.Flavor
 	UID, GID uint32
 
-	// Principal is the caller that RPCSEC_GSS has authenticated, with the service of the call. Nil: none.
+	// Principal is the caller authenticated by RPCSEC_GSS, with the service of the call. Nil if there is none.
 	Principal *rpc.Principal
 
-	// Export is the export that the call was about, and AsUID and AsGID are the user and group that it was executed as
-	// there. Nil: the call did not get that far, and was not executed. It belongs to the
-	// server and does not change.
+	// Export is the export that the call refers to, and AsUID and AsGID are the user and group as which it was
+	// executed. A nil Export means that the call was refused before that. The Export belongs to the server and does not
+	// change.
 	Export       *Export
 	AsUID, AsGID uint32
 
-	// Object is that of the handle in the arguments, and Made that of the handle in the results: of
-	// LOOKUP, for example. To is the directory that RENAME and LINK put a name in. 0: none was named.
+	// Object identifies the handle in the arguments, and Made the handle in the results, for example of LOOKUP. To is
+	// the target directory of RENAME and LINK. 0 means that there is none.
 	Object, To, Made Object
 
-	// Name is the name in the arguments, and NewName the one that RENAME and LINK make. Of MOUNT's
-	// procedures Name is the path.
+	// Name is the name in the arguments, and NewName the one that RENAME and LINK create. For MOUNT procedures Name is
+	// the path.
 	Name, NewName string
 
-	// Offset and Bytes are the range that READ read or WRITE wrote.
+	// Offset and Bytes are the range read by READ or written by WRITE.
 	Offset uint64
 	Bytes  int
 
-	// Fail or Deny say why the call was refused by RPC, before or instead of its execution.
-	// Otherwise Status is that of the results. That of MNT is the nfs.MountStatus of the same number;
-	// procedures without one have nfs.StatusOK.
+	// Fail or Deny says why RPC refused the call, before or instead of executing it. Otherwise Status is the status in
+	// the results. For MNT it is the nfs.MountStatus with the same number, and for procedures without a status it is
+	// nfs.StatusOK.
 	Fail   oncrpc.AcceptStat
 	Deny   oncrpc.AuthStat
 	Status nfs.Status
 }
 
-// An Object stands for an object of a file system: a hash of its handle without the signature, so
-// that it shows nothing that handles could be made from. It is the same as long as the handle is, and
-// unique among the objects of a log, as far as a hash can be.
+// An Object identifies an object of a file system. It is a hash of the object's handle without the signature, so that
+// handles cannot be derived from it. It is as stable as the handle, and unique among the objects of a log, hash
+// collisions aside.
 type Object uint64
 
-// String is the number in hexadecimal, 16 digits.
+// String returns the number as 16 hexadecimal digits.
 func (o Object) String() string { return fmt.Sprintf("%016x", uint64(o)) }
 
-// objectOf returns the Object of a handle as clients see it, never 0. The hash is FNV-1a.
+// objectOf returns the Object of a handle as clients see it. It is never 0. The hash is FNV-1a.
 func objectOf(fh []byte) Object {
 	const offset, prime = 14695981039346656037, 1099511628211
 	h := uint64(offset)
@@ -76,13 +75,13 @@ func objectOf(fh []byte) Object {
 	return Object(max(h, 1))
 }
 
-// told is collected by a call for its Access.
+// told is the data that a call collects for its Access.
 type told struct {
-	results int // length of the results before the call's own
+	results int // length of the results before those of the call
 	access  Access
 }
 
-// begin is called when a call begins that has an Access.
+// begin starts the Access of a call.
 func (t *told) begin(results int) { *t = told{results: results, access: Access{Time: time.Now()}} }
 
 // tell reports the call.
@@ -102,10 +101,10 @@ func (c *call) tell() {
 	c.tellStatus(a)
 	a.Duration = time.Since(a.Time)
 	c.observe(a)
-	*a = Access{} // its references
+	*a = Access{} // drops its references
 }
 
-// tellStatus fills in the status, which is the first word of the results.
+// tellStatus sets the status, which is the first word of the results.
 func (c *call) tellStatus(a *Access) {
 	if a.Fail != oncrpc.Success || a.Deny != oncrpc.AuthOK || a.Prog == nfs.MountProgram && a.Proc != nfs.MountProcMnt {
 		return
@@ -117,7 +116,7 @@ func (c *call) tellStatus(a *Access) {
 	a.Status = nfs.Status(binary.BigEndian.Uint32(c.res.Results[c.told.results:]))
 }
 
-// tellNew notes the name that a call makes.
+// tellNew records the name that a call creates.
 func (c *call) tellNew(at *nfs.DirOpArgs) {
 	if c.observe != nil {
 		c.told.access.To, c.told.access.NewName = c.objectIn(&at.Dir), at.Name

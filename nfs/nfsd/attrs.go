@@ -72,7 +72,7 @@ func (procedures) Access(ctx context.Context, _ *rpc.Request, a *nfs.AccessArgs,
 	return nil
 }
 
-// changes are the rights that no caller has to a read-only export.
+// changes are the rights that a read-only export denies to all callers.
 const changes = nfs.AccessModify | nfs.AccessExtend | nfs.AccessDelete
 
 func (c *call) rights(n Node, a *nfs.PostOpAttr, want uint32) (granted uint32, status nfs.Status) {

@@ -8,8 +8,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// Read executes READ. RFC 1813 section 3.3.6. The file system reads into the memory that the
-// adapter sends from.
+// Read executes READ. RFC 1813 section 3.3.6. The file system reads directly into the memory that the adapter sends
+// from.
 func (procedures) Read(ctx context.Context, _ *rpc.Request, a *nfs.ReadArgs, r *nfs.ReadRes) error {
 	c := ctx.(*call)
 	if err := c.start(noTurns, &a.File, ""); err != nil {
@@ -24,9 +24,9 @@ func (procedures) Read(ctx context.Context, _ *rpc.Request, a *nfs.ReadArgs, r *
 	return nil
 }
 
-// fill reads the data. The reply has attributes only if the file did not change meanwhile: a client that
-// gets those from before the read does not see that the data is of two versions, and one that keeps the
-// data believes it to be newer than it is if it gets those from after. RFC 1813 section 3.3.6.
+// fill reads the data. The reply has attributes only if the file did not change meanwhile. With attributes from before
+// the read, the client would not notice that the data mixes two versions. With attributes from after it, a client that
+// caches the data would believe it to be newer than it is. RFC 1813 section 3.3.6.
 func (c *call) fill(n Node, args *nfs.ReadArgs, r *nfs.ReadRes) nfs.Status {
 	a, err := n.Open(c.Context, &c.who, nfs.AccessRead)
 	if err != nil {
@@ -39,10 +39,10 @@ func (c *call) fill(n Node, args *nfs.ReadArgs, r *nfs.ReadRes) nfs.Status {
 		left = size - off
 	}
 	want := min(uint64(args.Count), left, uint64(c.transfer), uint64(c.res.ItemRoom()))
-	whole := true // what there was has been read
+	whole := true // all available data has been read
 	if want > 0 {
 		if r.Data = c.res.Alloc(int(want)); r.Data == nil {
-			return nfs.StatusJukebox // no memory, for now
+			return nfs.StatusJukebox // no memory at the moment
 		}
 		got, err := n.ReadAt(c.Context, &c.who, r.Data, int64(off))
 		if r.Attr = c.post(n); !a.SameVersion(&r.Attr.Attr) {
@@ -55,12 +55,12 @@ func (c *call) fill(n Node, args *nfs.ReadArgs, r *nfs.ReadRes) nfs.Status {
 	}
 	r.Count = uint32(len(r.Data))
 	c.told.access.Bytes = len(r.Data)
-	// Less than there was, without an error: the file has become shorter.
+	// Less than available, without an error: the file was truncated.
 	r.EOF = uint64(r.Count) == left || uint64(r.Count) < want && whole
 	return nfs.StatusOK
 }
 
-// Write executes WRITE. RFC 1813 section 3.3.7. The data is where the adapter has put it.
+// Write executes WRITE. RFC 1813 section 3.3.7. The data is where the adapter placed it.
 func (procedures) Write(ctx context.Context, _ *rpc.Request, w *nfs.WriteArgs, r *nfs.WriteRes) error {
 	c := ctx.(*call)
 	if err := c.start(noTurns, &w.File, ""); err != nil {
@@ -75,7 +75,7 @@ func (procedures) Write(ctx context.Context, _ *rpc.Request, w *nfs.WriteArgs, r
 	return nil
 }
 
-// store writes the data. The reply has no attributes from before: other WRITEs may be in between.
+// store writes the data. The reply has no attributes from before the write, because other WRITEs may come in between.
 func (c *call) store(n Node, w *nfs.WriteArgs, r *nfs.WriteRes) nfs.Status {
 	a, err := n.Open(c.Context, &c.who, nfs.AccessModify)
 	if err != nil {
@@ -88,15 +88,15 @@ func (c *call) store(n Node, w *nfs.WriteArgs, r *nfs.WriteRes) nfs.Status {
 	case !ok:
 		return nfs.StatusNotSupp
 	case uint64(w.Count) != uint64(len(w.Data)) || !w.Stable.Valid():
-		return nfs.StatusInval // RFC 1813 section 3.3.7: the count is that of the data
+		return nfs.StatusInval // RFC 1813 section 3.3.7: count must equal the length of the data
 	case w.Offset > math.MaxInt64-uint64(len(w.Data)):
 		return nfs.StatusFBig
 	}
 	if w.Stable != nfs.Unstable && c.beginTurn(updates) != nil {
-		return nfs.StatusJukebox // to a connection that has ended
+		return nfs.StatusJukebox // because the connection has ended
 	}
 	c.change(&a)
-	r.Verf = c.verifier() // before the data is written: an error after that must not go unseen
+	r.Verf = c.verifier() // before the data is written, so that a later error is not missed
 	count := 0
 	if len(w.Data) > 0 {
 		count, r.Committed, err = writer.WriteAt(c.Context, &c.who, w.Data, int64(w.Offset), w.Stable)
@@ -105,7 +105,7 @@ func (c *call) store(n Node, w *nfs.WriteArgs, r *nfs.WriteRes) nfs.Status {
 	}
 	r.Wcc.After = c.post(n)
 	if err != nil {
-		return c.status(err) // no reply has promised this data
+		return c.status(err) // no reply has promised that this data is stored
 	}
 	r.Count = uint32(count)
 	c.told.access.Bytes = count
@@ -141,7 +141,7 @@ func (c *call) sync(n Node, a *nfs.CommitArgs, r *nfs.CommitRes) nfs.Status {
 		return nfs.StatusNotSupp
 	}
 	err := writer.Commit(c.Context, &c.who, a.Offset, a.Count)
-	r.Verf = c.verifier() // after that: another call may have got the error
+	r.Verf = c.verifier() // after the commit: another call may have received the error
 	r.Wcc.After = c.post(n)
 	if err != nil {
 		c.lost(err)
@@ -149,8 +149,8 @@ func (c *call) sync(n Node, a *nfs.CommitArgs, r *nfs.CommitRes) nfs.Status {
 	return c.status(err)
 }
 
-// lost changes the write verifier of the export: data that replies to WRITE have promised to keep until a
-// COMMIT may be lost. RFC 1813 section 3.3.7.
+// lost changes the write verifier of the export, because data that WRITE replies promised to keep until a COMMIT may be
+// lost. RFC 1813 section 3.3.7.
 func (c *call) lost(err error) {
 	switch StatusOf(err) {
 	case nfs.StatusIO, nfs.StatusNoSpc, nfs.StatusDQuot, nfs.StatusNXIO:

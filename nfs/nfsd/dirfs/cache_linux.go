@@ -7,18 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cache has the nodes that are in use, and those that were a moment ago, with their
-// descriptors. Its lock is never held during a system call that can reach a disk.
+// cache holds the nodes in use, and recently used ones, with their descriptors. Its lock is never held during a system
+// call that may access a disk.
 type cache struct {
-	max  int // descriptors
+	max  int // maximum number of descriptors
 	idle time.Duration
 
 	mu     sync.Mutex
 	nodes  map[id]*node // by the keys of their ids
-	front  node         // ring of those not in use: front.next was used last, front.prev first
-	open   int          // descriptors
+	front  node         // ring of unused nodes, from front.next, the most recently used, to front.prev
+	open   int          // number of open descriptors
 	timer  *time.Timer
-	check  *time.Timer // of checkSoon
+	check  *time.Timer // timer of checkSoon
 	closed bool
 	sweeps sync.WaitGroup
 }
@@ -29,7 +29,7 @@ func newCache(most int, idle time.Duration) *cache {
 	return c
 }
 
-// get returns the node with an id for use, nil if it is not there.
+// get acquires the node with an id, or returns nil if it is not in the cache.
 func (c *cache) get(i *id) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,7 +40,7 @@ func (c *cache) get(i *id) *node {
 	return n
 }
 
-// use is get for a node that is in use already.
+// use acquires a node that is already in use.
 func (c *cache) use(n *node) {
 	c.mu.Lock()
 	c.take(n)
@@ -55,7 +55,7 @@ func (c *cache) take(n *node) {
 	n.refs++
 }
 
-// add returns for use the node that is there with the id of n, or n.
+// add adds n, unless the cache already has a node with its id. It acquires and returns the node in the cache.
 func (c *cache) add(n *node) *node {
 	c.mu.Lock()
 	key := n.id.key()
@@ -75,7 +75,7 @@ func (c *cache) add(n *node) *node {
 	return old
 }
 
-// opened counts a descriptor that a node in use has gained, or lost: n is negative.
+// opened counts n descriptors that a node in use has opened, or closed if n is negative.
 func (c *cache) opened(n int) {
 	c.mu.Lock()
 	c.open += n
@@ -84,7 +84,7 @@ func (c *cache) opened(n int) {
 	closeNodes(evicted)
 }
 
-// release ends one use of a node.
+// release undoes one get, use or add.
 func (c *cache) release(n *node) {
 	c.mu.Lock()
 	n.refs--
@@ -107,7 +107,7 @@ func (c *cache) release(n *node) {
 	closeNodes(evicted)
 }
 
-// drop forgets a node after its object is gone. It is closed when it is no longer in use.
+// drop removes a node whose object is gone. The node is closed when it is no longer in use.
 func (c *cache) drop(i *id) {
 	c.mu.Lock()
 	n := c.nodes[i.key()]
@@ -127,8 +127,8 @@ func (c *cache) drop(i *id) {
 	}
 }
 
-// evict takes nodes out until there are few enough descriptors. The caller closes them, without
-// the lock: closing can take as long as writing. mu is held.
+// evict removes unused nodes until the number of descriptors is below the limit. The caller closes the nodes without
+// holding the lock, because closing can take as long as writing. mu is held.
 func (c *cache) evict() (list *node) {
 	for c.open > c.max && c.front.prev != &c.front {
 		list = c.remove(c.front.prev, list)
@@ -136,7 +136,7 @@ func (c *cache) evict() (list *node) {
 	return list
 }
 
-// remove removes a node that is not in use, and puts it on a list. mu is held.
+// remove removes an unused node and prepends it to a list. mu is held.
 func (c *cache) remove(n, list *node) *node {
 	n.leave()
 	delete(c.nodes, n.id.key())
@@ -145,7 +145,7 @@ func (c *cache) remove(n, list *node) *node {
 	return n
 }
 
-// sweep closes what has not been used for a while.
+// sweep closes nodes that have not been used for a while.
 func (c *cache) sweep() {
 	c.mu.Lock()
 	if c.closed {
@@ -168,11 +168,11 @@ func (c *cache) sweep() {
 	closeNodes(list)
 }
 
-// checkTime is how long an object may stay open after its last name has been removed unnoticed.
+// checkTime is how long a removed object may stay open if its last name was removed unnoticed.
 const checkTime = time.Second
 
-// checkSoon has the cache look for objects that are gone. Which one a removal has removed is not
-// known for sure: the name may have been replaced just before.
+// checkSoon schedules a search for objects that are gone. It is not certain which object a removal has removed, because
+// the name may have been replaced just before.
 func (c *cache) checkSoon() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +181,7 @@ func (c *cache) checkSoon() {
 	}
 }
 
-// dropGone drops the nodes of objects that have no name left.
+// dropGone drops the nodes of objects without a name.
 func (c *cache) dropGone() {
 	c.mu.Lock()
 	if c.closed {
@@ -206,7 +206,7 @@ func (c *cache) dropGone() {
 	}
 }
 
-// close closes everything.
+// close closes all nodes.
 func (c *cache) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -234,7 +234,7 @@ func closeNodes(list *node) {
 	}
 }
 
-// leave removes a node from the ring.
+// leave unlinks a node from the ring.
 func (n *node) leave() {
 	n.prev.next, n.next.prev = n.next, n.prev
 	n.prev, n.next = nil, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// Lookup returns what the directory has under a name.
+// Lookup returns the object with a name in the directory.
 func (n *node) Lookup(_ context.Context, who *nfsd.Caller, name string) (nfsd.Node, error) {
 	if err := n.enter(who, mayEnter); err != nil {
 		return nil, err
@@ -33,8 +33,7 @@ func (n *node) Lookup(_ context.Context, who *nfsd.Caller, name string) (nfsd.No
 	return child, nil
 }
 
-// child returns what is there under a name, which is neither "." nor "..", with the rights of the
-// process.
+// child returns the object with a name other than "." and "..", with the rights of the process.
 func (n *node) child(who *nfsd.Caller, name string) (*node, error) {
 	if child := n.known(name); child != nil {
 		if n.fs.places != nil {
@@ -42,7 +41,7 @@ func (n *node) child(who *nfsd.Caller, name string) (*node, error) {
 		}
 		return child, nil
 	}
-	// ESTALE: the file has been replaced, or removed, since it was opened.
+	// ESTALE: the file was replaced or removed after it was opened.
 	for range tries {
 		fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
 		if err != nil {
@@ -58,12 +57,12 @@ func (n *node) child(who *nfsd.Caller, name string) (*node, error) {
 	return nil, unix.EAGAIN
 }
 
-// tries is how often a name is looked at that others keep changing.
+// tries is how often a name is looked up while others keep changing it.
 const tries = 16
 
-// known is child for what is in the cache, nil if it is not or that is unknown: one system call in
-// place of four. A name that needs the rules of openat2 is left to them: a mount point is known by
-// its mount, and there is no other element of a path.
+// known is child for objects in the cache: one system call instead of four. It returns nil if the object is not in the
+// cache, if that cannot be determined, or if the name requires the checks of openat2. Other names do not: a mount point
+// is recognized by its mount ID, and there is only one path element.
 func (n *node) known(name string) *node {
 	if name == "." || name == ".." || strings.Contains(name, "/") {
 		return nil
@@ -76,15 +75,14 @@ func (n *node) known(name string) *node {
 }
 
 const (
-	// maxDepth bounds the directories above one.
+	// maxDepth bounds the depth of a directory.
 	maxDepth = 4096
 
-	// slowDepth is how many of them are climbed one at a time.
+	// slowDepth is how many levels are climbed one at a time.
 	slowDepth = 32
 )
 
-// parent returns the directory above. A directory that has been moved out of the export has
-// none.
+// parent returns the parent directory. A directory that was moved out of the export has none.
 func (n *node) parent() (*node, error) {
 	root := n.fs.root
 	if n.id == root.id {
@@ -102,9 +100,9 @@ func (n *node) parent() (*node, error) {
 	return n.fs.adopt(first, nil, nil, "", nil)
 }
 
-// inside checks that a directory is the root or below it. ESTALE: it is not. Nothing is remembered,
-// because the host may move any of the directories above at any time. The work is bounded: beyond
-// slowDepth the kernel climbs many levels in one system call.
+// inside returns ESTALE unless a directory is the root or below it. It caches nothing, because the host may move any of
+// the directories above at any time. The work is bounded: beyond slowDepth the kernel climbs many levels in one system
+// call.
 func (f *FS) inside(dir int) error {
 	var top, st unix.Stat_t
 	if err := fstat(f.root.path, &top); err != nil {
@@ -118,11 +116,11 @@ func (f *FS) inside(dir int) error {
 	if err := fstat(at, &st); err != nil || same(&st, &top) {
 		return err
 	}
-	// The way up has ended at another directory.
+	// The walk up ended at another directory.
 	if levels < slowDepth {
 		return unix.ESTALE
 	}
-	// How far the way up goes from here, and how far from the root: the root has to be where they differ.
+	// Count the levels above this directory and above the root. The root must be at the difference.
 	end, above, err := f.at.rise(f.root.path, maxDepth, nil)
 	if err != nil {
 		return err
@@ -152,7 +150,7 @@ func (f *FS) inside(dir int) error {
 
 // ---- listing
 
-// A stream is a directory open for reading. The one that reads has it for itself.
+// stream is a directory open for reading. Only one reader uses it at a time.
 type stream struct {
 	fd     int
 	buf    [32 << 10]byte
@@ -160,7 +158,7 @@ type stream struct {
 	handle [handleHead + idHead + maxKernel]byte
 }
 
-// takeStream returns a stream of the directory for the caller alone.
+// takeStream returns a stream of the directory for the caller's exclusive use.
 func (n *node) takeStream() (*stream, error) {
 	if s := n.stream.Swap(nil); s != nil {
 		return s, nil
@@ -181,8 +179,8 @@ func (n *node) giveStream(s *stream) {
 	}
 }
 
-// ReadDir lists the directory. A cookie is the position that the file system gives for what
-// follows an entry.
+// ReadDir lists the directory. A cookie is the position that the underlying file system returns for the entry's
+// successor.
 func (n *node) ReadDir(_ context.Context, who *nfsd.Caller, cookie uint64, plus bool, emit func(*nfsd.Entry) bool) (eof bool, err error) {
 	if err := n.enter(who, mayRead); err != nil {
 		return false, err
@@ -208,7 +206,7 @@ func (n *node) ReadDir(_ context.Context, who *nfsd.Caller, cookie uint64, plus 
 		for b := s.buf[:size]; len(b) > 0; {
 			var d dirent
 			if b = d.next(b); d.cookie == 0 {
-				return false, unix.EIO // a listing could not go on after it
+				return false, unix.EIO // a listing could not continue after it
 			}
 			if !n.emit(who, s, &d, plus, emit) {
 				return false, nil
@@ -217,13 +215,13 @@ func (n *node) ReadDir(_ context.Context, who *nfsd.Caller, cookie uint64, plus 
 	}
 }
 
-// emit passes an entry on.
+// emit passes an entry to the callback.
 func (n *node) emit(who *nfsd.Caller, s *stream, d *dirent, plus bool, emit func(*nfsd.Entry) bool) bool {
 	e := &s.entry
 	*e = nfsd.Entry{Name: d.name, FileID: d.ino, Cookie: d.cookie}
 	switch {
 	case string(d.name) == ".." && n.id == n.fs.root.id:
-		e.FileID = n.id.ino // what is above does not exist here
+		e.FileID = n.id.ino // ".." of the root is outside of the export
 		if plus {
 			n.describe(e, s, n.path, &n.id)
 		}
@@ -236,8 +234,8 @@ func (n *node) emit(who *nfsd.Caller, s *stream, d *dirent, plus bool, emit func
 	return emit(e)
 }
 
-// inspect finds out handle and attributes of an entry. It may have been removed meanwhile, or
-// something may be mounted there: then it returns none.
+// inspect finds the handle and attributes of an entry. It leaves them empty if the entry was removed meanwhile, or if
+// something is mounted on it.
 func (n *node) inspect(who *nfsd.Caller, e *nfsd.Entry, s *stream) {
 	name := string(e.Name)
 	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
@@ -251,7 +249,7 @@ func (n *node) inspect(who *nfsd.Caller, e *nfsd.Entry, s *stream) {
 	}
 }
 
-// describe fills in handle and attributes of the object that fd is open for. Its id may be known.
+// describe sets the handle and attributes of the object open at fd. known is its id, if known.
 func (n *node) describe(e *nfsd.Entry, s *stream, fd int, known *id) {
 	var st unix.Stat_t
 	if fstat(fd, &st) != nil {
@@ -269,15 +267,15 @@ func (n *node) describe(e *nfsd.Entry, s *stream, fd int, known *id) {
 	e.Handle = n.fs.appendHandle(s.handle[:0], known)
 }
 
-// A dirent is an entry as getdents64(2) returns it.
+// dirent is an entry as returned by getdents64(2).
 type dirent struct {
 	ino    uint64
-	cookie uint64 // position of the next one
+	cookie uint64 // position of the next entry
 	typ    byte
 	name   []byte // a view
 }
 
-// next reads the entry at the start of b and returns the rest.
+// next decodes the entry at the start of b and returns the rest.
 func (d *dirent) next(b []byte) []byte {
 	const head = 8 + 8 + 2 + 1
 	size := int(binary.NativeEndian.Uint16(b[16:]))
@@ -291,8 +289,7 @@ func (d *dirent) next(b []byte) []byte {
 	return b[size:]
 }
 
-// entryOf returns the entry of an inode in the directory, found by its number. Without one the error
-// is ESTALE.
+// entryOf returns the directory's entry for an inode, found by inode number. The error is ESTALE if there is none.
 func (n *node) entryOf(want *id) (name string, err error) {
 	s, err := n.takeStream()
 	if err != nil {
@@ -321,12 +318,12 @@ func (n *node) entryOf(want *id) (name string, err error) {
 	}
 }
 
-// isAt reports whether a name in a directory is an inode.
+// isAt reports whether a name in a directory refers to an inode.
 func (f *FS) isAt(dir int, name string, want *id) bool {
 	if name == "." || name == ".." {
 		return false
 	}
-	st := unix.Stat_t{Ino: want.ino} // all that of shows
+	st := unix.Stat_t{Ino: want.ino} // identifier.of needs no more than that
 	if f.ids.birth {
 		if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 			return false

@@ -24,29 +24,29 @@ import (
 
 // Config configures an FS. The zero value and a nil pointer mean the defaults.
 type Config struct {
-	// Async makes methods return before changes are on the disk. A crash of the host can then lose
-	// what clients believe to be safe.
+	// Async makes methods return before changes are on disk. A crash of the host may then lose changes that clients
+	// believe to be safe.
 	Async bool
 
-	// MaxOpen bounds the descriptors that are kept open. Operations under way may need more. 0: a
-	// quarter of what the process may have, at most 16384.
+	// MaxOpen limits the descriptors that are kept open. Operations in progress may need more. 0 means a quarter of the
+	// process's limit, but not more than 16384.
 	MaxOpen int
 
-	// Idle is how long a descriptor stays open without use. 0: 10 s.
+	// Idle is how long an unused descriptor stays open. 0 means 10 s.
 	Idle time.Duration
 
-	// MaxPlaces bounds the memory for places of files in bytes, where handles need them: see the
-	// package comment. 0: 64 MiB, which is about 300,000 files.
+	// MaxPlaces limits the memory for the places of files, in bytes, if handles need them: see the package comment. 0
+	// means 64 MiB, enough for about 300,000 files.
 	MaxPlaces int
 
-	// Store keeps the places of files that MaxPlaces has no room for, and for the next run. It
-	// belongs to the caller, which closes it after the FS. Nil: what is forgotten has to be searched.
+	// Store keeps the places of files that exceed MaxPlaces, also for later runs. The caller owns it and closes it
+	// after the FS. If it is nil, forgotten files must be searched for.
 	Store Store
 
-	// Logger gets what the owner should know, such as errors of the Store. Or nil.
+	// Logger receives problems that the operator should know about, such as errors of the Store. It may be nil.
 	Logger *slog.Logger
 
-	// For tests: do as a process without rights would do, and as on an old kernel.
+	// For tests: behave as in a process without privileges, or as on an old kernel.
 	noHandles, asProcess, old bool
 }
 
@@ -60,25 +60,25 @@ const (
 // An FS is a directory as a file system of package nfsd.
 type FS struct {
 	cfg    Config
-	ctx    context.Context // ends with Close
+	ctx    context.Context // canceled by Close
 	cancel context.CancelFunc
 
-	self    *self // nil: operations are the process's own
+	self    *self // nil: operations run as the process itself
 	process nfsd.Caller
-	volume  uint32 // of the handles: see volumeOf
+	volume  uint32 // volume number in handles: see volumeOf
 	verf    atomic.Uint64
 	ids     identifier
 	direct  bool // open_by_handle_at works
 	at      opener
-	byMode  bool // there is no faccessat2(2): modes decide on permissions
+	byMode  bool // faccessat2(2) is missing: decide permissions by mode
 	limits  nfsd.Limits
-	joint   bool // a new file's name is on the disk when the file is
+	joint   bool // fsync of a new file also stores its name
 
-	fsync, fdatasync func(fd int) error // of package unix, unless a test looks on
-	opened           func(name string)  // a test's: called after a name was opened or made
+	fsync, fdatasync func(fd int) error // of package unix, except in tests that observe it
+	opened           func(name string)  // test hook: called after a name was opened or created
 	chmod            func(path string, mode uint32) error
 
-	mount int // descriptor of the root, not O_PATH, for open_by_handle_at
+	mount int // descriptor of the root for open_by_handle_at, not O_PATH
 	root  *node
 	cache *cache
 
@@ -93,8 +93,8 @@ var (
 	_ nfsd.Verifier = (*FS)(nil)
 )
 
-// Open returns the FS of a directory. A nil cfg is the default configuration. It fails as root
-// if threads cannot take the identity of callers.
+// Open returns the FS of a directory. A nil cfg means the default configuration. As root, it fails if threads cannot
+// assume the identity of callers.
 func Open(dir string, cfg *Config) (*FS, error) {
 	f := &FS{mount: -1, fsync: unix.Fsync, fdatasync: unix.Fdatasync, chmod: unix.Chmod}
 	f.verf.Store(rand.Uint64())
@@ -122,7 +122,7 @@ func processCaller() (c nfsd.Caller, err error) {
 	return c, err
 }
 
-// settle fills in the defaults.
+// settle fills in defaults.
 func (f *FS) settle() error {
 	c := &f.cfg
 	if c.MaxOpen < 0 || c.Idle < 0 || c.MaxPlaces < 0 {
@@ -194,7 +194,7 @@ func (f *FS) open(dir string) (err error) {
 	return nil
 }
 
-// probe finds out which of the system calls that are not older than Linux 5.6 and 5.8 there are.
+// probe determines which of the system calls added in Linux 5.6 and 5.8 are available.
 func (f *FS) probe(fd int, st *unix.Stat_t) {
 	f.at.dev = uint64(st.Dev)
 	again, err := f.at.open(fd, ".", unix.O_PATH)
@@ -205,7 +205,7 @@ func (f *FS) probe(fd int, st *unix.Stat_t) {
 	f.byMode = unix.Faccessat2(fd, "", unix.F_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH) != nil || f.cfg.old
 }
 
-// warn names the promises of handles that the file system does not keep.
+// warn logs the guarantees of handles that the file system does not provide.
 func (f *FS) warn(dir string) {
 	if f.cfg.Logger == nil {
 		return
@@ -219,31 +219,30 @@ func (f *FS) warn(dir string) {
 	}
 }
 
-// volumeOf tells file systems apart, and the directories on them: if another one is exported
-// the next time, none of the old handles is any good.
+// volumeOf returns a number that identifies the file system and the directory on it. If another directory is exported
+// next time, none of the old handles is valid.
 func volumeOf(root *id) uint32 {
 	h := fnv.New32a()
 	h.Write(root.append(nil))
 	return h.Sum32()
 }
 
-// isJoint reports whether the file system writes what one system call has changed as one entry of its
-// journal: fsync(2) of a new file then includes its name. Linux's own server depends on the same when
-// it puts first the file and then the directory on the disk, and the second has nothing left to do;
-// but here it would be a flush of the disk. fsync(2) promises less, so only file systems are named
-// that are known for it. rename(2) between directories is not left to it: without a journal ext4 has
-// nothing that puts the second directory on the disk.
+// isJoint reports whether the file system stores all changes of one system call as one journal entry, so that fsync(2)
+// of a new file includes its name. Linux's own server relies on this too: it flushes the file and then the directory,
+// and the second flush has nothing left to do; here it would cost a disk flush. fsync(2) does not guarantee it, so only
+// file systems known to do it are listed. rename(2) between directories does not rely on it, because without a journal
+// nothing in ext4 stores the second directory.
 func isJoint(fd int) bool {
 	switch fileSystem(fd) {
-	case "ext3", "ext4": // ext4_create has one handle; without a journal, fsync has ext4_sync_parent
+	case "ext3", "ext4": // ext4_create uses one handle; without a journal, fsync calls ext4_sync_parent
 		return true
-	case "xfs": // xfs_create is one transaction
+	case "xfs": // xfs_create uses one transaction
 		return true
 	}
 	return false
 }
 
-// fileSystem returns the type of the file system that fd is on; "" if it is unknown.
+// fileSystem returns the type of the file system of fd, or "" if unknown.
 func fileSystem(fd int) string {
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
@@ -259,7 +258,7 @@ func fileSystem(fd int) string {
 	if err != nil {
 		return ""
 	}
-	// The mount's ID is first, and the type after a dash that follows optional fields: proc(5).
+	// The mount ID is first, and the type is after the dash that follows the optional fields: proc(5).
 	for line := range strings.Lines(string(mounts)) {
 		if id, rest, _ := strings.Cut(line, " "); id == mount {
 			_, rest, _ = strings.Cut(rest, " - ")
@@ -270,7 +269,7 @@ func fileSystem(fd int) string {
 	return ""
 }
 
-// Close closes all descriptors. No operation may be under way or follow.
+// Close closes all descriptors. It must not be called before all operations have returned.
 func (f *FS) Close() error {
 	f.cancel()
 	if f.seeker != nil {
@@ -299,7 +298,7 @@ func (f *FS) Root(context.Context) (nfsd.Node, error) {
 	return f.root, nil
 }
 
-// handleHead is the size of the part of a handle before the id: the volume.
+// handleHead is the length of a handle's part before the id: the volume.
 const handleHead = 4
 
 // appendHandle appends the handle of an object to b.
@@ -315,7 +314,7 @@ func (f *FS) Node(ctx context.Context, handle []byte) (nfsd.Node, error) {
 	}
 	n, err := f.find(ctx, &id)
 	if err != nil {
-		return nil, err // not n, which would be a Node that is not nil
+		return nil, err // not n: a nil *node would be a non-nil Node
 	}
 	return n, nil
 }
@@ -327,7 +326,7 @@ func (f *FS) parseHandle(handle []byte) (id id, ok bool) {
 	return parseID(handle[handleHead:])
 }
 
-// find returns the object with an id, for the caller to release.
+// find returns the object with an id. The caller must release it.
 func (f *FS) find(ctx context.Context, id *id) (*node, error) {
 	if n := f.cache.get(id); n != nil {
 		return n, nil
@@ -346,8 +345,8 @@ func (f *FS) find(ctx context.Context, id *id) (*node, error) {
 	return f.adopt(fd, id, nil, "", nil)
 }
 
-// adopt returns the node of what fd, which it takes, is open for. by is the id that it has been
-// opened by; nil: it has been found by its name. dir and name say where, and for which caller.
+// adopt returns the node of the object open at fd, which it takes over. by is the id with which it was opened, or nil
+// if it was found by name. dir and name say where it was found, and who the caller is.
 func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*node, error) {
 	var st unix.Stat_t
 	err := fstat(fd, &st)
@@ -355,8 +354,8 @@ func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*n
 	switch {
 	case err != nil:
 	case by != nil && by.ino == st.Ino && typeOf(st.Mode) == nfs.TypeReg:
-		// Another kernel may have made the handle in another way. That would only be a second
-		// node; but directories are compared by their ids.
+		// Another kernel may have encoded the handle differently. That would only create a second node, but directories
+		// are compared by their ids.
 		id = *by
 	default:
 		id, err = f.ids.of(fd, "", &st)
@@ -374,7 +373,7 @@ func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*n
 	return f.cache.add(newNode(f, id, typeOf(st.Mode), fd)), nil
 }
 
-// Verifier returns a number that grows when the disk has not taken written data.
+// Verifier returns a number that increases when written data could not be stored.
 func (f *FS) Verifier() uint64 { return f.verf.Load() }
 
 // Space returns the usage of the file system.
@@ -396,7 +395,7 @@ func (f *FS) Space(context.Context, *nfsd.Caller) (nfsd.Space, error) {
 // Limits returns the limits of the file system.
 func (f *FS) Limits() nfsd.Limits { return f.limits }
 
-// limitsOf finds out the limits that the kernel does not report, by the type of the file system.
+// limitsOf returns the limits that the kernel does not report, by the type of the file system.
 func limitsOf(fd int) nfsd.Limits {
 	l := nfsd.Limits{TimeDelta: nfs.Time{Nsec: 1}, MaxName: 255, MaxLinks: 127}
 	var st unix.Statfs_t

@@ -7,26 +7,24 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// A syncing is about fsync(2) of a file. Linux says once to each descriptor that written data could
-// not be put on the disk, and calls share one: the others, at the time or after it, are
-// answered that all is well.
+// syncing coordinates fsync(2) of a file. Linux reports once per descriptor that written data could not be stored, but
+// calls share a descriptor: all others, concurrent or later, get no error.
 type syncing struct {
 	mu       sync.Mutex
-	under    []chan struct{} // one for each that is under way, closed when all know how it has ended
+	under    []chan struct{} // one for each fsync in progress, closed when its result is recorded
 	failures int
-	err      error // of the last failure
+	err      error // last failure
 }
 
-// failed returns how often data could not be put on the disk, and the last error.
+// failed returns how often data could not be stored, and the last error.
 func (s *syncing) failed() (failures int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failures, s.err
 }
 
-// flush puts a regular file on the disk by sync, of fd. When it returns, errors that sync has
-// returned to other calls instead of this one are counted, in the node and in the FS's verifier: flush waits
-// for the calls that were under way.
+// flush stores a regular file by calling sync with fd. Before it returns, it waits for the calls of sync that were in
+// progress, so that errors which they received in its place are counted, in the node and in the FS's verifier.
 func (n *node) flush(who *nfsd.Caller, fd int, sync func(fd int) error) error {
 	s := &n.syncing
 	ended := make(chan struct{})

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An id is an inode, forever: no other one will have the same. Ids can be compared, and be keys of a
-// map. The zero id names no file.
+// id identifies an inode for all time: no other inode gets the same id. Ids are comparable, also as map keys. The zero
+// id identifies no file.
 //
 //	0              8      10
 //	+--------------+------+---------------------------------+
@@ -17,27 +17,27 @@ import (
 //	+--------------+------+---------------------------------+
 type id struct {
 	ino  uint64
-	typ  uint16 // that of the kernel's handle, typeBirth or typeHash
+	typ  uint16 // type of the kernel's handle, typeBirth or typeHash
 	size uint8
 	b    [maxKernel]byte
 }
 
 const (
 	idHead    = 10
-	maxKernel = 28 // bytes of a kernel's handle: ext4 has 8, xfs 12, btrfs 20
+	maxKernel = 28 // bytes of a kernel handle: ext4 uses 8, xfs 12, btrfs 20
 
 	maxHandle = 128 // bytes: MAX_HANDLE_SZ
 
-	// typeBirth is an id with the time of birth in place of a handle, and typeHash one with the hash of a
-	// handle that is too long, such as those of overlayfs. The kernel has no such types.
+	// typeBirth is the type of an id with the time of birth in place of a handle. typeHash is that of an id with the
+	// hash of a handle that is too long, as on overlayfs. The kernel has no such types.
 	typeBirth = 0xfffe
 	typeHash  = 0xfffd
 
-	// typeGeneric is FILEID_INO64_GEN: inode number and generation. Linux makes such handles for file
-	// systems without handles of their own; their generation may always be 0.
+	// typeGeneric is FILEID_INO64_GEN: inode number and generation. Linux makes such handles for file systems without
+	// handles of their own. Their generation may always be 0.
 	typeGeneric = 0x81
 
-	// atHandleFID is AT_HANDLE_FID of Linux 6.5: a handle that cannot be opened will do.
+	// atHandleFID is AT_HANDLE_FID of Linux 6.5. It permits handles that cannot be opened.
 	atHandleFID = 0x200
 )
 
@@ -58,8 +58,7 @@ func parseID(b []byte) (i id, ok bool) {
 	return i, true
 }
 
-// key is the id without what a handle of the kernel says by itself, so that the handle is enough
-// to find an object in a map.
+// key returns the id without the parts that a kernel handle implies, so that the handle alone finds an object in a map.
 func (i *id) key() id {
 	k := *i
 	if k.typ != typeBirth {
@@ -68,15 +67,15 @@ func (i *id) key() id {
 	return k
 }
 
-// An identifier finds out ids, in the best way that a file system has.
+// identifier determines ids, in the best way that the file system supports.
 type identifier struct {
-	birth bool  // it has no handles
-	weak  bool  // nor times of birth: the inode number is all there is
-	flags int   // of name_to_handle_at
-	mount int32 // ID of the mount, if it has handles
+	birth bool  // the file system has no handles
+	weak  bool  // it has no times of birth either: only inode numbers
+	flags int   // flags for name_to_handle_at
+	mount int32 // mount ID, if the file system has handles
 }
 
-// newIdentifier finds out which way works for the file system of a directory.
+// newIdentifier determines what the file system of a directory supports.
 func newIdentifier(fd int) identifier {
 	var h kernelHandle
 	for _, flags := range []int{0, atHandleFID} {
@@ -89,16 +88,16 @@ func newIdentifier(fd int) identifier {
 	return identifier{birth: true, weak: !ok}
 }
 
-// known reports whether the type of the handle is one of the kernel's.
+// known reports whether the handle's type is one of the kernel's.
 func (h *kernelHandle) known() bool { return h.typ >= 0 && h.typ < typeHash }
 
-// generic reports whether the handle says nothing but the inode number.
+// generic reports whether the handle contains nothing but the inode number.
 func (h *kernelHandle) generic() bool {
 	return h.typ == typeGeneric && h.size == 12 && binary.NativeEndian.Uint32(h.b[8:]) == 0
 }
 
-// set puts a handle into the id, or its hash if there is no room for it. A handle of overlayfs is that of
-// the file in the lower layer, and stays the same when the file is copied up.
+// set stores a handle in the id, or its hash if it is too long. A handle of overlayfs is that of the file in the lower
+// layer, and does not change when the file is copied up.
 func (i *id) set(h *kernelHandle) {
 	if h.size > maxKernel {
 		sum := sha256.Sum256(h.b[:h.size])
@@ -108,8 +107,7 @@ func (i *id) set(h *kernelHandle) {
 	i.typ, i.size = uint16(h.typ), uint8(copy(i.b[:h.size], h.b[:]))
 }
 
-// of returns the id of what a name in a directory is, or an empty name: the descriptor itself.
-// st are its attributes.
+// of returns the id of a name in a directory, or of the descriptor itself if the name is empty. st is its attributes.
 func (f identifier) of(fd int, name string, st *unix.Stat_t) (i id, err error) {
 	i.ino = st.Ino
 	if f.birth {
@@ -132,8 +130,8 @@ func (f identifier) of(fd int, name string, st *unix.Stat_t) (i id, err error) {
 	return i, nil
 }
 
-// keyOf returns the key of what a name in a directory is, if that takes no more than a system call
-// and nothing is mounted on it.
+// keyOf returns the key of a name in a directory. ok is false if that takes more than one system call, or if something
+// is mounted there.
 func (f identifier) keyOf(dir int, name string) (key id, ok bool) {
 	if f.birth {
 		return id{}, false
@@ -147,7 +145,7 @@ func (f identifier) keyOf(dir int, name string) (key id, ok bool) {
 	return key, true
 }
 
-// open opens an inode by its id. ESTALE: it is gone.
+// open opens an inode by its id. ESTALE: the inode is gone.
 func (f identifier) open(mount int, i *id, flags int) (fd int, err error) {
 	if f.birth || f.flags != 0 || i.typ >= typeHash {
 		return -1, unix.ESTALE
@@ -162,21 +160,21 @@ func (f identifier) open(mount int, i *id, flags int) (fd int, err error) {
 			return int(r), nil
 		case unix.EINTR:
 		case unix.EINVAL, unix.ENOENT:
-			return -1, unix.ESTALE // not a handle of this file system
+			return -1, unix.ESTALE // a handle of another file system
 		default:
 			return -1, errno
 		}
 	}
 }
 
-// A kernelHandle is a struct file_handle with room for all there are: name_to_handle_at(2).
+// kernelHandle is a struct file_handle with room for any handle: name_to_handle_at(2).
 type kernelHandle struct {
-	size uint32 // in bytes; before the call: room
+	size uint32 // in bytes; before the call: capacity
 	typ  int32
 	b    [maxHandle]byte
 }
 
-// nameToHandle fills in h, and returns the ID of the mount that the object is on.
+// nameToHandle sets h, and returns the ID of the mount that the object is on.
 func nameToHandle(dir int, name string, h *kernelHandle, flags int) (mount int32, err error) {
 	p, err := unix.BytePtrFromString(name)
 	if err != nil {
@@ -191,7 +189,7 @@ func nameToHandle(dir int, name string, h *kernelHandle, flags int) (mount int32
 	return mount, nil
 }
 
-// birthOf returns when an inode was made; ok is false if the file system does not know.
+// birthOf returns the time of birth of an inode. ok is false if the file system does not record it.
 func birthOf(fd int, name string) (b [12]byte, ok bool) {
 	var st unix.Statx_t
 	flags := unix.AT_SYMLINK_NOFOLLOW

@@ -10,10 +10,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// Create makes a regular file.
+// Create creates a regular file.
 func (n *node) Create(_ context.Context, who *nfsd.Caller, name string, how nfs.CreateMode, attr *nfs.SetAttr, verf nfs.Verf) (nfsd.Node, error) {
 	set := n.fs.initial(who, attr)
-	mode := uint32(0o600) // of exclusive creation: the client sets it afterwards
+	mode := uint32(0o600) // for exclusive creation: the client sets the mode afterwards
 	if how == nfs.Exclusive {
 		set = exclusive(verf)
 	} else if set.SetMode {
@@ -21,7 +21,7 @@ func (n *node) Create(_ context.Context, who *nfsd.Caller, name string, how nfs.
 	} else {
 		mode = 0o666
 	}
-	// Another call may remove what is in the way before it is looked at.
+	// Another call may remove the existing file before it is examined.
 	for range tries {
 		child, err := n.create(who, name, mode, set, how == nfs.Exclusive)
 		if err != unix.EEXIST || how == nfs.Guarded {
@@ -34,7 +34,7 @@ func (n *node) Create(_ context.Context, who *nfsd.Caller, name string, how nfs.
 	return nil, unix.EEXIST
 }
 
-// asNode is child as a Node that is nil when there is an error.
+// asNode converts child to a Node, which is nil if there is an error.
 func asNode(child *node, err error) (nfsd.Node, error) {
 	if err != nil {
 		return nil, err
@@ -42,8 +42,8 @@ func asNode(child *node, err error) (nfsd.Node, error) {
 	return child, nil
 }
 
-// initial returns the part of attr that a new object gets: only user 0 gives its files away. Linux's
-// server does the same, as some clients send the owner that they expect.
+// initial returns the part of attr to set on a new object: only user 0 may give files away. Linux's server ignores the
+// owner too, because some clients send the owner that they expect.
 func (f *FS) initial(who *nfsd.Caller, attr *nfs.SetAttr) (set nfs.SetAttr) {
 	if attr != nil {
 		set = *attr
@@ -54,9 +54,8 @@ func (f *FS) initial(who *nfsd.Caller, attr *nfs.SetAttr) (set nfs.SetAttr) {
 	return set
 }
 
-// exclusive returns the attributes by which a file is known that was created with a verifier: its
-// times, without the sign bits, which not all file systems have room for. RFC 1813 section 3.3.8
-// suggests this.
+// exclusive returns the attributes that identify a file created with a verifier: its times. The sign bits are cleared,
+// because not all file systems can store them. RFC 1813 section 3.3.8 suggests this.
 func exclusive(verf nfs.Verf) nfs.SetAttr {
 	const most = 1<<31 - 1
 	return nfs.SetAttr{
@@ -65,8 +64,8 @@ func exclusive(verf nfs.Verf) nfs.SetAttr {
 	}
 }
 
-// create makes a regular file that is not there: EEXIST. If it is exclusive it has its times, by
-// which it is known, from the beginning, where the file system lets it.
+// create creates a regular file, or returns EEXIST. If exclusive is set, the file has the identifying times from the
+// beginning, where the file system permits.
 func (n *node) create(who *nfsd.Caller, name string, mode uint32, set nfs.SetAttr, exclusive bool) (*node, error) {
 	var fd int
 	err := n.fs.as(who, func() (err error) {
@@ -85,13 +84,13 @@ func (n *node) create(who *nfsd.Caller, name string, mode uint32, set nfs.SetAtt
 		n.fs.opened(name)
 	}
 	child, err := n.fs.adopt(fd, nil, n, name, who)
-	if err == unix.ESTALE { // replaced already
+	if err == unix.ESTALE { // already replaced
 		return n.child(who, name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if child.path == fd { // not yet known from another call
+	if child.path == fd { // not already known through another call
 		child.wr.CompareAndSwap(-1, int32(fd))
 		child.rd.CompareAndSwap(-1, int32(fd))
 	}
@@ -101,9 +100,9 @@ func (n *node) create(who *nfsd.Caller, name string, mode uint32, set nfs.SetAtt
 	return n.made(who, child, name, mode, &set)
 }
 
-// createKnown makes a file without a name, sets its times, and then gives it its name. A server that
-// is killed leaves either nothing, or what the call finds when it is sent again; between open(2) and
-// utimensat(2) there would have no owner. The times are taken out of set.
+// createKnown creates a file without a name, sets its times, and then links it to its name. If the server is killed,
+// it leaves either nothing, or a file that the resent call recognizes. Between open(2) and utimensat(2), in contrast, it
+// would leave a file that no call recognizes. createKnown removes the times from set.
 func (n *node) createKnown(name string, mode uint32, set *nfs.SetAttr) (fd int, err error) {
 	if fd, err = openat(n.path, ".", unix.O_TMPFILE|unix.O_RDWR, mode); err != nil {
 		return -1, err
@@ -120,14 +119,12 @@ func (n *node) createKnown(name string, mode uint32, set *nfs.SetAttr) (fd int, 
 	return fd, nil
 }
 
-// made finishes an object that has just been made. It takes child and returns it, or what has replaced
-// it by now.
+// made completes a new object. It takes over child and returns it, or the object that has replaced it meanwhile.
 func (n *node) made(who *nfsd.Caller, child *node, name string, mode uint32, set *nfs.SetAttr) (*node, error) {
 	var st unix.Stat_t
 	err := child.stat(&st)
 	set.SetMode = false
-	// The umask is the process's and not the client's. Where the directory says by a default ACL
-	// new modes say, it has none.
+	// The umask is the process's, not the client's. It does not apply if the directory has a default ACL.
 	const bits = 0o777
 	if err == nil && child.typ != nfs.TypeLnk && st.Mode&bits != mode&bits && !n.hasDefaultACL() {
 		err = n.fs.asMaker(who, child, &st, func() error {
@@ -157,9 +154,9 @@ func (n *node) made(who *nfsd.Caller, child *node, name string, mode uint32, set
 	return child, nil
 }
 
-// asMaker sets the mode of a new object. In a setgid directory a caller outside of the group would
-// remove the setgid bit from a new directory, so the process sets it. But by now something else may
-// have the object's name: an object that is not the caller's is changed only as the caller.
+// asMaker sets the mode of a new object. In a setgid directory, a chmod by a caller outside of the group would clear
+// the setgid bit of a new directory, so the process does it. But the name may refer to another object by now: an object
+// that does not belong to the caller is changed only as the caller.
 func (f *FS) asMaker(who *nfsd.Caller, child *node, st *unix.Stat_t, chmod func() error) error {
 	if child.typ == nfs.TypeDir && f.owns(who, st) {
 		return chmod()
@@ -172,7 +169,7 @@ func (n *node) hasDefaultACL() bool {
 	return err == nil
 }
 
-// existing returns the file that is in the way of a new one, if it will do.
+// existing returns the existing file with the name of a new one, if the caller accepts it.
 func (n *node) existing(who *nfsd.Caller, name string, how nfs.CreateMode, attr, set *nfs.SetAttr) (*node, error) {
 	if err := n.enter(who, mayEnter); err != nil {
 		return nil, err
@@ -205,7 +202,7 @@ func (n *node) existing(who *nfsd.Caller, name string, how nfs.CreateMode, attr,
 	return child, nil
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory.
 func (n *node) Mkdir(_ context.Context, who *nfsd.Caller, name string, attr *nfs.SetAttr) (nfsd.Node, error) {
 	mode := uint32(0o777)
 	if attr.SetMode {
@@ -214,12 +211,12 @@ func (n *node) Mkdir(_ context.Context, who *nfsd.Caller, name string, attr *nfs
 	return asNode(n.make(who, name, mode, attr, func() error { return unix.Mkdirat(n.path, name, mode) }))
 }
 
-// Symlink makes a symbolic link.
+// Symlink creates a symbolic link.
 func (n *node) Symlink(_ context.Context, who *nfsd.Caller, name, target string, attr *nfs.SetAttr) (nfsd.Node, error) {
 	return asNode(n.make(who, name, 0, attr, func() error { return unix.Symlinkat(target, n.path, name) }))
 }
 
-// Mknod makes a special file.
+// Mknod creates a special file.
 func (n *node) Mknod(_ context.Context, who *nfsd.Caller, name string, typ nfs.FileType, dev nfs.Device, attr *nfs.SetAttr) (nfsd.Node, error) {
 	mode := uint32(0o666)
 	if attr.SetMode {
@@ -228,7 +225,7 @@ func (n *node) Mknod(_ context.Context, who *nfsd.Caller, name string, typ nfs.F
 	number, format := 0, uint32(0)
 	switch typ {
 	case nfs.TypeChr, nfs.TypeBlk:
-		// The kernel has no room beyond that: mknod(2) would cut the rest off.
+		// mknod(2) would truncate larger numbers.
 		if dev.Major >= 1<<12 || dev.Minor >= 1<<20 {
 			return nil, unix.EINVAL
 		}
@@ -245,7 +242,7 @@ func (n *node) Mknod(_ context.Context, who *nfsd.Caller, name string, typ nfs.F
 	return asNode(n.make(who, name, mode, attr, func() error { return unix.Mknodat(n.path, name, format|mode, number) }))
 }
 
-// make makes an object by f and returns it.
+// make creates an object with f and returns it.
 func (n *node) make(who *nfsd.Caller, name string, mode uint32, attr *nfs.SetAttr, f func() error) (*node, error) {
 	if err := n.fs.as(who, func() error { return retry(f) }); err != nil {
 		return nil, err
@@ -285,13 +282,13 @@ func (n *node) unlink(who *nfsd.Caller, name string, flags int) error {
 	return n.sync(who, nil)
 }
 
-// A held is the object of a name before the name is removed or replaced.
+// held is the object of a name before the name is removed or replaced.
 type held struct {
-	node *node // it is in the cache; or else
-	fd   int   // it is open; -1: nothing is there
+	node *node // the object if it is in the cache
+	fd   int   // otherwise open for the object; -1: there is none
 }
 
-// hold takes what a name stands for.
+// hold returns the object of a name.
 func (n *node) hold(name string) held {
 	if child := n.known(name); child != nil {
 		return held{node: child, fd: -1}
@@ -312,7 +309,7 @@ func (h held) close() {
 	}
 }
 
-// stat returns the id and the attributes of what is held; ok is false if they cannot be had.
+// stat returns the id and attributes of a held object. ok is false if they cannot be determined.
 func (f *FS) stat(h held, st *unix.Stat_t) (i id, ok bool) {
 	switch {
 	case h.node != nil:
@@ -324,7 +321,7 @@ func (f *FS) stat(h held, st *unix.Stat_t) (i id, ok bool) {
 	return id{}, false
 }
 
-// forget has the cache and the places know that an object has lost a name.
+// forget updates the cache and the places after an object has lost a name.
 func (f *FS) forget(old held, dir *node, name string) {
 	f.cache.checkSoon()
 	var st unix.Stat_t
@@ -358,14 +355,14 @@ func (n *node) Rename(_ context.Context, who *nfsd.Caller, name string, to nfsd.
 	}
 	n.fs.forget(old, dir, newName)
 	n.fs.moved(moved, dir, newName, who)
-	// The new name before the old one goes: after a crash in between there are two, and not none.
+	// Store the new name before the old one is gone: after a crash in between there are two names rather than none.
 	if err := dir.sync(who, nil); err != nil || dir == n {
 		return err
 	}
 	return n.sync(who, nil)
 }
 
-// moved has the places know a new name.
+// moved records a new name in the places.
 func (f *FS) moved(what held, dir *node, name string, who *nfsd.Caller) {
 	if f.places == nil {
 		return
@@ -380,7 +377,7 @@ func (f *FS) moved(what held, dir *node, name string, who *nfsd.Caller) {
 func (n *node) Link(_ context.Context, who *nfsd.Caller, to nfsd.Node, name string) error {
 	dir := to.(*node)
 	err := n.fs.as(who, func() error {
-		// The descriptor's path leads to the inode itself, even if that is a symbolic link.
+		// The path of the descriptor leads to the inode itself, even if it is a symbolic link.
 		return retry(func() error {
 			return unix.Linkat(unix.AT_FDCWD, procPath(n.path), dir.path, name, unix.AT_SYMLINK_FOLLOW)
 		})
