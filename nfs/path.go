@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// Limits of paths and directories.
+// Limits for paths and directories.
 const (
 	maxSymlinks  = 40 // in one path, as on Linux
 	maxDepth     = 512
-	maxRestarts  = 3 // of a listing, if the directory changes meanwhile
+	maxRestarts  = 3 // of a listing whose directory changes meanwhile
 	listingCount = 64 << 10
 	listingLeast = 8 << 10
 	permMask     = 0o7777
 
-	sortedEntries = 64 << 10 // of one directory; larger ones are in the server's order
+	sortedEntries = 64 << 10 // of one directory; larger ones are listed in the server's order
 	maxEmptyPages = 64       // consecutive pages of a listing with nothing but "." and ".."
 )
 
@@ -46,8 +46,8 @@ func (c *Client) Lstat(ctx context.Context, path string) (Node, error) {
 	return c.resolve(ctx, path, false)
 }
 
-// RealPath returns the path without symbolic links of the object at path, which must exist. Links are
-// followed as by Stat.
+// RealPath returns the path of the object at path without symbolic links. The object must exist. Links are followed as
+// by Stat.
 func (c *Client) RealPath(ctx context.Context, path string) (string, error) {
 	_, real, err := c.follow(ctx, path, true)
 	return real, err
@@ -58,9 +58,9 @@ func (c *Client) resolve(ctx context.Context, p string, follow bool) (Node, erro
 	return n, err
 }
 
-// follow walks from the export's root to p. A ".." in a symbolic link returns to the previous
-// directory of the walk; above the root it is ErrSymlinkEscape. An absolute link is a path on
-// the server; outside of the export it is ErrSymlinkEscape as well. real is the path that the walk took.
+// follow walks from the export's root to p. A ".." in a symbolic link returns to the previous directory of the walk;
+// above the root it is ErrSymlinkEscape. An absolute link is a path on the server; if it leads outside of the export,
+// it is ErrSymlinkEscape too. real is the path that the walk took.
 func (c *Client) follow(ctx context.Context, p string, follow bool) (n Node, real string, err error) {
 	p = cleanPath(p)
 	m, err := c.Mount(ctx, p)
@@ -133,12 +133,12 @@ func (c *Client) follow(ctx context.Context, p string, follow bool) (n Node, rea
 	return Node{Path: p, Handle: last.fh, Attr: last.attr}, path.Join(names...), nil
 }
 
-// hasNames reports whether any of the remaining elements is a name.
+// hasNames reports whether any of the remaining elements is a name rather than "." or "..".
 func hasNames(ahead []string) bool {
 	return slices.ContainsFunc(ahead, func(s string) bool { return s != "" && s != "." })
 }
 
-// lookupAttr is Lookup followed by GetAttr if the server omits the attributes.
+// lookupAttr is Lookup, followed by GetAttr if the server omits the attributes.
 func (c *Client) lookupAttr(ctx context.Context, dir FileHandle, name string) (FileHandle, Attr, error) {
 	fh, post, err := c.Lookup(ctx, dir, name)
 	if err != nil {
@@ -155,7 +155,7 @@ func (c *Client) withAttr(ctx context.Context, fh FileHandle, post PostOpAttr) (
 	return fh, attr, err
 }
 
-// parent resolves the directory of p and returns it with p's last element.
+// parent resolves the directory of p and returns it with the last element of p.
 func (c *Client) parent(ctx context.Context, p string) (dir Node, name string, err error) {
 	p = cleanPath(p)
 	if p == "/" {
@@ -168,11 +168,10 @@ func (c *Client) parent(ctx context.Context, p string) (dir Node, name string, e
 	return dir, name, err
 }
 
-// ReadDir lists the directory at path, sorted by name, with the attributes and the handle of
-// every entry, without "." and "..". Entries with invalid names, such as one with a '/', are
-// omitted: the error is then the *NameError of the first, and the other entries are returned
-// as well. Names may still have a special meaning on the local system: see [ValidName].
-// Options.MaxDirEntries bounds the listing.
+// ReadDir lists the directory at path, sorted by name, with the attributes and handle of every entry, without "." and
+// "..". It omits entries with invalid names, such as one that contains '/': the error is then the *NameError of the
+// first, and the other entries are returned as well. Names may still have a special meaning on the local system: see
+// [ValidName]. Options.MaxDirEntries limits the listing.
 func (c *Client) ReadDir(ctx context.Context, path string) ([]DirEntry, error) {
 	n, err := c.Stat(ctx, path)
 	if err != nil {
@@ -213,39 +212,36 @@ func (c *Client) list(ctx context.Context, p string, dir FileHandle) ([]DirEntry
 
 func byName(a, b DirEntry) int { return strings.Compare(a.Name, b.Name) }
 
-// Entries reads a directory page by page, with the attributes and the handle of every entry,
-// without "." and "..". Its memory is bounded, whatever the size of the directory. Up to
-// 65,536 entries are sorted by name. Those of a larger directory are in the server's order; if
-// such a directory changes so much that the server cannot continue, the listing ends with
-// NFS3ERR_BAD_COOKIE.
+// Entries reads a directory page by page, with the attributes and handle of every entry, without "." and "..". Its
+// memory use is bounded, whatever the size of the directory. Up to 65,536 entries are sorted by name. Larger
+// directories are listed in the server's order; if such a directory changes so much that the server cannot continue,
+// the listing ends with NFS3ERR_BAD_COOKIE.
 //
-// An error with an entry that has a Name, and a *NameError, is about that entry alone: its
-// name is invalid, or its attributes cannot be read. Any other error ends the listing, after
-// the entries read before it.
+// An error with an entry that has a Name, and a *NameError, concern only that entry: its name is invalid, or its
+// attributes cannot be read. Any other error ends the listing, after the entries read before it.
 func (c *Client) Entries(ctx context.Context, dir FileHandle) iter.Seq2[DirEntry, error] {
 	return c.newLister(dir.String(), dir).all(ctx)
 }
 
-// A lister reads the pages of a directory.
+// lister reads the pages of a directory.
 type lister struct {
 	c      *Client
 	path   string
 	dir    FileHandle
 	count  uint32
-	most   int  // entries, 0: no bound
+	most   int  // maximum number of entries; 0: none
 	sorted int  // number of entries that are read and sorted before the first is yielded
-	plain  bool // the server has no READDIRPLUS
+	plain  bool // the server does not support READDIRPLUS
 	res    ReadDirPlusRes
-	names  ReadDirRes // with plain
+	names  ReadDirRes // used if plain
 
 	cookie uint64 // of the next page
 	verf   Verf
 	total  int // entries so far
 	empty  int // consecutive pages without entries
 
-	// Each page continues at a cookie, and a repeated cookie means an endless listing. Brent's
-	// cycle detection has to remember one cookie: kept is replaced by the latest cookie after
-	// 1, 2, 4, 8 pages and so on.
+	// Each page continues at a cookie, and a repeated cookie means an endless listing. Brent's cycle detection needs to
+	// remember only one cookie: kept is replaced by the latest cookie after 1, 2, 4, 8 pages and so on.
 	kept        uint64
 	pages, turn int // pages since the last replacement, and until the next
 }
@@ -321,7 +317,7 @@ func (l *lister) all(ctx context.Context) iter.Seq2[DirEntry, error] {
 	}
 }
 
-// failed returns the error with which a listing ends.
+// failed returns the error that ends a listing.
 func (l *lister) failed(err error) error {
 	if errors.Is(err, ErrDirectory) {
 		err = &fs.PathError{Op: "readdir", Path: l.path, Err: err}
@@ -329,8 +325,8 @@ func (l *lister) failed(err error) error {
 	return withPath(err, l.path)
 }
 
-// emit yields an entry, with what the server left out. An entry that is gone meanwhile is skipped. It
-// returns false when the caller wants no further entries.
+// emit yields an entry, after fetching what the server left out. It skips an entry that has been removed meanwhile. It
+// returns false if the caller wants no more entries.
 func (l *lister) emit(ctx context.Context, e DirEntry, yield func(DirEntry, error) bool) bool {
 	if !validEntry(e.Name) {
 		return yield(DirEntry{Name: e.Name}, &NameError{Name: e.Name})
@@ -403,15 +399,14 @@ func (l *lister) page(ctx context.Context) error {
 	return err
 }
 
-// Walk calls fn for the object at root and for everything below it, a directory before its entries,
-// in the order of [Client.Entries]. Symbolic links below root are not followed. If listing a
-// directory fails, fn is called for it once more with the error, after the entries read so far. If
-// the attributes of an entry cannot be read, fn is called for it with an error and without handle and
-// attributes. fn may return fs.SkipDir and fs.SkipAll, as for fs.WalkDir; any other error ends the
-// walk and is returned.
+// Walk calls fn for the object at root and for everything below it, a directory before its entries, in the order of
+// [Client.Entries]. Symbolic links below root are not followed. If listing a directory fails, fn is called for the
+// directory again with the error, after the entries read so far. If the attributes of an entry cannot be read, fn is
+// called for it with an error and without handle and attributes. fn may return fs.SkipDir and fs.SkipAll, as for
+// fs.WalkDir; any other error ends the walk and is returned.
 //
-// Every name below root has passed ValidName. Other entries are reported to fn as a *NameError
-// of their directory, and skipped.
+// Every name below root has passed ValidName. Entries with other names are reported to fn as a *NameError of their
+// directory, and skipped.
 func (c *Client) Walk(ctx context.Context, root string, fn func(n Node, err error) error) error {
 	n, err := c.Stat(ctx, root)
 	if err != nil {
@@ -425,7 +420,7 @@ func (c *Client) Walk(ctx context.Context, root string, fn func(n Node, err erro
 	return err
 }
 
-// walk visits n. above has the handles of the directories that contain it.
+// walk visits n. above holds the handles of the directories that contain it.
 func (c *Client) walk(ctx context.Context, n Node, above []FileHandle, fn func(n Node, err error) error) error {
 	err := fn(n, nil)
 	if err == fs.SkipDir && n.IsDir() {
@@ -452,7 +447,7 @@ func (c *Client) walk(ctx context.Context, n Node, above []FileHandle, fn func(n
 			err = c.walk(ctx, child, above, fn)
 		}
 		if err == fs.SkipDir {
-			return nil // from a file: the rest of its directory
+			return nil // from a file: skip the rest of its directory
 		} else if err != nil {
 			return err
 		}
@@ -460,7 +455,7 @@ func (c *Client) walk(ctx context.Context, n Node, above []FileHandle, fn func(n
 	return nil
 }
 
-// skipped converts fn's result for the error of a directory to that of the walk.
+// skipped converts the result of fn for a failed directory to the result of the walk.
 func skipped(err error) error {
 	if err == fs.SkipDir {
 		return nil
@@ -468,8 +463,7 @@ func skipped(err error) error {
 	return err
 }
 
-// A File is a regular file: a Node with methods. NFS version 3 does not open files, so a File
-// needs no Close.
+// A File is a regular file: a Node with methods. NFS version 3 does not open files, so a File need not be closed.
 type File struct {
 	Node
 	c *Client
@@ -494,8 +488,8 @@ func (c *Client) file(n Node) (*File, error) {
 	return nil, &Error{Op: "READ", Path: n.Path, Status: StatusInval}
 }
 
-// CreateFile makes the regular file at path with the given permissions, or truncates an existing
-// file, which keeps its permissions. Symbolic links are followed as by Stat.
+// CreateFile creates the regular file at path with the given permissions, or truncates an existing file, which keeps
+// its permissions. Symbolic links are followed as by Stat.
 func (c *Client) CreateFile(ctx context.Context, path string, mode uint32) (*File, error) {
 	n, err := c.Stat(ctx, path)
 	switch {
@@ -534,7 +528,7 @@ func (c *Client) CreateFile(ctx context.Context, path string, mode uint32) (*Fil
 	return c.file(Node{Path: p, Handle: fh, Attr: attr})
 }
 
-// MakeDir makes the directory at path with the given permissions.
+// MakeDir creates the directory at path with the given permissions.
 func (c *Client) MakeDir(ctx context.Context, path string, mode uint32) (Node, error) {
 	dir, name, err := c.parent(ctx, path)
 	if err != nil {
@@ -549,8 +543,8 @@ func (c *Client) MakeDir(ctx context.Context, path string, mode uint32) (Node, e
 	return Node{Path: p, Handle: fh, Attr: attr}, withPath(err, p)
 }
 
-// RemovePath removes the object at path, which may be an empty directory. Of a symbolic link
-// it removes the link itself.
+// RemovePath removes the object at path, which may be an empty directory. It removes a symbolic link itself, not its
+// target.
 func (c *Client) RemovePath(ctx context.Context, path string) error {
 	dir, name, err := c.parent(ctx, path)
 	if err != nil {
@@ -567,8 +561,8 @@ func (c *Client) RemovePath(ctx context.Context, path string) error {
 	return withPath(err, cleanPath(path))
 }
 
-// RenamePath renames the object at from to the path to, and replaces an existing object if the
-// server can. Both paths must be in the same export.
+// RenamePath renames the object at from to the path to, and replaces an existing object if the server can. Both paths
+// must be in the same export.
 func (c *Client) RenamePath(ctx context.Context, from, to string) error {
 	fromDir, fromName, err := c.parent(ctx, from)
 	if err != nil {

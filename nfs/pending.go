@@ -18,8 +18,8 @@ type PendingCall struct {
 	Since   time.Time
 }
 
-// Pending returns the outstanding calls on the RDMA connection, oldest first. It is for status
-// reports: the calls may have ended when it returns.
+// Pending returns the outstanding calls on the RDMA connection, oldest first. It is for status reports: the calls may
+// have ended by the time it returns.
 func (c *Client) Pending() []PendingCall {
 	c.waiting.Lock()
 	defer c.waiting.Unlock()
@@ -27,7 +27,7 @@ func (c *Client) Pending() []PendingCall {
 	for o := c.waiting.oldest; o != nil; o = o.later {
 		p := PendingCall{Program: o.prog, Proc: o.proc, Since: o.since}
 		if o.prog == Program {
-			// The arguments of every procedure but NULL begin with a handle.
+			// The arguments of every procedure except NULL begin with a handle.
 			d := xdr.NewDecoder(o.args)
 			p.Object.Decode(&d)
 		}
@@ -36,10 +36,10 @@ func (c *Client) Pending() []PendingCall {
 	return all
 }
 
-// An op is a call while it is outstanding.
+// op is an outstanding call.
 type op struct {
 	prog, proc     uint32
-	args           []byte // which RPCSEC_GSS replaces in the call
+	args           []byte // copied, because RPCSEC_GSS replaces those in the call
 	since          time.Time
 	earlier, later *op
 }
@@ -83,7 +83,7 @@ func (w *waiting) end(o *op) {
 	w.ops.Put(o)
 }
 
-// do makes a call, and lists it for Pending meanwhile.
+// do makes a call, and lists it for Pending until it returns.
 func (c *caller) do(ctx context.Context, call *rpc.Call) error {
 	defer c.waiting.end(c.waiting.begin(call))
 	if c.sec != nil && call.Prog == Program {
@@ -92,7 +92,7 @@ func (c *caller) do(ctx context.Context, call *rpc.Call) error {
 	return c.t.Call(ctx, call)
 }
 
-// null is do for procedure 0.
+// null makes a call of procedure 0.
 func (c *Client) null(ctx context.Context, prog, vers uint32) error {
 	defer c.waiting.end(c.waiting.begin(&rpc.Call{Prog: prog, Vers: vers}))
 	return c.t.Null(ctx, prog, vers)

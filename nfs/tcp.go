@@ -18,13 +18,12 @@ const (
 	tcpTimeout    = 15 * time.Second // for a connection and a reply, if the context has no earlier deadline
 	maxTCPResults = 1 << 20          // bytes
 
-	// The reserved ports, and how many of them are tried.
+	// The range of reserved ports, and how many of them are tried.
 	lowReserved, highReserved = 665, 1023
 	reservedTries             = 16
 )
 
-// longResults makes calls that may have longer results than the binding says, which costs memory only
-// over RDMA.
+// longResults makes calls that permit longer results than the binding says, which costs memory only over RDMA.
 type longResults struct{ rpc.Caller }
 
 // Call makes a call.
@@ -33,8 +32,8 @@ func (l longResults) Call(ctx context.Context, call *rpc.Call) error {
 	return l.Caller.Call(ctx, call)
 }
 
-// reservedTCP is TCP from a port below 1024, or from another if it can bind none of them: servers
-// refuse other ports for exports that are "secure", the default on Linux.
+// reservedTCP is TCP from a local port below 1024, or from another if it cannot bind one. Servers refuse other ports
+// for exports that are "secure", the default on Linux.
 type reservedTCP struct{ transport.TCP }
 
 // DialStream implements transport.StreamProvider.
@@ -51,7 +50,7 @@ func (reservedTCP) DialStream(ctx context.Context, addr string) (net.Conn, error
 		case errors.Is(err, os.ErrPermission):
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL):
-			// In use, or in TIME_WAIT with this server.
+			// The port is in use, or in TIME_WAIT with this server.
 		case errors.As(err, &se) && se.Syscall == "bind":
 		default:
 			return nil, err

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 )
 
-// Constants of transfers.
+// Constants for transfers.
 const (
 	defaultParallel = 8
 	leastTransfer   = 4096 // bytes, for servers that announce less or zero
@@ -30,13 +30,12 @@ type TransferOptions struct {
 	// goroutine makes no calls to the server.
 	Progress func(n int64)
 
-	// Offset is where the transfer begins, in bytes: what is before it is neither read nor
-	// written. The number of bytes transferred counts from there.
+	// Offset is where the transfer begins, in bytes. What comes before it is neither read nor written. The number of
+	// bytes transferred counts from there.
 	Offset int64
 
-	// Before, if not nil, has the attributes of the file from before a Download, which fails
-	// with a *ChangedError if they are others after the last byte has been read. See
-	// [Attr.SameVersion].
+	// Before, if not nil, holds the attributes of the file from before a Download. The Download fails with a
+	// *ChangedError if they differ after the last byte has been read. See [Attr.SameVersion].
 	Before *Attr
 }
 
@@ -54,7 +53,7 @@ func (o *TransferOptions) parallel() int {
 	return o.Parallel
 }
 
-// limits are the sizes of READs and WRITEs, in bytes.
+// limits holds the sizes of READs and WRITEs, in bytes.
 type limits struct {
 	read, write int
 	dtpref      uint32
@@ -68,8 +67,8 @@ func newLimits(r *FSInfoRes, most int) *limits {
 	}
 }
 
-// transferSize returns the size that the server prefers, at most its maximum, in whole pages
-// if possible.
+// transferSize returns the size that the server prefers, but not more than its maximum and most, in whole pages if
+// possible.
 func transferSize(limit, pref uint32, most int) int {
 	size := pref
 	if size == 0 || limit != 0 && size > limit {
@@ -82,8 +81,8 @@ func transferSize(limit, pref uint32, most int) int {
 	return int(n)
 }
 
-// transferLimits calls FSINFO once and uses the result for all file systems of the server.
-// Where the limits are lower, READ and WRITE are short, which transfers handle.
+// transferLimits calls FSINFO once and uses the result for all file systems of the server. Where the limits are lower,
+// READ and WRITE are short, which transfers handle.
 func (c *Client) transferLimits(ctx context.Context, fh FileHandle) (*limits, error) {
 	if l := c.limits.Load(); l != nil {
 		return l, nil
@@ -94,10 +93,10 @@ func (c *Client) transferLimits(ctx context.Context, fh FileHandle) (*limits, er
 	return c.limits.Load(), nil
 }
 
-// parallel calls work for the pieces 0 to n-1, in order, from up to workers goroutines, and
-// waits for all of them. It returns the first error, or that of ctx if it ended before all
-// pieces were begun. After an error no further piece is begun, but those in progress are
-// completed: canceling a call while the server transfers its data costs the connection.
+// parallel calls work for the pieces 0 to n-1, in order, from up to workers goroutines, and waits for all of them. It
+// returns the first error, or that of ctx if ctx ended before all pieces had begun. After an error no further piece is
+// begun, but those in progress are completed: canceling a call while the server transfers its data costs the
+// connection.
 func parallel(ctx context.Context, n int64, workers int, work func(i int64) error) error {
 	if n == 1 {
 		return work(0)
@@ -145,9 +144,8 @@ func (c *Client) buffer(size int) *[]byte {
 	return b
 }
 
-// resize makes b a buffer of size bytes, with what happens to be in it. Files of all sizes are
-// copied with the same buffers: so that these do not grow by a little each time, their capacity is a
-// power of two.
+// resize makes b a buffer of size bytes with arbitrary contents. Files of all sizes are copied with the same buffers.
+// Their capacity is a power of two, so that they do not grow by a little each time.
 func resize(b *[]byte, size int) {
 	if cap(*b) < size {
 		*b = make([]byte, size, max(leastBuffer, 1<<bits.Len(uint(size-1))))
@@ -179,8 +177,8 @@ func (p *progress) add(n int) {
 	}
 }
 
-// readFull reads len(p) bytes at off, in several READs if they are short. At the end of the
-// file it returns the bytes before it and io.EOF. after are the attributes from the last READ.
+// readFull reads len(p) bytes at off, in several READs if they are short. At the end of the file it returns the bytes
+// before it and io.EOF. after holds the attributes from the last READ.
 func (c *Client) readFull(ctx context.Context, fh FileHandle, p []byte, off int64) (done int, after PostOpAttr, err error) {
 	for done < len(p) {
 		n, eof, attr, err := c.read(ctx, fh, uint64(off)+uint64(done), p[done:])
@@ -199,9 +197,8 @@ func (c *Client) readFull(ctx context.Context, fh FileHandle, p []byte, off int6
 	return done, after, nil
 }
 
-// ReadAt reads len(p) bytes at offset off, in bytes, directly into p, with several calls in
-// flight if p is long. If fewer bytes are read the error says why; at the end of the file it
-// is io.EOF. p belongs to the call until it returns.
+// ReadAt reads len(p) bytes at offset off, in bytes, directly into p, with several calls in flight if p is long. If it
+// reads fewer bytes, the error says why; at the end of the file it is io.EOF. p belongs to the call until it returns.
 func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, errNegative
@@ -238,8 +235,7 @@ func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64)
 	})
 	switch {
 	case endErr == io.EOF:
-		// Pieces begin in order, so everything before the end was requested, and none of it
-		// failed.
+		// Pieces begin in order, so everything before the end was requested, and none of it failed.
 		return int(end), io.EOF
 	case err != nil && endErr == nil:
 		return 0, err // ctx ended before a piece began
@@ -249,16 +245,15 @@ func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64)
 	return len(p), nil
 }
 
-// Download copies the first size bytes of a file to w, with several calls in flight, and
-// returns the number of bytes written. w must support parallel calls for different offsets, as
-// *os.File does. If the file is shorter than size the error is io.ErrUnexpectedEOF. After an
-// error w may have any part of the file.
+// Download copies the first size bytes of a file to w, with several calls in flight, and returns the number of bytes
+// written. w must support parallel calls for different offsets, as *os.File does. If the file is shorter than size, the
+// error is io.ErrUnexpectedEOF. After an error w may hold any part of the file.
 func (c *Client) Download(ctx context.Context, fh FileHandle, size int64, w io.WriterAt, opts *TransferOptions) (int64, error) {
 	first := opts.offset()
 	if size < 0 || first < 0 {
 		return 0, errNegative
 	}
-	var last PostOpAttr // from a READ that read everything
+	var last PostOpAttr // from a READ that returned everything
 	if size <= first {
 		return 0, c.unchanged(ctx, fh, last, opts)
 	}
@@ -293,8 +288,7 @@ func (c *Client) Download(ctx context.Context, fh FileHandle, size int64, w io.W
 	return done.n, err
 }
 
-// unchanged checks the attributes of a file after a Download, which are last if the server has
-// sent them.
+// unchanged checks the attributes of a file after a Download. They are last if the server has sent them.
 func (c *Client) unchanged(ctx context.Context, fh FileHandle, last PostOpAttr, opts *TransferOptions) error {
 	if opts == nil || opts.Before == nil {
 		return nil
@@ -339,7 +333,7 @@ func (c *Client) writeFull(ctx context.Context, fh FileHandle, p []byte, off int
 	return state, nil
 }
 
-// A piece is the state of one part of a file that is written.
+// piece is the state of one part of a file being written.
 type piece struct {
 	state pieceState
 	mixed bool // its WRITEs returned different verifiers
@@ -354,14 +348,13 @@ const (
 	pieceStable             // on stable storage
 )
 
-// A source returns n bytes at off of the data to write. It may read them into buf.
+// source returns n bytes at off of the data to write. It may read them into buf.
 type source func(buf *[]byte, off int64, n int) ([]byte, error)
 
-// writeAll writes size bytes from src at off: Unstable, in windows that each end with a COMMIT. Data
-// with another verifier than the COMMIT's is written again: the second time with FileSync, as the
-// server may lose data of others again and again. If a COMMIT fails it is unknown which WRITE failed:
-// then the whole window is written again with FileSync, so that each WRITE reports its own error. RFC
-// 1813 sections 3.3.7 and 3.3.21.
+// writeAll writes size bytes from src at off: Unstable, in windows that each end with a COMMIT. Data whose verifier
+// differs from the COMMIT's is written again, the second time with FileSync, because the server may keep losing data.
+// If a COMMIT fails, it is unknown which WRITE failed: the whole window is then written again with FileSync, so that
+// each WRITE reports its own error. RFC 1813 sections 3.3.7 and 3.3.21.
 func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, src source, opts *TransferOptions) (int64, error) {
 	if off < 0 || size < 0 {
 		return 0, errNegative
@@ -384,7 +377,7 @@ func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, s
 		window = window[:min(int64(len(window)), total-first)]
 		clear(window)
 		stable := stable
-		for try := 0; ; try++ { // three times at most: FileSync leaves nothing to lose
+		for try := 0; ; try++ { // three times at most, because FileSync leaves nothing to lose
 			err := parallel(ctx, int64(len(window)), opts.parallel(), func(i int64) error {
 				p := &window[i]
 				if p.state != piecePending {
@@ -421,8 +414,8 @@ func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, s
 	return done.n, nil
 }
 
-// commitWindow sends a COMMIT and marks the pieces that the server has lost as pending. failed
-// reports that the server refused the COMMIT.
+// commitWindow sends a COMMIT and marks the pieces that the server has lost as pending. failed is set if the server
+// refused the COMMIT.
 func (c *Client) commitWindow(ctx context.Context, fh FileHandle, window []piece) (lost, failed bool, err error) {
 	needed := false
 	for i := range window {
@@ -449,10 +442,9 @@ func (c *Client) commitWindow(ctx context.Context, fh FileHandle, window []piece
 	return lost, failed, nil
 }
 
-// WriteAt writes p at offset off, in bytes, directly from p, with several calls in flight if p
-// is long, and returns when the data is on stable storage. p belongs to the call until it
-// returns and must not change meanwhile. If not all of p is written the error says why, and it
-// is unknown which bytes were.
+// WriteAt writes p at offset off, in bytes, directly from p, with several calls in flight if p is long, and returns
+// when the data is on stable storage. p belongs to the call until it returns and must not change meanwhile. If not all
+// of p is written, the error says why, and it is unknown which bytes were written.
 func (c *Client) WriteAt(ctx context.Context, fh FileHandle, p []byte, off int64) (int, error) {
 	n, err := c.writeAll(ctx, fh, off, int64(len(p)), func(_ *[]byte, at int64, n int) ([]byte, error) {
 		return p[at:][:n], nil
@@ -460,12 +452,11 @@ func (c *Client) WriteAt(ctx context.Context, fh FileHandle, p []byte, off int64
 	return int(n), err
 }
 
-// Upload copies size bytes from r to the start of a file, with several calls in flight, and
-// returns the number of bytes written when they are on stable storage. r must support parallel
-// calls, as every io.ReaderAt does, and return the same bytes when read again: data that the
-// server loses before COMMIT is read and written again. Upload does not truncate the file. If
-// r is shorter than size the error is io.ErrUnexpectedEOF. After an error the file may have
-// any part of r.
+// Upload copies size bytes from r to the start of a file, with several calls in flight, and returns the number of bytes
+// written when they are on stable storage. r must support parallel calls, as every io.ReaderAt does, and return the
+// same bytes when read again: data that the server loses before COMMIT is read and written again. Upload does not
+// truncate the file. If r is shorter than size, the error is io.ErrUnexpectedEOF. After an error the file may hold any
+// part of r.
 func (c *Client) Upload(ctx context.Context, fh FileHandle, r io.ReaderAt, size int64, opts *TransferOptions) (int64, error) {
 	first := opts.offset()
 	if size < 0 || first < 0 {
@@ -511,5 +502,5 @@ func (f *File) Upload(ctx context.Context, r io.ReaderAt, size int64, opts *Tran
 	return n, withPath(err, f.Path)
 }
 
-// maxFileSize is the size of the largest file in which an int64 can be an offset.
+// maxFileSize is the size of the largest file whose offsets all fit an int64.
 const maxFileSize = 1<<63 - 1

@@ -14,8 +14,8 @@ import (
 // Port is the port of NFS on RDMA: service nfsrdma, RFC 5666 section 12.
 const Port = 20049
 
-// ProcName is the RFC's name of a procedure of the NFS version 3 program, such as
-// "READDIRPLUS". Unknown numbers are printed as numbers.
+// ProcName returns the RFC's name of an NFS version 3 procedure, such as "READDIRPLUS". It returns the decimal number
+// if unknown.
 func ProcName(proc uint32) string {
 	if name := nfsV3Names.Procedure(proc); name != "" {
 		return name
@@ -23,7 +23,7 @@ func ProcName(proc uint32) string {
 	return fmt.Sprintf("procedure %d", proc)
 }
 
-// Rights that ACCESS asks about, to be or-ed. RFC 1813 section 3.3.4.
+// Rights that ACCESS asks about, as a bit mask. RFC 1813 section 3.3.4.
 const (
 	AccessRead    uint32 = 0x01
 	AccessLookup  uint32 = 0x02
@@ -41,9 +41,9 @@ const (
 	FSFCanSetTime  uint32 = 0x10 // FSF3_CANSETTIME: times can be set
 )
 
-// A FileHandle is nfs_fh3: up to 64 opaque bytes by which the server identifies an object.
-// Handles can be compared and used as map keys. Equal handles are the same object, but an
-// object may have several handles. RFC 1813 section 2.5, nfs_fh3.
+// A FileHandle is nfs_fh3: up to 64 opaque bytes by which the server identifies an object. Handles are comparable and
+// can be map keys. Equal handles identify the same object, but an object may have several handles. RFC 1813 section
+// 2.5.
 type FileHandle struct {
 	n    uint8
 	data [MaxHandle]byte
@@ -65,7 +65,7 @@ func (fh FileHandle) Bytes() []byte { return append([]byte(nil), fh.data[:fh.n].
 // IsZero reports whether the handle is empty and identifies nothing.
 func (fh FileHandle) IsZero() bool { return fh.n == 0 }
 
-// String is the handle in hexadecimal.
+// String returns the handle in hexadecimal.
 func (fh FileHandle) String() string { return hex.EncodeToString(fh.data[:fh.n]) }
 
 // Append appends the encoding to b.
@@ -77,7 +77,7 @@ func (fh *FileHandle) Decode(d *xdr.Decoder) {
 	fh.n = uint8(copy(fh.data[:], d.Opaque(MaxHandle)))
 }
 
-// Check returns nil: a handle has no bounds that it could exceed.
+// Check returns nil, because a handle has no limits that it could exceed.
 func (fh *FileHandle) Check() error { return nil }
 
 // TimeOf converts t, and discards the bits that do not fit an nfstime3.
@@ -86,7 +86,7 @@ func TimeOf(t time.Time) Time { return Time{Sec: uint32(t.Unix()), Nsec: uint32(
 // Time converts to the standard library's type, in UTC.
 func (t Time) Time() time.Time { return time.Unix(int64(t.Sec), int64(t.Nsec)).UTC() }
 
-// FileMode converts type and permission bits to the standard library's.
+// FileMode converts the type and permission bits to the standard library's.
 func (a *Attr) FileMode() fs.FileMode {
 	m := fs.FileMode(a.Mode & 0o777)
 	// The bits above the permissions: RFC 1813 section 2.5, mode3.

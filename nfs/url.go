@@ -45,7 +45,7 @@ func parseURL(s string) (*URL, error) {
 	if err != nil {
 		var ue *url.Error
 		if errors.As(err, &ue) {
-			err = ue.Err // without the URL, which URLError has
+			err = ue.Err // without the URL, which URLError includes
 		}
 		if manyColons(s) { // which some versions of Go take for a port, and others for a host
 			err = errBrackets
@@ -71,7 +71,7 @@ func parseURL(s string) (*URL, error) {
 		return nil, errors.New("NUL in the path")
 	}
 	u := &URL{Host: p.Hostname(), Port: Port, Path: cleanPath(p.Path)}
-	// The last group of an IPv6 address without brackets would be taken for the port.
+	// The last group of an IPv6 address without brackets would be mistaken for the port.
 	if strings.Contains(u.Host, ":") && !strings.HasPrefix(p.Host, "[") {
 		return nil, errBrackets
 	}
@@ -89,7 +89,7 @@ func parseURL(s string) (*URL, error) {
 // errBrackets is immutable.
 var errBrackets = errors.New("an IPv6 address must be in brackets")
 
-// manyColons reports whether host and port of a URL have more colons than one, and no brackets.
+// manyColons reports whether the host and port of a URL have more than one colon and no brackets.
 func manyColons(s string) bool {
 	_, rest, _ := strings.Cut(s, "://")
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
@@ -98,7 +98,7 @@ func manyColons(s string) bool {
 	return strings.Count(rest, ":") > 1 && !strings.ContainsAny(rest, "[]@")
 }
 
-// validHost reports whether host has only characters of names and addresses, zones included.
+// validHost reports whether host has only characters that occur in names and addresses, including zones.
 func validHost(host string) bool {
 	host, zone, ok := strings.Cut(host, "%")
 	if ok && (zone == "" || !strings.Contains(host, ":")) {
@@ -120,10 +120,10 @@ func validHost(host string) bool {
 	return true
 }
 
-// Addr is host and port for Dial.
+// Addr returns host and port for Dial.
 func (u *URL) Addr() string { return net.JoinHostPort(u.Host, strconv.Itoa(u.Port)) }
 
-// String is the URL with the port, and with escapes where they are needed.
+// String returns the URL with its port, escaped where necessary.
 func (u *URL) String() string {
 	return (&url.URL{Scheme: "nfs", Host: u.Addr(), Path: u.Path}).String()
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// errno pairs an error of the system with its status. RFC 1813 section 2.6.
+// errno maps an error of the system to its status. RFC 1813 section 2.6.
 type errno struct {
 	err    syscall.Errno
 	status nfs.Status
 }
 
-// errnos is ordered by how often they come. Immutable.
+// errnos is sorted by frequency. Immutable.
 var errnos = [...]errno{
 	{syscall.ENOENT, nfs.StatusNoEnt},
 	{syscall.EEXIST, nfs.StatusExist},
@@ -34,24 +34,24 @@ var errnos = [...]errno{
 	{syscall.EOVERFLOW, nfs.StatusFBig},
 	{syscall.EMLINK, nfs.StatusMLink},
 	{syscall.EXDEV, nfs.StatusXDev},
-	{syscall.ELOOP, nfs.StatusInval}, // a link where none may be
+	{syscall.ELOOP, nfs.StatusInval}, // a link where none is permitted
 	{syscall.ENXIO, nfs.StatusNXIO},
 	{syscall.ENODEV, nfs.StatusNoDev},
-	{syscall.EBUSY, nfs.StatusAcces}, // such as a directory that something is mounted on
+	{syscall.EBUSY, nfs.StatusAcces}, // for example, something is mounted on the directory
 	{syscall.ETXTBSY, nfs.StatusAcces},
 	{syscall.EOPNOTSUPP, nfs.StatusNotSupp},
 	{syscall.ENOSYS, nfs.StatusNotSupp},
-	{syscall.EILSEQ, nfs.StatusInval}, // a name that the file system cannot have
+	{syscall.EILSEQ, nfs.StatusInval}, // the file system cannot store such a name
 
-	// There may be more of it in a moment: clients try again.
+	// Resources may soon be available again: clients retry.
 	{syscall.EMFILE, nfs.StatusJukebox},
 	{syscall.ENFILE, nfs.StatusJukebox},
 	{syscall.ENOMEM, nfs.StatusJukebox},
 	{syscall.EAGAIN, nfs.StatusJukebox},
 }
 
-// StatusOf returns the status that says what went wrong; nil is nfs.StatusOK. See the package
-// comment for what a file system's errors mean.
+// StatusOf returns the status for an error; for nil it is nfs.StatusOK. See the package comment for the errors of a
+// file system.
 func StatusOf(err error) nfs.Status {
 	if err == nil {
 		return nfs.StatusOK
@@ -86,9 +86,9 @@ func StatusOf(err error) nfs.Status {
 	return nfs.StatusIO
 }
 
-// fits replaces a status that says something else for a procedure than for the system call
-// after it. RFC 1813 sections 3.3.1 to 3.3.21. RENAME has NFS3ERR_EXIST for whatever cannot be
-// replaced, but also the statuses that say why, which programs know: they stay.
+// fits replaces a status that has another meaning for the procedure than for the underlying system call. RFC 1813
+// sections 3.3.1 to 3.3.21. For RENAME, NFS3ERR_EXIST covers everything that cannot be replaced, but the statuses with
+// the specific reason, which programs know, are kept.
 func fits(proc uint32, s nfs.Status) nfs.Status {
 	switch proc {
 	case nfs.ProcGetAttr, nfs.ProcSetAttr, nfs.ProcAccess, nfs.ProcReadLink, nfs.ProcRead, nfs.ProcWrite, nfs.ProcCommit,

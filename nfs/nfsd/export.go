@@ -18,7 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A Squash selects the users of clients that are mapped to the anonymous one.
+// A Squash selects which users of clients are mapped to the anonymous user.
 type Squash uint8
 
 // Kinds of Squash.
@@ -28,7 +28,7 @@ const (
 	SquashAll
 )
 
-// String is the word for it: root, none or all.
+// String returns root, none or all.
 func (s Squash) String() string {
 	switch s {
 	case SquashRoot:
@@ -41,51 +41,49 @@ func (s Squash) String() string {
 	return fmt.Sprintf("Squash(%d)", uint8(s))
 }
 
-// Nobody is the user and group that the anonymous user has by default.
+// Nobody is the default user and group of the anonymous user.
 const Nobody uint32 = 65534
 
 // An Export is a file system that clients can mount.
 type Export struct {
-	// Name is the path that clients mount, such as "/data" or "/". It is cleaned in the sense
-	// of path.Clean.
+	// Name is the path that clients mount, such as "/data" or "/". It is cleaned by path.Clean.
 	Name string
 
-	// FS is the file system. It belongs to the caller.
+	// FS is the file system. The caller owns it.
 	FS FS
 
-	// ID names the export in handles, instead of its Name. 0: derived from Name.
+	// ID identifies the export in handles, in place of its Name. 0 means an ID derived from Name.
 	ID uint32
 
-	// ReadOnly refuses all changes.
+	// ReadOnly rejects all changes.
 	ReadOnly bool
 
-	// Squash selects the users who become the anonymous user AnonUID with the group AnonGID, 0:
-	// Nobody.
+	// Squash selects the users who become the anonymous user AnonUID with the group AnonGID. 0 means Nobody.
 	Squash           Squash
 	AnonUID, AnonGID uint32
 
-	// Allow lists the networks of the clients that may use the export. Nil allows every client; a
-	// list that is empty but not nil allows none. An unknown address is in no network.
+	// Allow lists the networks of the clients that may use the export. Nil allows every client; an empty list that is
+	// not nil allows none. An unknown address is in no network.
 	Allow []netip.Prefix
 
-	// Auth decides further which calls may use the export, by what the caller has proved, for
-	// instance: see middleware.Allow, which makes such functions, and rpc.Request.Peer. A call that is
-	// refused gets the same answer as one from a network that is not in Allow. Nil: every call may.
+	// Auth further restricts which calls may use the export, for instance by what the caller has proved: see
+	// middleware.Allow, which makes such functions, and rpc.Request.Peer. A refused call gets the same answer as one
+	// from a network that is not in Allow. Nil permits every call.
 	Auth func(req *rpc.Request) oncrpc.AuthStat
 
-	// Flavors are the security flavors that calls may have, in the order in which MNT returns them. Those of Kerberos
-	// need the Handler of NFS to be wrapped by an rpcsec.Server. A call with another flavor gets NFS3ERR_ACCES. Clients
-	// may make GETATTR and FSINFO of the export's root with any while they mount it (RFC 2623 section 2.3.2). Nil:
-	// AUTH_SYS and AUTH_NONE.
+	// Flavors lists the security flavors that calls may use, in the order in which MNT returns them. Those of Kerberos
+	// require that an rpcsec.Server wraps the Handler of NFS. A call with another flavor fails with NFS3ERR_ACCES.
+	// While mounting, clients may make GETATTR and FSINFO calls of the export's root with any flavor (RFC 2623 section
+	// 2.3.2). Nil means AUTH_SYS and AUTH_NONE.
 	Flavors []oncrpc.Flavor
 
-	// Users maps the principals of Kerberos to users. Nil: all of them are the anonymous user.
+	// Users maps Kerberos principals to users. Nil maps all of them to the anonymous user.
 	Users *Users
 
-	verf *atomic.Uint64 // the server's part of the write verifier; SetExports keeps that of an ID
+	verf *atomic.Uint64 // the server's part of the write verifier; SetExports keeps it for the same ID
 }
 
-// settle checks the export and fills in the defaults.
+// settle checks the export and fills in defaults.
 func (e *Export) settle() error {
 	if e.FS == nil {
 		return fmt.Errorf("nfsd: export %q has no file system", e.Name)
@@ -112,7 +110,7 @@ func (e *Export) settle() error {
 	return nil
 }
 
-// settleUsers fills in the defaults for callers.
+// settleUsers fills in the defaults that concern callers.
 func (e *Export) settleUsers() {
 	e.AnonUID, e.AnonGID = cmp.Or(e.AnonUID, Nobody), cmp.Or(e.AnonGID, Nobody)
 	if e.Flavors == nil {
@@ -120,12 +118,12 @@ func (e *Export) settleUsers() {
 	}
 }
 
-// permits reports whether a request of a client may use the export.
+// permits reports whether a request from host may use the export.
 func (e *Export) permits(req *rpc.Request, host netip.Addr) bool {
 	return e.allows(host) && (e.Auth == nil || e.Auth(req) == oncrpc.AuthOK)
 }
 
-// allows reports whether a client may use the export, if its requests may.
+// allows reports whether Allow includes host.
 func (e *Export) allows(host netip.Addr) bool {
 	if e.Allow == nil {
 		return true
@@ -138,8 +136,9 @@ func (e *Export) allows(host netip.Addr) bool {
 	return false
 }
 
-// Caller returns the user that the export would execute req for, in memory of its own. ok is false if the export is not
-// for the client's host, or the credential is not acceptable. It is for other programs that show files of the export.
+// Caller returns the user that the export would execute req for, in its own memory. ok is false if the client's host
+// may not use the export, or if the credential is not acceptable. It is for programs that serve files of the export in
+// other ways.
 func (e *Export) Caller(req *rpc.Request) (who *Caller, ok bool) {
 	who = &Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host()}
 	var from claim
@@ -152,14 +151,14 @@ func (e *Export) Caller(req *rpc.Request) (who *Caller, ok bool) {
 	return who, e.permits(req, who.Host) && settled.accepts(&from)
 }
 
-// A claim is the user that a request says, or proves, to be from.
+// claim is the user that a request claims, or proves, to come from.
 type claim struct {
-	flavor    oncrpc.Flavor  // a pseudo-flavor for calls that Kerberos protects
-	principal *rpc.Principal // with RPCSEC_GSS
-	sys       oncrpc.AuthSys // its UID, GID and GIDs
+	flavor    oncrpc.Flavor  // a pseudo-flavor for Kerberos
+	principal *rpc.Principal // for RPCSEC_GSS
+	sys       oncrpc.AuthSys // UID, GID and GIDs are used
 }
 
-// read reports whether the credential of a request is acceptable.
+// read reads the credential of a request, and reports whether it is acceptable.
 func (c *claim) read(req *rpc.Request) bool {
 	c.flavor, c.principal = req.Cred.Flavor, nil
 	switch c.flavor {
@@ -169,7 +168,7 @@ func (c *claim) read(req *rpc.Request) bool {
 		sys, ok := req.AuthSys()
 		if ok {
 			c.sys.UID, c.sys.GID = sys.UID, sys.GID
-			c.sys.GIDs = append(c.sys.GIDs[:0], sys.GIDs...) // squash changes them
+			c.sys.GIDs = append(c.sys.GIDs[:0], sys.GIDs...) // copied, because squash modifies them
 		}
 		return ok
 	case oncrpc.FlavorGSS:
@@ -182,13 +181,13 @@ func (c *claim) read(req *rpc.Request) bool {
 	return false
 }
 
-// accepts reports whether calls with a flavor may use the export.
+// accepts reports whether the flavor of a claim may use the export.
 func (e *Export) accepts(from *claim) bool { return slices.Contains(e.Flavors, from.flavor) }
 
-// noID is (uid_t)-1, which no user has, and means "leave it" to system calls.
+// noID is (uid_t)-1. No user has it, and system calls take it as "no change".
 const noID = math.MaxUint32
 
-// squash sets the caller that a claim stands for. The claim has the memory of the caller's groups.
+// squash sets who to the caller that a claim stands for. The caller's groups refer to memory of the claim.
 func (e *Export) squash(who *Caller, from *claim) {
 	cred := &from.sys
 	known := from.flavor == oncrpc.FlavorSys || from.principal != nil && e.Users.find(from.principal.Name, cred, who)

@@ -11,16 +11,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// An exportSet is all exports at a time. It does not change; SetExports makes another one. A call
-// uses the set that is the current one when it begins.
+// exportSet holds all exports at a point in time. It is immutable; SetExports makes a new one. A call uses the set that
+// is current when it begins.
 type exportSet struct {
 	list   []Export
 	byID   map[uint32]*Export
-	public bool // an export is everybody's
+	public bool // some export permits everyone
 
-	// uses counts the calls, one for the set before as long as that is in use, and one as long
-	// as this is the current set. At zero it stays there, idle is closed, and next, which is set by
-	// then, has a use less: so the idle set's predecessors are idle, too.
+	// uses counts the calls, plus one while this is the current set, plus one while the previous set is in use. At
+	// zero, which is final, idle is closed and the use in next, which is set by then, is released. The predecessors of
+	// an idle set are therefore idle too.
 	uses atomic.Int64
 	idle chan struct{}
 	next *exportSet
@@ -48,19 +48,19 @@ func newExportSet(list []Export) (*exportSet, error) {
 	return s, nil
 }
 
-// emptySet returns a set without exports. It has the uses of the current one and of a predecessor.
+// emptySet returns a set without exports. It has the uses of a current set with a predecessor.
 func emptySet() *exportSet {
 	s := &exportSet{byID: make(map[uint32]*Export), idle: make(chan struct{})}
 	s.uses.Store(2)
 	return s
 }
 
-// knows reports whether any export is for a client.
+// knows reports whether any export allows a client.
 func (s *exportSet) knows(host netip.Addr) bool {
 	return s.public || slices.ContainsFunc(s.list, func(e Export) bool { return e.allows(host) })
 }
 
-// find returns the export that a clean path is in, the innermost, and the rest of the path; nil:
+// find returns the innermost export that contains a clean path, and the rest of the path. It returns nil if there is
 // none.
 func (s *exportSet) find(dir string) (found *Export, below string) {
 	for i := range s.list {
@@ -73,7 +73,7 @@ func (s *exportSet) find(dir string) (found *Export, below string) {
 	return found, below
 }
 
-// use returns the current exports, for the caller to release.
+// use returns the current exports. The caller must release them.
 func (s *Server) use() *exportSet {
 	for {
 		set := s.exports.Load()
@@ -92,13 +92,13 @@ func (s *exportSet) release() {
 	}
 }
 
-// SetExports replaces all exports, which are checked as by New. If it fails, nothing has changed.
-// Calls that have begun end with the exports that there were; handles of exports that are not in
-// the list are stale for all others. A handle is as good as before if the list has an export with
-// its ID, or without one with its Name, wherever in the list, and an FS that has the object.
+// SetExports replaces all exports, which are checked as by New. If it fails, nothing changes. Calls in progress
+// continue with the previous exports. For all later calls, handles of removed exports are stale. A handle stays valid
+// if the list has an export with its ID, or one without ID and with its Name, in any position, with an FS that has the
+// object.
 //
-// idle is closed when the last call has ended that uses an export from before. Then the caller
-// may close what is not exported any more.
+// idle is closed when the last call that uses the previous exports has ended. The caller may then close what is no
+// longer exported.
 func (s *Server) SetExports(list []Export) (idle <-chan struct{}, err error) {
 	set, err := newExportSet(list)
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *Server) SetExports(list []Export) (idle <-chan struct{}, err error) {
 	return old.idle, nil
 }
 
-// replace makes set the current one and returns the one before.
+// replace makes set the current set and returns the previous one.
 func (s *Server) replace(set *exportSet) (old *exportSet) {
 	s.setting.Lock()
 	old = s.exports.Load()
@@ -128,9 +128,9 @@ func (s *Server) replace(set *exportSet) (old *exportSet) {
 	return old
 }
 
-// Shutdown refuses all further calls, and returns when those that have begun have ended. Then the
-// file systems may be closed: transport.Server.Close alone does not wait for calls. If ctx ends first,
-// the error is ctx's: calls hang in a file system, which must not be closed.
+// Shutdown rejects new calls and waits until those in progress have ended. The file systems may then be closed;
+// transport.Server.Close alone does not wait for calls. If ctx ends first, Shutdown returns its error: calls hang in a
+// file system, which must not be closed.
 func (s *Server) Shutdown(ctx context.Context) error {
 	old := s.replace(emptySet())
 	select {

@@ -8,12 +8,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A gate bounds the calls that are in the hands of file systems: each may block a thread. Hosts share
-// it, and the connections of a host share what the host gets: many connections get no more than one.
-// No host has more than a part of what it leaves free, and no connection more than a part of what its
-// host may still have: so there is room for another one, even if many hold as much as they can get
-// forever. Calls that wait are let in from the hosts in turn, and from the connections of a host in
-// turn.
+// gate limits the calls executing in file systems, each of which may block a thread. Hosts share it, and the
+// connections of a host share the host's part: many connections get no more than one. A host gets only a part of what
+// it leaves free, and a connection only a part of what its host may still have, so there is room for another one even
+// if many hold as much as they can forever. Waiting calls are admitted round-robin by host, and round-robin by
+// connection within a host.
 type gate[H, K comparable] struct {
 	limits gateLimits
 
@@ -21,20 +20,20 @@ type gate[H, K comparable] struct {
 	free  int
 	hosts map[H]*owner[H, K]
 	conns map[K]*owner[H, K]
-	next  ring[H, K] // hosts with calls that wait
+	next  ring[H, K] // hosts with waiting calls
 	spare []*owner[H, K]
 	wait  sync.Pool // *waiter
 }
 
-// gateLimits bound the calls of a gate.
+// gateLimits limits the calls of a gate.
 type gateLimits struct {
-	all   int // calls at a time
-	share int // calls of one connection
-	host  int // a host has at most one call for so many free places
-	conn  int // a connection has at most one call for so many places that are left to its host
+	all   int // all concurrent calls
+	share int // concurrent calls of one connection
+	host  int // free places required for each call of a host
+	conn  int // places left to its host required for each call of a connection
 }
 
-// A host identifies a client's host. A connection without an address is one by itself.
+// host identifies a client's host. A connection without an address counts as a host by itself.
 type host struct {
 	addr netip.Prefix
 	conn rpc.Conn
@@ -47,28 +46,28 @@ func hostOf(conn rpc.Conn, addr netip.Prefix) host {
 	return host{conn: conn}
 }
 
-// An owner is a host, or a connection with a list of the calls that wait, oldest first.
+// owner is a host, or a connection with its list of waiting calls, oldest first.
 type owner[H, K comparable] struct {
-	host    *owner[H, K] // of a connection
+	host    *owner[H, K] // set for a connection
 	hostKey H
 	connKey K
 
 	running        int
-	first, last    *waiter      // of a connection
-	conns          int          // of a host: owners
-	next           ring[H, K]   // of a host: connections with calls that wait
-	before, behind *owner[H, K] // in a ring; nil: not in one
+	first, last    *waiter      // for a connection
+	conns          int          // for a host: number of owners
+	next           ring[H, K]   // for a host: connections with waiting calls
+	before, behind *owner[H, K] // in a ring; nil: in none
 }
 
-// A ring has owners with calls that wait. Connections in it are below their share.
+// ring holds owners with waiting calls. Connections in it are below their share.
 type ring[H, K comparable] struct{ first *owner[H, K] }
 
-// A waiter is a call that waits.
+// waiter is a waiting call.
 type waiter struct {
-	ready  chan struct{} // has room for one
-	before *waiter       // of those that wait
+	ready  chan struct{} // has capacity 1
+	before *waiter       // links in the list of waiters
 	behind *waiter
-	let    bool // it has been let in
+	let    bool // it has been admitted
 }
 
 func newGate[H, K comparable](limits gateLimits) *gate[H, K] {
@@ -77,8 +76,8 @@ func newGate[H, K comparable](limits gateLimits) *gate[H, K] {
 	return g
 }
 
-// enter waits until there is room for a call of connection k of host h, or ctx has ended. leave has to
-// follow if the error is nil.
+// enter waits until there is room for a call of connection k of host h, or until ctx ends. If it returns no error, the
+// caller must call leave.
 func (g *gate[H, K]) enter(ctx context.Context, h H, k K) (*owner[H, K], error) {
 	g.mu.Lock()
 	o := g.own(h, k)
@@ -117,7 +116,7 @@ func (g *gate[H, K]) enter(ctx context.Context, h H, k K) (*owner[H, K], error) 
 	return nil, ctx.Err()
 }
 
-// try is enter for a call that does not wait. It returns nil if the call is not let in.
+// try is enter without waiting. It returns nil if the call is not admitted.
 func (g *gate[H, K]) try(h H, k K) *owner[H, K] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,9 +128,9 @@ func (g *gate[H, K]) try(h H, k K) *owner[H, K] {
 	return nil
 }
 
-// admit lets a call of o in, if there is room for it. mu is held.
+// admit admits a call of o if there is room for it. mu is held.
 func (g *gate[H, K]) admit(o *owner[H, K]) bool {
-	// Calls that wait while there is a free place wait for their owner's share.
+	// If there are free places, calls that wait do so because of their owner's share.
 	if !g.room(o) || o.first != nil {
 		return false
 	}
@@ -146,18 +145,18 @@ func (g *gate[H, K]) count(o *owner[H, K], n int) {
 	o.host.running += n
 }
 
-// roomOf reports whether host h may have another call. mu is held.
+// roomOf reports whether there is room for another call of host h. mu is held.
 func (g *gate[H, K]) roomOf(h *owner[H, K]) bool { return h.running*g.limits.host < g.free }
 
-// room reports whether connection o may have another call, which needs room of its host. mu is held.
+// room reports whether there is room for another call of connection o, given that its host has room. mu is held.
 func (g *gate[H, K]) room(o *owner[H, K]) bool {
 	h := o.host
-	// With left more calls, the host has h.running + left, and g.free - left places are free.
+	// After left more calls, the host has h.running + left, and g.free - left places are free.
 	left := (g.free - h.running*g.limits.host + g.limits.host) / (g.limits.host + 1)
 	return o.running < g.limits.share && o.running*g.limits.conn < left
 }
 
-// own returns the owner for connection k of host h. mu is held.
+// own returns the owner for connection k of host h, and creates it if necessary. mu is held.
 func (g *gate[H, K]) own(h H, k K) *owner[H, K] {
 	o := g.conns[k]
 	if o != nil {
@@ -183,7 +182,7 @@ func (g *gate[H, K]) leave(o *owner[H, K]) {
 	g.end(o)
 }
 
-// end gives the place of a call of o back, and lets others in. mu is held.
+// end returns the place of a call of o, and admits others. mu is held.
 func (g *gate[H, K]) end(o *owner[H, K]) {
 	g.count(o, -1)
 	g.arrange(o)
@@ -202,8 +201,8 @@ func (g *gate[H, K]) end(o *owner[H, K]) {
 	g.forget(o)
 }
 
-// choose returns the connection that is next in turn, if it has room and its host has. Those without
-// room are passed over; they have running calls, so there are at most as many as places. mu is held.
+// choose returns the next connection in turn, if both it and its host have room. It skips those without room; they have
+// running calls, so there are no more of them than places. mu is held.
 func (g *gate[H, K]) choose() *owner[H, K] {
 	return g.next.turn(func(h *owner[H, K]) *owner[H, K] {
 		if !g.roomOf(h) {
@@ -218,7 +217,7 @@ func (g *gate[H, K]) choose() *owner[H, K] {
 	})
 }
 
-// turn offers the owners to f, in turn, until f takes one, and returns what f has made of it.
+// turn offers the owners to f in turn until f accepts one, and returns the result of f.
 func (r *ring[H, K]) turn(f func(*owner[H, K]) *owner[H, K]) *owner[H, K] {
 	for last := r.first; r.first != nil; {
 		o := r.first
@@ -233,7 +232,7 @@ func (r *ring[H, K]) turn(f func(*owner[H, K]) *owner[H, K]) *owner[H, K] {
 	return nil
 }
 
-// arrange puts connection o and its host into their rings, at the end, or takes them out. mu is held.
+// arrange adds connection o and its host to the end of their rings, or removes them. mu is held.
 func (g *gate[H, K]) arrange(o *owner[H, K]) {
 	o.host.next.arrange(o, o.first != nil && o.running < g.limits.share)
 	g.next.arrange(o.host, o.host.next.first != nil)
@@ -275,7 +274,7 @@ func (g *gate[H, K]) forget(o *owner[H, K]) {
 	}
 }
 
-// drop keeps an unused owner for another key. mu is held.
+// drop keeps an unused owner for reuse. mu is held.
 func (g *gate[H, K]) drop(o *owner[H, K]) {
 	*o = owner[H, K]{}
 	if len(g.spare) < 64 {
@@ -293,7 +292,7 @@ func (g *gate[H, K]) newOwner() *owner[H, K] {
 	return new(owner[H, K])
 }
 
-// remove takes w out of the list.
+// remove removes w from the list.
 func (o *owner[H, K]) remove(w *waiter) {
 	if w.before == nil {
 		o.first = w.behind

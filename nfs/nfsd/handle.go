@@ -18,8 +18,8 @@ import (
 //	| version | export id | MAC, 128 bits   | the file system's, 43 bytes |
 //	+---------+-----------+-----------------+-----------------------------+
 //
-// The MAC is HMAC-SHA-256 over everything else, truncated. It keeps clients from making up
-// handles: a client that has one has it from this server, by LOOKUP and the like.
+// The MAC is HMAC-SHA-256 over everything else, truncated. It prevents clients from forging handles: a client can only
+// have obtained a handle from this server, by LOOKUP and the like.
 const (
 	handleVersion = 1
 	handleExport  = 1
@@ -28,10 +28,10 @@ const (
 	sealSize      = handleMAC + macSize
 )
 
-// A sealer makes and checks handles, for many goroutines at once.
+// sealer makes and verifies handles. It is safe for concurrent use.
 type sealer struct{ macs sync.Pool } // of *sealing
 
-// A sealing makes one MAC at a time. It is used again, which is what makes it quick and allocates nothing.
+// sealing computes one MAC at a time. Reusing it is fast and allocates nothing.
 type sealing struct {
 	hash.Hash
 	in  [handleMAC + MaxHandle]byte
@@ -42,7 +42,7 @@ func newSealer(key []byte) *sealer {
 	return &sealer{sync.Pool{New: func() any { return &sealing{Hash: hmac.New(sha256.New, key)} }}}
 }
 
-// mac returns the MAC of a file system's handle, of at most MaxHandle bytes.
+// mac returns the MAC of a file system's handle of up to MaxHandle bytes.
 func (s *sealer) mac(export uint32, handle []byte) (mac [macSize]byte) {
 	m := s.macs.Get().(*sealing)
 	m.in[0] = handleVersion
@@ -62,7 +62,7 @@ func (s *sealer) append(b []byte, export uint32, n Node) []byte {
 	return b
 }
 
-// appendBytes is append for the handle that the file system has made.
+// appendBytes is append for a handle in the form of the file system.
 func (s *sealer) appendBytes(b []byte, export uint32, handle []byte) []byte {
 	at := len(b)
 	b = append(append(b, blank[:]...), handle...)
@@ -70,10 +70,10 @@ func (s *sealer) appendBytes(b []byte, export uint32, handle []byte) []byte {
 	return b
 }
 
-// blank is room for what the server puts in front of a handle. Immutable.
+// blank is room for the server's part of a handle. Immutable.
 var blank [sealSize]byte
 
-// close fills in what is in front of the file system's handle.
+// close fills in the part before the file system's handle.
 func (s *sealer) close(fh []byte, export uint32) {
 	fh[0] = handleVersion
 	binary.BigEndian.PutUint32(fh[handleExport:], export)
@@ -81,8 +81,8 @@ func (s *sealer) close(fh []byte, export uint32) {
 	copy(fh[handleMAC:], mac[:])
 }
 
-// open returns what a handle says. StatusBadHandle is one that no version of this server has
-// made. StatusStale is one that may have been made with another key.
+// open verifies a handle and returns its contents. StatusBadHandle means that no version of this server made it.
+// StatusStale means that it may have been made with another key.
 func (s *sealer) open(fh []byte) (export uint32, handle []byte, status nfs.Status) {
 	if len(fh) <= sealSize || len(fh) > nfs.MaxHandle || fh[0] != handleVersion {
 		return 0, nil, nfs.StatusBadHandle

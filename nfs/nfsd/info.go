@@ -28,7 +28,7 @@ func (procedures) Fsstat(ctx context.Context, _ *rpc.Request, fh nfs.FileHandle,
 	return nil
 }
 
-// limits are those of an FS, with what it does not say.
+// limits returns the limits of an FS, with defaults for those that it does not set.
 func limits(fs FS) Limits {
 	var l Limits
 	if limiter, ok := fs.(Limiter); ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Sizes of the parts of a page in bytes. RFC 1813 sections 3.3.16 and 3.3.17.
+// Sizes of the parts of a page, in bytes. RFC 1813 sections 3.3.16 and 3.3.17.
 const (
 	sizeAttr = 84                                                   // fattr3
 	sizeHead = xdr.Unit + sizeAttr + nfs.VerfSize                   // READDIR3resok before the entries
@@ -16,22 +16,22 @@ const (
 	sizePlus = xdr.Unit + sizeAttr + xdr.Unit + xdr.Unit            // name_attributes, name_handle without the handle
 	minPlus  = xdr.Unit + xdr.Unit                                  // both absent
 	sizeName = 8 + 8                                                // fileid, cookie
-	sizePage = xdr.Unit + sizeHead + sizeTail + xdr.Unit + sizeName // the least that a page can do with
+	sizePage = xdr.Unit + sizeHead + sizeTail + xdr.Unit + sizeName // the smallest usable page
 )
 
-// A page is the entries of a READDIR or READDIRPLUS, as they are written to the results.
+// page holds the entries of a READDIR or READDIRPLUS as they are written to the results.
 type page struct {
 	c      *call
 	plus   bool
 	left   int // bytes for entries
-	names  int // bytes for what dircount counts
-	listed int // entries
+	names  int // bytes that dircount limits
+	listed int // number of entries
 	full   bool
-	ended  bool // the call's turn, with the connection
+	ended  bool // the call's turn has ended with the connection
 }
 
-// pauseEvery is how many entries a listing writes before it looks at the clock. With handle and
-// attributes, one takes some microseconds.
+// pauseEvery is how many entries a listing writes before it checks the time. An entry with handle and attributes takes
+// some microseconds.
 const pauseEvery = 16
 
 // readDir executes READDIR. RFC 1813 section 3.3.16.
@@ -60,8 +60,8 @@ func (c *call) readDirPlus() {
 
 func pageSize(count uint32) int { return int(min(count, maxPage)) }
 
-// listing writes the results of both. Cookies do not depend on anything that the verifier could
-// show, so it is always zero, and not looked at.
+// listing writes the results of both procedures. The cookies do not depend on anything that a verifier could detect, so
+// the verifier is always zero, and is not checked.
 func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 	if c.observe != nil {
 		c.told.access.Object = c.objectIn(fh)
@@ -74,7 +74,7 @@ func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 	if status == nfs.StatusOK {
 		defer dir.Release()
 		attr = c.post(dir)
-		// The size that the client accepts, and has room for, less what is not entries.
+		// The size that the client accepts and has room for, without the part that is not entries.
 		c.page.left = min(c.page.left, room-xdr.Unit) - sizeHead - sizeTail
 		switch {
 		case !attr.Present:
@@ -100,10 +100,10 @@ func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 	c.res.Results = attr.Append(b)
 }
 
-// entries writes the entries after a cookie, when it is the connection's turn.
+// entries writes the entries after a cookie, during a turn of the connection.
 func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
 	if c.listings.begin(c.Context, c.from, c.req.Conn(), &c.turn) != nil {
-		return false, nfs.StatusJukebox // which the client will not see
+		return false, nfs.StatusJukebox // the client will not see it
 	}
 	defer func() {
 		if !c.page.ended {
@@ -114,7 +114,7 @@ func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
 	return eof, c.page.end(cookie, err)
 }
 
-// end returns the status of a listing. An error after some entries can wait for the next page.
+// end returns the status of a listing. An error after some entries is left to the next page.
 func (p *page) end(cookie uint64, err error) nfs.Status {
 	switch {
 	case p.listed > 0:
@@ -130,7 +130,7 @@ func (p *page) end(cookie uint64, err error) nfs.Status {
 	return nfs.StatusOK
 }
 
-// add writes an entry, if it fits.
+// add writes an entry if it fits.
 func (p *page) add(e *Entry) bool {
 	c := p.c
 	if p.listed%pauseEvery == pauseEvery-1 && c.listings.pause(c.Context, &c.turn) != nil {
@@ -146,7 +146,7 @@ func (p *page) add(e *Entry) bool {
 	} else if p.plus {
 		size += minPlus
 	}
-	// dircount is a wish: a single entry need not fulfill it.
+	// dircount is only a hint: a single entry may exceed it.
 	if size > p.left || name > p.names && p.listed > 0 {
 		p.full = true
 		return false

@@ -13,17 +13,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// maxMounts bounds the list of clients and what they have mounted, which is for people to look at.
+// maxMounts bounds the list of clients and their mounts, which is for human readers.
 const maxMounts = 256
 
-// A mountList is which client has mounted what, as far as it is known: clients need not tell when they
-// stop.
+// mountList records which client has mounted what, as far as known: clients need not report an unmount.
 type mountList struct {
 	mu      sync.Mutex
 	entries []nfs.MountEntry // latest last
 }
 
-// add notes a mount, and forgets the oldest when there are too many.
+// add records a mount, and drops the oldest if there are too many.
 func (l *mountList) add(e nfs.MountEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,12 +34,12 @@ func (l *mountList) add(e nfs.MountEntry) {
 	l.entries = append(l.entries, e)
 }
 
-// remove forgets mounts of a host: of dir, or all if it is empty.
+// remove removes the mounts of a host: of dir, or all if dir is empty.
 func (l *mountList) remove(host, dir string) {
 	l.retain(func(e nfs.MountEntry) bool { return e.Host != host || dir != "" && e.Dir != dir })
 }
 
-// retain forgets the mounts that are not to be kept.
+// retain removes the mounts for which keep returns false.
 func (l *mountList) retain(keep func(nfs.MountEntry) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +55,7 @@ func (s *Server) serveMount(ctx context.Context, req *rpc.Request, res *rpc.Resp
 	if req.Proc == nfs.MountProcMnt {
 		place, err := s.gate.enter(ctx, c.from, req.Conn())
 		if err != nil {
-			res.Fail(oncrpc.SystemErr) // to a connection that has ended
+			res.Fail(oncrpc.SystemErr) // the connection has ended
 			return
 		}
 		defer s.gate.leave(place)
@@ -64,7 +63,7 @@ func (s *Server) serveMount(ctx context.Context, req *rpc.Request, res *rpc.Resp
 	s.mount.ServeRPC(c, req, res)
 }
 
-// mounts executes calls of MOUNT: the contexts of its methods are calls.
+// mounts executes MOUNT calls. The contexts of its methods are *calls.
 type mounts struct{}
 
 // Umnt executes UMNT. RFC 1813 section 5.2.3.
@@ -83,7 +82,7 @@ func (mounts) Umntall(ctx context.Context, _ *rpc.Request) error {
 	return nil
 }
 
-// host is how the client is called in lists.
+// host returns the client's name in lists.
 func (c *call) host() string {
 	if !c.who.Host.IsValid() {
 		return "unknown"
@@ -91,10 +90,10 @@ func (c *call) host() string {
 	return c.who.Host.String()
 }
 
-// cleanDir is the path that a client means.
+// cleanDir returns the path that a client means.
 func cleanDir(dir nfs.DirPath) string { return path.Clean("/" + string(dir)) }
 
-// Mnt executes MNT. RFC 1813 section 5.2.1. A directory in an export can be mounted, too.
+// Mnt executes MNT. RFC 1813 section 5.2.1. A directory inside an export can be mounted too.
 func (mounts) Mnt(ctx context.Context, _ *rpc.Request, path nfs.DirPath, r *nfs.MntRes) error {
 	c := ctx.(*call)
 	c.told.access.Name = string(path)
@@ -115,8 +114,8 @@ func (mounts) Mnt(ctx context.Context, _ *rpc.Request, path nfs.DirPath, r *nfs.
 	return nil
 }
 
-// root returns the handle of a directory, which is that of an export or in it. Linux's mountd
-// answers what is not exported, and what is but not to the client, in the same way.
+// root returns the handle of a directory that is an export or in one. Like Linux's mountd, it gives the same answer if
+// the directory is not exported and if it is not exported to the client.
 func (c *call) root(dir string) (nfs.FileHandle, nfs.Status) {
 	e, below := c.exports.find(dir)
 	switch {
@@ -128,7 +127,7 @@ func (c *call) root(dir string) (nfs.FileHandle, nfs.Status) {
 	c.export = e
 	if e.accepts(&c.claim) {
 		e.squash(&c.who, &c.claim)
-	} else { // as with Kerberos, which MOUNT does not have
+	} else { // Kerberos, for example, which MOUNT does not support
 		c.who.UID, c.who.GID, c.who.GIDs = e.AnonUID, e.AnonGID, nil
 	}
 	n, err := c.export.FS.Root(c.Context)
@@ -155,19 +154,19 @@ func (c *call) root(dir string) (nfs.FileHandle, nfs.Status) {
 	return c.handle(n), nfs.StatusOK
 }
 
-// enter returns what n, which may be anything, has under a name.
+// enter returns the object with a name in n, which may be of any type.
 func (c *call) enter(n Node, name string) (Node, error) {
 	a, err := n.Attr(c.Context, &c.who)
 	switch {
 	case err != nil:
 		return nil, err
 	case a.Type != nfs.TypeDir:
-		return nil, &nfs.Error{Status: nfs.StatusNotDir} // a link among them: it is the client's to follow
+		return nil, &nfs.Error{Status: nfs.StatusNotDir} // including a link, which is the client's to follow
 	}
 	return n.Lookup(c.Context, &c.who, name)
 }
 
-// within reports whether a clean path is dir or below it, and what follows.
+// within reports whether a clean path is dir or below it, and returns the rest.
 func within(p, dir string) (rest string, ok bool) {
 	if dir == "/" {
 		return p[1:], true
@@ -179,8 +178,7 @@ func within(p, dir string) (rest string, ok bool) {
 	return strings.TrimPrefix(rest, "/"), true
 }
 
-// mountStatus is a status as MOUNT knows it: the numbers are the same, but there are fewer. RFC
-// 1813 section 5.1.5.
+// mountStatus converts a status to one of MOUNT: the numbers are the same, but there are fewer. RFC 1813 section 5.1.5.
 func mountStatus(s nfs.Status) nfs.MountStatus {
 	switch m := nfs.MountStatus(s); m {
 	case nfs.MountOK, nfs.MountPerm, nfs.MountNoEnt, nfs.MountIO, nfs.MountAcces, nfs.MountNotDir, nfs.MountInval,
@@ -193,7 +191,7 @@ func mountStatus(s nfs.Status) nfs.MountStatus {
 	return nfs.MountServerFault
 }
 
-// Dump executes DUMP. The results are as much as the client has room for. RFC 1813 section 5.2.2.
+// Dump executes DUMP. It returns as many entries as the client has room for. RFC 1813 section 5.2.2.
 func (mounts) Dump(ctx context.Context, _ *rpc.Request, r *nfs.DumpRes) error {
 	c := ctx.(*call)
 	c.mounts.mu.Lock()
@@ -208,13 +206,13 @@ func (mounts) Dump(ctx context.Context, _ *rpc.Request, r *nfs.DumpRes) error {
 	return nil
 }
 
-// Export executes EXPORT. The results are as much as the client has room for. RFC 1813 section 5.2.5.
+// Export executes EXPORT. It returns as many entries as the client has room for. RFC 1813 section 5.2.5.
 func (mounts) Export(ctx context.Context, _ *rpc.Request, r *nfs.ExportRes) error {
 	c := ctx.(*call)
 	left := c.res.Room() - xdr.Unit
 	for i := range c.exports.list {
 		if allow := c.exports.list[i].Allow; allow != nil && len(allow) == 0 {
-			continue // an export without groups is everybody's
+			continue // an export without groups would be open to everyone
 		}
 		e := nfs.Export{Dir: c.exports.list[i].Name}
 		left -= 2*xdr.Unit + xdr.SizeOpaque(len(e.Dir))

@@ -33,7 +33,7 @@ func (procedures) Lookup(ctx context.Context, _ *rpc.Request, a *nfs.DirOpArgs, 
 	return nil
 }
 
-// named checks that a is of a directory, and that a name can be in it.
+// named checks that a belongs to a directory, and that name is a valid name in it.
 func (c *call) named(a *nfs.PostOpAttr, name string) nfs.Status {
 	switch {
 	case !a.Present:
@@ -44,7 +44,7 @@ func (c *call) named(a *nfs.PostOpAttr, name string) nfs.Status {
 	return checkName(c.req.Proc, name)
 }
 
-// making executes a procedure that makes an object, by f. RFC 1813 sections 3.3.8 to 3.3.11.
+// making executes a procedure that creates an object with f. RFC 1813 sections 3.3.8 to 3.3.11.
 func (c *call) making(where *nfs.DirOpArgs, attr *nfs.SetAttr, r *nfs.CreateRes, f func(dir Node) (Node, error)) error {
 	if err := c.start(updates, &where.Dir, where.Name); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (c *call) making(where *nfs.DirOpArgs, attr *nfs.SetAttr, r *nfs.CreateRes,
 	return nil
 }
 
-// notSupported is the error of a file system that lacks an ability.
+// notSupported returns the error of a file system that lacks an ability.
 func notSupported() error { return &nfs.Error{Status: nfs.StatusNotSupp} }
 
 // Create executes CREATE. RFC 1813 section 3.3.8.
@@ -145,7 +145,7 @@ func (procedures) Rmdir(ctx context.Context, _ *rpc.Request, a *nfs.DirOpArgs, r
 	return c.removing(a, r, func(dir Creator) error { return dir.Rmdir(c.Context, &c.who, a.Name) })
 }
 
-// removing executes a procedure that removes a name, by f.
+// removing executes a procedure that removes a name with f.
 func (c *call) removing(a *nfs.DirOpArgs, r *nfs.WccRes, f func(dir Creator) error) error {
 	if err := c.start(updates, &a.Dir, a.Name); err != nil {
 		return err

@@ -22,49 +22,48 @@ import (
 
 // Config configures a Server.
 type Config struct {
-	// Exports are the exports that clients can mount: at least one. Their names and IDs differ. See
-	// also Server.SetExports.
+	// Exports lists the exports that clients can mount: at least one. Their names and IDs must differ. See also
+	// Server.SetExports.
 	Exports []Export
 
-	// Key signs handles; at least 16 bytes, secret, and the same for as long as handles are to
-	// live. Nil: a random one, so that all handles are stale after a restart.
+	// Key signs handles. It must be secret, have at least 16 bytes, and stay the same as long as handles are to remain
+	// valid. Nil means a random key, which makes all handles stale after a restart.
 	Key []byte
 
-	// MaxTransfer is the largest READ and WRITE in bytes that FSINFO promises, at most 1 GiB. 0:
-	// 1 MiB. It should be below the transport's MaxMessage.
+	// MaxTransfer is the largest READ and WRITE that FSINFO announces, in bytes, up to 1 GiB. 0 means 1 MiB. It should
+	// be below the transport's MaxMessage.
 	MaxTransfer int
 
-	// MaxCalls is how many calls are in the hands of file systems at a time, and MaxConnCalls how
-	// many of one connection. 0: 256, and a quarter of MaxCalls. A host has at most a third of what
-	// other hosts leave free, and a connection half of what others leave to its host.
+	// MaxCalls limits the concurrent calls in file systems, and MaxConnCalls those of one connection. 0 means 256, and
+	// a quarter of MaxCalls. A host gets at most a third of what other hosts leave free, and a connection half of what
+	// others leave to its host.
 	MaxCalls, MaxConnCalls int
 
-	// Logger gets what a server's owner should know: data that could not be put on stable storage.
-	// Nil: no log.
+	// Logger receives what a server's operator should know: that data could not be put on stable storage. Nil means no
+	// log.
 	Logger *slog.Logger
 
-	// Access is called for every call except NULL when it has been executed, or refused, and before
-	// the reply is sent: by the goroutine of the call, which waits for it. So many goroutines call it
-	// at once, and it must not block. The Access is valid until it returns. Nil: calls are not
-	// reported.
+	// Access is called for every call except NULL, after it was executed or refused and before the reply is sent. It
+	// runs on the goroutine of the call, which waits for it, so it must not block and must be safe for concurrent use.
+	// The Access is valid until it returns. Nil means that calls are not reported.
 	Access func(*Access)
 }
 
-// Defaults and bounds of Config.
+// Defaults and limits of Config.
 const (
 	DefaultMaxTransfer = 1 << 20 // bytes
 	DefaultMaxCalls    = 256
 
 	minKey      = 16      // bytes
 	maxTransfer = 1 << 30 // bytes
-	maxPage     = 1 << 20 // bytes of a READDIR or READDIRPLUS, whatever the client asks for
+	maxPage     = 1 << 20 // limit of a READDIR or READDIRPLUS in bytes, whatever the client asks for
 )
 
-// A Server executes the procedures of NFS version 3 and MOUNT version 3. It has no goroutines
-// of its own. Shutdown comes before its file systems are closed.
+// A Server executes the procedures of NFS version 3 and MOUNT version 3. It has no goroutines of its own. Call Shutdown
+// before closing its file systems.
 type Server struct {
 	exports  atomic.Pointer[exportSet]
-	setting  sync.Mutex // SetExports
+	setting  sync.Mutex // serializes SetExports
 	observe  func(*Access)
 	seal     *sealer
 	transfer uint32
@@ -77,16 +76,16 @@ type Server struct {
 	mounts  mountList
 	calls   sync.Pool // *call
 
-	nfs, mount rpc.Handler // the generated ones
+	nfs, mount rpc.Handler // the generated handlers
 }
 
-// New makes a server.
+// New returns a new Server.
 func New(cfg *Config) (*Server, error) {
 	exports, err := newExportSet(cfg.Exports)
 	if err != nil {
 		return nil, err
 	}
-	exports.release() // there is no set before
+	exports.release() // there is no previous set
 	if cfg.Key != nil && len(cfg.Key) < minKey {
 		return nil, fmt.Errorf("nfsd: a key of %d bytes, at least %d are needed", len(cfg.Key), minKey)
 	}
@@ -104,8 +103,8 @@ func New(cfg *Config) (*Server, error) {
 	s.gate = newGate[host, rpc.Conn](gateLimits{
 		all: all, share: min(or(cfg.MaxConnCalls, max(all/4, 1)), all), host: 2, conn: 1,
 	})
-	// No sort takes all processors: connections have to be moved, too, or no call is seen. Several sorts
-	// together may; then the system divides the processors among their threads.
+	// No sort of call uses all processors, because connections need one too: otherwise no call would be read. Several
+	// sorts together may use all; the operating system then divides the processors among their threads.
 	n := max(runtime.GOMAXPROCS(0)-1, 1)
 	s.listings = newTurns[host, rpc.Conn](n, turnPatience)
 	s.turns = [numSorts]*turns[host, rpc.Conn]{
@@ -130,19 +129,18 @@ func or(n, otherwise int) int {
 	return n
 }
 
-// Programs returns NFS and MOUNT, to be registered with a transport.Server.
+// Programs returns NFS and MOUNT, for registering with a transport.Server.
 func (s *Server) Programs() []rpc.Program {
 	v3, mount := nfs.NfsV3Program(procedures{}), nfs.MountV3Program(mounts{})
 	s.nfs, v3.Handler = v3.Handler, rpc.HandlerFunc(s.serveNFS)
 	s.mount, mount.Handler = mount.Handler, rpc.HandlerFunc(s.serveMount)
-	// These look at the server's own lists. A call of a file system may block: on a disk, or forever,
-	// if the file system is another machine's.
+	// These use only the server's own lists. Calls of a file system may block: on a disk, or forever if it is another
+	// machine's.
 	mount.Inline = func(_, proc uint32) bool { return proc > nfs.MountProcMnt && proc <= nfs.MountProcExport }
 	return []rpc.Program{v3, mount}
 }
 
-// A call is the memory of one call, and the context that the generated handler passes to its procedure. It
-// is reused.
+// call is the memory of one call, and the context that the generated handler passes to its procedure. It is reused.
 type call struct {
 	*Server
 	context.Context // of the request
@@ -152,20 +150,20 @@ type call struct {
 	who     Caller
 	claim   claim
 	exports *exportSet
-	export  *Export // of the first handle
+	export  *Export // export of the first handle
 
-	inodes  [2]inode // that the call changes
-	changed int      // how many
+	inodes  [2]inode // objects that the call changes
+	changed int      // number of them
 
-	told told // of which there is an Access in the end
+	told told // collected for its Access
 
-	fh   []byte // a handle being read or written
+	fh   []byte // a handle being decoded or encoded
 	page page
 	from host
-	turn turn[host, rpc.Conn] // of a listing, or of the sort that is in runs
-	runs sort                 // which the call has a turn of
-	list func(*Entry) bool    // page.add
-	lend func()               // endTurn
+	turn turn[host, rpc.Conn] // turn of a listing, or of the sort in runs
+	runs sort                 // the sort in which the call has a turn
+	list func(*Entry) bool    // method value page.add
+	lend func()               // method value endTurn
 }
 
 func newCall(s *Server) *call {
@@ -174,8 +172,8 @@ func newCall(s *Server) *call {
 	return c
 }
 
-// begin returns a call for a request. If the credential or the client is not acceptable, it denies the
-// request and returns nil.
+// begin returns a call for a request. If the credential or the client is not acceptable, it denies the request and
+// returns nil.
 func (s *Server) begin(ctx context.Context, req *rpc.Request, res *rpc.Response) *call {
 	c := s.calls.Get().(*call)
 	c.Context, c.req, c.res, c.exports, c.export = ctx, req, res, s.use(), nil
@@ -185,7 +183,7 @@ func (s *Server) begin(ctx context.Context, req *rpc.Request, res *rpc.Response)
 	c.who = Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host(), lend: c.lend}
 	c.from = hostOf(req.Conn(), c.who.Net)
 	valid := c.claim.read(req)
-	// MOUNT shows everybody all exports, and refuses by itself.
+	// MOUNT shows all exports to everyone, and checks clients itself.
 	if !valid || req.Prog == nfs.Program && !c.exports.knows(c.who.Host) {
 		res.Deny(oncrpc.AuthBadCred)
 		c.end()
@@ -194,7 +192,7 @@ func (s *Server) begin(ctx context.Context, req *rpc.Request, res *rpc.Response)
 	return c
 }
 
-// end gives the call back, without references to memory of others.
+// end returns the call to the pool, without references to memory of others.
 func (c *call) end() {
 	if c.observe != nil {
 		c.tell()
@@ -207,8 +205,8 @@ func (c *call) end() {
 	c.calls.Put(c)
 }
 
-// procedures executes calls of NFS: the contexts of its methods are calls. READDIR and READDIRPLUS are not
-// among them, as they write their results themselves.
+// procedures executes NFS calls. The contexts of its methods are *calls. READDIR and READDIRPLUS are missing because
+// they write their results themselves.
 type procedures struct{ nfs.UnimplementedNfsV3Server }
 
 func (s *Server) serveNFS(ctx context.Context, req *rpc.Request, res *rpc.Response) {
@@ -224,7 +222,7 @@ func (s *Server) serveNFS(ctx context.Context, req *rpc.Request, res *rpc.Respon
 	defer c.end()
 	place, err := s.gate.enter(ctx, c.from, req.Conn())
 	if err != nil {
-		res.Fail(oncrpc.SystemErr) // to a connection that has ended
+		res.Fail(oncrpc.SystemErr) // the connection has ended
 		return
 	}
 	defer s.gate.leave(place)
@@ -238,19 +236,18 @@ func (s *Server) serveNFS(ctx context.Context, req *rpc.Request, res *rpc.Respon
 	}
 }
 
-// start begins a procedure. object and name are the beginning of its arguments. It waits for the turn
-// of the call.
+// start begins a procedure. object and name are the first arguments. It waits for a turn.
 func (c *call) start(of sort, object *nfs.FileHandle, name string) error {
 	if c.observe != nil {
 		c.told.access.Object, c.told.access.Name = c.objectIn(object), name
 	}
 	if c.beginTurn(of) != nil {
-		return oncrpc.SystemErr // to a connection that has ended
+		return oncrpc.SystemErr // the connection has ended
 	}
 	return nil
 }
 
-// beginTurn waits for the turn of the call. It lasts until the call ends or waits: see Caller.Wait.
+// beginTurn waits for a turn. The turn lasts until the call ends or waits: see Caller.Wait.
 func (c *call) beginTurn(of sort) error {
 	if of == noTurns {
 		return nil
@@ -262,7 +259,7 @@ func (c *call) beginTurn(of sort) error {
 	return err
 }
 
-// endTurn ends the turn of the call, if that has one.
+// endTurn ends the turn of the call, if it has one.
 func (c *call) endTurn() {
 	if of := c.runs; of != noTurns {
 		c.runs = noTurns
@@ -270,9 +267,8 @@ func (c *call) endTurn() {
 	}
 }
 
-// growStack gives the goroutine at once the stack that a procedure needs. Each call has a new
-// goroutine; otherwise its stack would be doubled two or three times on the way down, and copied with
-// more frames each time.
+// growStack grows the goroutine's stack at once to the size that a procedure needs. Each call has a new goroutine,
+// whose stack would otherwise be doubled two or three times on the way down, and copied with more frames each time.
 //
 //go:noinline
 func growStack() {
@@ -282,21 +278,21 @@ func growStack() {
 
 const stackRoom = 4 << 10 // bytes
 
-// A sort of calls takes turns of its own, so that calls of one sort do not wait for those of another,
-// which use a processor for longer.
+// sort is a class of calls with its own turns, so that calls of one sort do not wait for those of another, which use a
+// processor for longer.
 type sort uint8
 
 const (
-	noTurns sort = iota // listings have theirs, and data waits for disks
-	lookups             // and others that use a processor for some microseconds
-	updates             // which also need a processor for the file system's journal; a synchronous WRITE is one
-	climbs              // LOOKUPs of parents, which use a processor for longer in a deep tree
+	noTurns sort = iota // listings have their own turns, and data waits for disks
+	lookups             // and other calls that use a processor for some microseconds
+	updates             // calls that also run the file system's journal, including synchronous WRITEs
+	climbs              // LOOKUPs of parents, which use a processor for longer in deep trees
 	numSorts
 )
 
-// node returns the object that a handle of a call names. The first handle decides on the export
-// and the caller, and others have to be of the same one: RFC 1813 sections 3.3.14 and 3.3.15,
-// NFS3ERR_XDEV. The node is to be released if the status is StatusOK.
+// node returns the object of a handle. The first handle of a call determines the export and the caller; other handles
+// must be of the same export: RFC 1813 sections 3.3.14 and 3.3.15, NFS3ERR_XDEV. If the status is StatusOK, the caller
+// must release the node.
 func (c *call) node(fh *nfs.FileHandle) (Node, nfs.Status) {
 	c.fh = fh.Append(c.fh[:0])
 	b := c.fh[xdr.Unit:][:binary.BigEndian.Uint32(c.fh)]
@@ -307,9 +303,9 @@ func (c *call) node(fh *nfs.FileHandle) (Node, nfs.Status) {
 	e := c.exports.byID[id]
 	switch {
 	case e == nil:
-		return nil, nfs.StatusStale // it is not exported any more
+		return nil, nfs.StatusStale // no longer exported
 	case !e.permits(c.req, c.who.Host):
-		return nil, nfs.StatusStale // it never was, to this client: it need not know more
+		return nil, nfs.StatusStale // never exported to this client, which need not know more
 	case c.export == nil:
 		c.export = e
 		e.squash(&c.who, &c.claim)
@@ -327,8 +323,8 @@ func (c *call) node(fh *nfs.FileHandle) (Node, nfs.Status) {
 	return n, status
 }
 
-// mounting reports whether the call is one that clients make while they mount, with whatever flavor (RFC 2623 section
-// 2.3.2): of the object that the file system calls handle, GETATTR or FSINFO if that is the export's root.
+// mounting reports whether the call is one that clients make with any flavor while mounting (RFC 2623 section 2.3.2):
+// GETATTR or FSINFO of the export's root. handle is the file system's handle of the object.
 func (c *call) mounting(handle []byte) bool {
 	if c.req.Proc != nfs.ProcGetAttr && c.req.Proc != nfs.ProcFSInfo {
 		return false
@@ -341,7 +337,7 @@ func (c *call) mounting(handle []byte) bool {
 	return bytes.Equal(root.AppendHandle(nil), handle)
 }
 
-// changing is node for a procedure that changes the object.
+// changing is node for procedures that change the object.
 func (c *call) changing(fh *nfs.FileHandle) (Node, nfs.Status) {
 	n, status := c.node(fh)
 	if status == nfs.StatusOK && c.export.ReadOnly {
@@ -351,7 +347,7 @@ func (c *call) changing(fh *nfs.FileHandle) (Node, nfs.Status) {
 	return n, status
 }
 
-// status is StatusOf for the procedure of the call.
+// status is StatusOf for the call's procedure.
 func (c *call) status(err error) nfs.Status { return fits(c.req.Proc, StatusOf(err)) }
 
 // handle returns the handle of n as clients see it.
@@ -364,7 +360,7 @@ func (c *call) handle(n Node) nfs.FileHandle {
 	return fh
 }
 
-// post returns the attributes of n for a result, if they can be had.
+// post returns the attributes of n for a result, if available.
 func (c *call) post(n Node) (p nfs.PostOpAttr) {
 	a, err := n.Attr(c.Context, &c.who)
 	if err == nil {
@@ -373,7 +369,7 @@ func (c *call) post(n Node) (p nfs.PostOpAttr) {
 	return p
 }
 
-// checkName refuses names that are not one element of a path.
+// checkName rejects names that are not a single path element.
 func checkName(proc uint32, name string) nfs.Status {
 	switch {
 	case name == "" || strings.ContainsAny(name, "/\x00"):
@@ -394,7 +390,7 @@ func checkName(proc uint32, name string) nfs.Status {
 	return nfs.StatusInval // RFC 1813 sections 3.3.13 and 3.3.14
 }
 
-// validSet reports whether attributes can be set at all. RFC 1813 section 2.5.
+// validSet checks whether attributes can be set at all. RFC 1813 section 2.5.
 func validSet(s *nfs.SetAttr) nfs.Status {
 	const second = 1_000_000_000 // ns
 	switch {
@@ -409,8 +405,8 @@ func validSet(s *nfs.SetAttr) nfs.Status {
 	return nfs.StatusOK
 }
 
-// verifier returns the write verifier of the export at the moment. Both parts only grow, so that
-// their sum is another one whichever does.
+// verifier returns the current write verifier of the export. Both parts only increase, so their sum changes whenever
+// one does.
 func (c *call) verifier() (v nfs.Verf) {
 	sum := c.export.verf.Load()
 	if fs, ok := c.export.FS.(Verifier); ok {

@@ -6,32 +6,31 @@ import (
 	"time"
 )
 
-// Turns divide the processors among calls of one sort. A gate does not: it lets in as many as may
-// wait for disks, and when none of them does, hundreds stand in the queues of Go's scheduler, where a
-// call of another connection is the last in line. So few run at a time, taken from the owners in
-// turn, and listings, with pages that need tens of milliseconds, make way after a moment. A call that
-// does not end or make way soon is taken to wait for a disk, which uses no processor time, and
-// another one runs in its place.
+// turns divides the processors among the calls of one sort. A gate does not suffice: it admits as many as may wait for
+// disks. If none of them does, hundreds are in the queues of Go's scheduler, and a call of another connection is last
+// in line. turns therefore lets only a few run at a time, from the owners in turn. Listings, whose pages take tens of
+// milliseconds, yield after a moment. A call that neither ends nor yields soon is assumed to wait for a disk, which
+// uses no processor time, and another one runs in its place.
 type turns[H, K comparable] struct {
 	gate     *gate[H, K]
-	slice    time.Duration // after which a call makes way
-	patience time.Duration // after which it is taken to wait for a disk
+	slice    time.Duration // after which a call yields
+	patience time.Duration // after which it is assumed to wait for a disk
 
 	mu      sync.Mutex
-	oldest  *turn[H, K] // list of those that run and are not lent
+	oldest  *turn[H, K] // list of running turns that are not lent
 	newest  *turn[H, K]
 	waiting int
 	timer   *time.Timer // armed while a call waits
 	armed   bool
 }
 
-// A turn is a call's. The zero turn has not begun. It belongs to one goroutine.
+// turn is the turn of a call. The zero turn has not begun. A single goroutine owns it.
 type turn[H, K comparable] struct {
 	host       H
 	conn       K
 	owner      *owner[H, K]
 	since      time.Time
-	lent       bool // another one runs in its place
+	lent       bool // another call runs in its place
 	prev, next *turn[H, K]
 }
 
@@ -40,18 +39,18 @@ const (
 	turnPatience   = 5 * time.Millisecond
 	lookupPatience = time.Millisecond
 
-	// A LOOKUP of a parent waits for no disk: the directories above one that is open are in memory.
-	// It uses a processor all the time, longer in a deep tree.
+	// A LOOKUP of a parent does not wait for a disk: the directories above an open one are in memory. It uses a
+	// processor all the time, and longer in a deep tree.
 	climbPatience = time.Minute
 )
 
-// newTurns returns turns of n calls at a time.
+// newTurns returns turns for n concurrent calls.
 func newTurns[H, K comparable](n int, patience time.Duration) *turns[H, K] {
 	return &turns[H, K]{gate: newGate[H, K](gateLimits{all: n, share: n, host: 1}), slice: turnSlice, patience: patience}
 }
 
-// begin waits for a turn of connection conn of a host, or until ctx has ended. end has to follow if the
-// error is nil.
+// begin waits for a turn of connection conn of a host, or until ctx ends. If it returns no error, the caller must call
+// end.
 func (t *turns[H, K]) begin(ctx context.Context, host H, conn K, h *turn[H, K]) error {
 	o := t.gate.try(host, conn)
 	if o == nil {
@@ -72,7 +71,7 @@ func (t *turns[H, K]) begin(ctx context.Context, host H, conn K, h *turn[H, K]) 
 	return nil
 }
 
-// add puts a turn that begins now at the end of the list. mu is held.
+// add appends a turn that begins now to the list. mu is held.
 func (t *turns[H, K]) add(h *turn[H, K]) {
 	h.since, h.prev = time.Now(), t.newest
 	if t.newest != nil {
@@ -97,8 +96,8 @@ func (t *turns[H, K]) end(h *turn[H, K]) {
 	}
 }
 
-// pause makes way, if the turn has lasted long enough and a call waits. Without an error the turn
-// goes on; with one, which is that of ctx, it has ended.
+// pause yields if the turn has lasted long enough and a call waits. If it returns an error, which is ctx's, the turn
+// has ended.
 func (t *turns[H, K]) pause(ctx context.Context, h *turn[H, K]) error {
 	if time.Since(h.since) < t.slice {
 		return nil
@@ -136,8 +135,7 @@ func (t *turns[H, K]) remove(h *turn[H, K]) {
 	h.prev, h.next = nil, nil
 }
 
-// watch counts the caller, which is about to wait, and arranges that calls are found that do not make
-// way by themselves.
+// watch counts the caller as waiting, and arms the timer that finds calls which do not yield.
 func (t *turns[H, K]) watch() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,7 +151,7 @@ func (t *turns[H, K]) watch() {
 	}
 }
 
-// lend lets others run in place of those that have not made way for long.
+// lend lets others run in place of calls that have not yielded for long.
 func (t *turns[H, K]) lend() {
 	limit := time.Now().Add(-t.patience)
 	var lent []*owner[H, K]

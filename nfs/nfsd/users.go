@@ -15,36 +15,37 @@ import (
 const (
 	keepUser   = 5 * time.Minute
 	keepNobody = 30 * time.Second
-	maxUsers   = 4096 // that are remembered; then all are forgotten
+	maxUsers   = 4096 // remembered users; beyond it all are forgotten
 )
 
-// Users maps principals of Kerberos to users of this machine: with Table, and otherwise by Realm. All others are the anonymous
-// user, those of machines and services among them, such as "host/client.example.com@EXAMPLE.COM". A user is remembered for
-// 5 minutes. The fields must not change, and Users must not be copied, after the first use.
+// Users maps Kerberos principals to users of this machine: first by Table, then by Realm. All other principals map to
+// the anonymous user, including those of machines and services such as "host/client.example.com@EXAMPLE.COM". A user is
+// cached for 5 minutes. After the first use, the fields must not change and Users must not be copied.
 type Users struct {
-	// Realm is the realm with users that have the names of local users: "alice@" and Realm is "alice". "": no realm has.
+	// Realm is the realm whose users have the names of local users: "alice@" followed by Realm is "alice". "" means
+	// none.
 	Realm string
 
-	// Table has the names of local users by principal, such as "backup/host@EXAMPLE.COM".
+	// Table maps principals, such as "backup/host@EXAMPLE.COM", to names of local users.
 	Table map[string]string
 
-	// Lookup returns the user with a name of this machine: its UID, GID and GIDs. It may block. Nil: LookupUser.
+	// Lookup returns the UID, GID and GIDs of a user of this machine. It may block. Nil means LookupUser.
 	Lookup func(name string) (oncrpc.AuthSys, error)
 
 	mu    sync.Mutex
 	known map[string]*knownUser // by principal
 }
 
-// A knownUser is what a principal is mapped to.
+// knownUser is what a principal maps to.
 type knownUser struct {
 	once  sync.Once
-	found atomic.Bool // sys and ok are what they stay
+	found atomic.Bool // sys and ok are set and final
 	sys   oncrpc.AuthSys
 	ok    bool
 	until time.Time // guarded by Users.mu
 }
 
-// LookupUser returns a user of this machine with all groups, from the databases that the system uses.
+// LookupUser returns a user of this machine with all groups, from the system's user databases.
 func LookupUser(name string) (oncrpc.AuthSys, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -65,7 +66,7 @@ func LookupUser(name string) (oncrpc.AuthSys, error) {
 	return oncrpc.AuthSys{UID: ids[0], GID: ids[1], GIDs: ids[2:]}, nil
 }
 
-// name returns the local user that a principal is, if it is one.
+// name returns the local user that a principal maps to, if any.
 func (u *Users) name(principal string) (name string, ok bool) {
 	if name, ok = u.Table[principal]; ok {
 		return name, true
@@ -74,7 +75,8 @@ func (u *Users) name(principal string) (name string, ok bool) {
 	return name, name != "" && u.Realm != "" && realm == u.Realm && !strings.ContainsAny(name, `/\`)
 }
 
-// find copies the user that a principal is mapped to into sys, or returns false. It may block; see Caller.Wait.
+// find copies the user that a principal maps to into sys. It returns false if there is none. It may block; see
+// Caller.Wait.
 func (u *Users) find(principal string, sys *oncrpc.AuthSys, who *Caller) bool {
 	if u == nil {
 		return false
@@ -95,12 +97,12 @@ func (u *Users) find(principal string, sys *oncrpc.AuthSys, who *Caller) bool {
 	}
 	if k.ok {
 		sys.UID, sys.GID = k.sys.UID, k.sys.GID
-		sys.GIDs = append(sys.GIDs[:0], k.sys.GIDs...) // squash changes them
+		sys.GIDs = append(sys.GIDs[:0], k.sys.GIDs...) // copied, because squash modifies them
 	}
 	return k.ok
 }
 
-// look looks for the user that k is to have.
+// look looks up the user for k.
 func (u *Users) look(principal string, k *knownUser) {
 	if name, ok := u.name(principal); ok {
 		lookup := u.Lookup

@@ -6,26 +6,26 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// A changeSet is the objects that calls are changing at the moment.
+// changeSet holds the objects that calls are currently changing.
 //
-// "The server will need to be able to get the pre-operation attributes for the object, perform the intended
-// modify operation, and then get the post-operation attributes atomically": RFC 1813 section 2.6. A client
-// that knows an object as it was before takes every difference after the operation for its own work, and
-// keeps the names and data that it has cached. A lock would have to be held until the disk has the change,
-// so a reply leaves the attributes of before out instead if another call changed the object meanwhile.
-// Changes by programs on the server's host are not seen.
+// "The server will need to be able to get the pre-operation attributes for the object, perform the intended modify
+// operation, and then get the post-operation attributes atomically": RFC 1813 section 2.6. A client that knows the
+// previous state of an object attributes every difference after the operation to itself, and keeps the names and data
+// that it has cached. A lock would have to be held until the change is on disk. Instead, a reply omits the
+// pre-operation attributes if another call changed the object meanwhile. Changes by programs on the server's host are
+// not detected.
 type changeSet struct {
 	mu  sync.Mutex
-	now map[inode]change // as many as there are calls that change something, twice for RENAME
+	now map[inode]change // as many as there are changing calls; two for RENAME
 }
 
-// An inode identifies an object. Handles do not: a directory may be in several exports.
+// inode identifies an object. Handles do not, because a directory may be in several exports.
 type inode struct{ fsid, fileID uint64 }
 
-// A change is made by calls that overlap in time.
+// change counts calls that change an object at overlapping times.
 type change struct {
 	calls  int
-	shared bool // there was more than one
+	shared bool // there has been more than one
 }
 
 func inodeOf(a *nfs.Attr) inode { return inode{a.FSID, a.FileID} }
@@ -47,7 +47,7 @@ func (cs *changeSet) end(i inode) {
 		delete(cs.now, i)
 		return
 	}
-	cs.now[i] = ch // shared as before
+	cs.now[i] = ch // shared is kept
 }
 
 func (cs *changeSet) shared(i inode) bool {
@@ -56,12 +56,12 @@ func (cs *changeSet) shared(i inode) bool {
 	return cs.now[i].shared
 }
 
-// change notes that the call changes the object with these attributes from now on, until the call ends.
+// change records that the call changes the object with these attributes from now until it ends.
 func (c *call) change(a *nfs.Attr) {
 	i := inodeOf(a)
 	for _, known := range c.inodes[:c.changed] {
 		if known == i {
-			return // RENAME in one directory
+			return // RENAME within one directory
 		}
 	}
 	c.inodes[c.changed] = i
@@ -77,8 +77,7 @@ func (c *call) unchange() {
 	c.changed = 0
 }
 
-// altered is post for an object that the call is about to change. Its attributes are not older than
-// the note that the call changes it.
+// altered is post for an object that the call is about to change. It gets the attributes after recording the change.
 func (c *call) altered(n Node) nfs.PostOpAttr {
 	was := c.post(n)
 	if !was.Present {
@@ -88,7 +87,7 @@ func (c *call) altered(n Node) nfs.PostOpAttr {
 	return c.post(n)
 }
 
-// wcc returns what results say of n, which had the attributes was before the call changed it.
+// wcc returns the weak cache consistency data for n, which had the attributes was before the change.
 func (c *call) wcc(was *nfs.PostOpAttr, n Node) (w nfs.Wcc) {
 	w.After = c.post(n)
 	if was.Present && !c.changes.shared(inodeOf(&was.Attr)) {

@@ -13,25 +13,25 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// A node is an inode that is open. All its descriptors stay as they are until it is not in use.
+// node is an open inode. Its descriptors do not change until it is no longer in use.
 type node struct {
 	fs   *FS
 	id   id
-	typ  nfs.FileType // an inode keeps its type
-	path int          // O_PATH, or that of a new file's data
+	typ  nfs.FileType // the type of an inode never changes
+	path int          // O_PATH, or the data descriptor of a new file
 
-	// The data of a regular file, open for one of the two; -1: not open. They change once, under
-	// opening. So does the mode, as opening may take another one for a moment.
+	// Data descriptors of a regular file, for reading or writing; -1: not open. Each changes once, with opening held.
+	// The mode changes with opening held too, because opening may set another one temporarily.
 	opening sync.Mutex
 	rd, wr  atomic.Int32
 
-	stream  atomic.Pointer[stream] // of a directory: not in use
+	stream  atomic.Pointer[stream] // idle stream of a directory
 	grants  [2]atomic.Pointer[grant]
-	turn    atomic.Uint32 // which of grants is replaced next
-	setting sync.Mutex    // SETATTR
+	turn    atomic.Uint32 // index of the grant to replace next
+	setting sync.Mutex    // held by SETATTR
 	syncing syncing
 
-	// The cache's.
+	// Owned by the cache.
 	refs       int
 	dropped    bool // the object is gone
 	used       time.Time
@@ -57,7 +57,7 @@ func newNode(f *FS, id id, typ nfs.FileType, path int) *node {
 	return n
 }
 
-// descriptors is how many the node has.
+// descriptors returns the number of descriptors that the node has.
 func (n *node) descriptors() int {
 	count := 1
 	for _, fd := range []int32{n.rd.Load(), n.wr.Load()} {
@@ -71,7 +71,7 @@ func (n *node) descriptors() int {
 	return count
 }
 
-// closeAll closes the descriptors of a node that is not in use.
+// closeAll closes the descriptors of an unused node.
 func (n *node) closeAll() {
 	for _, fd := range []int32{n.rd.Load(), n.wr.Load()} {
 		if fd >= 0 && int(fd) != n.path {
@@ -90,7 +90,7 @@ func (n *node) AppendHandle(b []byte) []byte { return n.fs.appendHandle(b, &n.id
 // Release ends the use of the node.
 func (n *node) Release() { n.fs.cache.release(n) }
 
-// stat returns the attributes; ESTALE: all names of the object have been removed.
+// stat returns the attributes, or ESTALE if all names of the object have been removed.
 func (n *node) stat(st *unix.Stat_t) error {
 	if err := fstat(n.path, st); err != nil {
 		return err
@@ -113,14 +113,14 @@ func (n *node) Attr(context.Context, *nfsd.Caller) (nfs.Attr, error) {
 
 // ---- permissions
 
-// Bits of permissions, as in a mode and for access(2).
+// Permission bits, as in a mode and for access(2).
 const (
 	mayRead  = unix.R_OK
 	mayWrite = unix.W_OK
 	mayEnter = unix.X_OK
 )
 
-// A grant is the kernel's answer about a caller's permissions. It does not change.
+// grant is the kernel's answer about a caller's permissions. Immutable.
 type grant struct {
 	uid, gid uint32
 	groups   []uint32
@@ -131,11 +131,11 @@ type grant struct {
 	until      time.Time
 }
 
-// grantTime is how long a grant is believed while mode and owner stay the same: an ACL can
-// change without them.
+// grantTime is how long a grant remains valid while mode and owner stay the same, because an ACL can change without
+// them.
 const grantTime = time.Second
 
-// may returns the permissions of want that the caller has to the object with attributes st.
+// may returns which of the permissions in want the caller has to the object with attributes st.
 func (n *node) may(who *nfsd.Caller, st *unix.Stat_t, want uint32) (uint32, error) {
 	if n.fs.byMode {
 		return n.fs.modeBits(who, st) & want, nil
@@ -160,7 +160,7 @@ func (n *node) may(who *nfsd.Caller, st *unix.Stat_t, want uint32) (uint32, erro
 	return has, nil
 }
 
-// ask asks the kernel which permissions of want the caller has.
+// ask asks the kernel which of the permissions in want the caller has.
 func (n *node) ask(who *nfsd.Caller, want uint32) (has uint32, err error) {
 	check := func(bits uint32) error {
 		return retry(func() error {
@@ -187,7 +187,7 @@ func (n *node) ask(who *nfsd.Caller, want uint32) (has uint32, err error) {
 	return has, err
 }
 
-// modeBits are the permissions that a mode gives.
+// modeBits returns the permissions that a mode grants.
 func (f *FS) modeBits(who *nfsd.Caller, st *unix.Stat_t) uint32 {
 	if f.self == nil {
 		who = &f.process
@@ -205,8 +205,7 @@ func (f *FS) modeBits(who *nfsd.Caller, st *unix.Stat_t) uint32 {
 	return st.Mode & 7
 }
 
-// enter checks that the caller may look up names in a directory, and read them if that is
-// wanted, too.
+// enter checks that the caller may look up names in a directory, and also that it may list them if want says so.
 func (n *node) enter(who *nfsd.Caller, want uint32) error {
 	var st unix.Stat_t
 	if err := n.stat(&st); err != nil {
@@ -219,7 +218,7 @@ func (n *node) enter(who *nfsd.Caller, want uint32) error {
 	return err
 }
 
-// Access returns the rights that the caller has.
+// Access returns the rights in want that the caller has.
 func (n *node) Access(_ context.Context, who *nfsd.Caller, want uint32) (granted uint32, err error) {
 	var st unix.Stat_t
 	if err := n.stat(&st); err != nil {
@@ -236,14 +235,13 @@ func (n *node) Access(_ context.Context, who *nfsd.Caller, want uint32) (granted
 		bits |= mayEnter
 	}
 	if bits == 0 || n.typ == nfs.TypeLnk {
-		return want & nfs.AccessRead, nil // the mode of a link means nothing
+		return want & nfs.AccessRead, nil // the mode of a link has no meaning
 	}
 	has, err := n.may(who, &st, bits)
 	return want & nfsd.RightsOf(n.typ, has), err
 }
 
-// owns reports whether the caller is the owner, which no mode keeps from the data. RFC 1813 section
-// 4.4.
+// owns reports whether the caller is the owner, whom no mode denies access to the data. RFC 1813 section 4.4.
 func (f *FS) owns(who *nfsd.Caller, st *unix.Stat_t) bool {
 	if f.self == nil {
 		return st.Uid == f.process.UID
@@ -276,8 +274,8 @@ func (n *node) Open(_ context.Context, who *nfsd.Caller, rights uint32) (nfs.Att
 	return n.fs.attrOf(&st), nil
 }
 
-// permit checks the permissions of a caller that is not the owner. A file that can be executed can be
-// read, as the client has to read it for that. RFC 1813 section 4.4.
+// permit checks the permissions of a caller that is not the owner. An executable file is also readable, because the
+// client must read it to execute it. RFC 1813 section 4.4.
 func (n *node) permit(who *nfsd.Caller, st *unix.Stat_t, write bool) error {
 	want := uint32(mayRead)
 	if write {
@@ -295,7 +293,7 @@ func (n *node) permit(who *nfsd.Caller, st *unix.Stat_t, write bool) error {
 
 // ---- data
 
-// data returns a descriptor for the data of a regular file, for writing or reading.
+// data returns a descriptor for reading or writing the data of a regular file.
 func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 	slot, flags := &n.rd, unix.O_RDONLY
 	if write {
@@ -309,7 +307,7 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 	if fd := slot.Load(); fd >= 0 {
 		return int(fd), nil
 	}
-	// Not blocking: while another process has a lease on the file clients try again.
+	// Non-blocking: while another process has a lease on the file, clients retry.
 	flags |= unix.O_NONBLOCK | unix.O_CLOEXEC | unix.O_NOCTTY
 	open := func() (fd int, err error) {
 		err = retry(func() (err error) {
@@ -318,7 +316,7 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 		})
 		return fd, err
 	}
-	if n.fs.direct { // the shorter way to the same inode
+	if n.fs.direct { // a shorter way to the same inode
 		fd, err = n.fs.ids.open(n.fs.mount, &n.id, flags)
 	}
 	if !n.fs.direct || err != nil {
@@ -335,9 +333,9 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 	return fd, nil
 }
 
-// asOwner runs open while the mode lets the owner in, which is this process: an ordinary user has
-// no other way to what is the owner's right in NFS. opening is held. The mode is that of now: what
-// the caller has seen may have been changed since then, maybe by the same call.
+// asOwner runs open while the mode permits access to the owner, which is this process. An unprivileged process has no
+// other way to grant what NFS grants an owner. opening is held. The mode is read again, because it may have changed
+// since the caller read it, perhaps by the same call.
 func (n *node) asOwner(open func() (fd int, err error)) (fd int, err error) {
 	var st unix.Stat_t
 	if err := fstat(n.path, &st); err != nil {
@@ -355,14 +353,14 @@ func (n *node) asOwner(open func() (fd int, err error)) (fd int, err error) {
 	return fd, err
 }
 
-// chmod sets the mode, but not while asOwner has another one, which it takes back.
+// chmod sets the mode, but not while asOwner has changed it temporarily.
 func (n *node) chmod(mode uint32) error {
 	n.opening.Lock()
 	defer n.opening.Unlock()
 	return unix.Chmod(procPath(n.path), mode)
 }
 
-// ReadAt reads. The kernel reads into b, which the adapter sends from.
+// ReadAt implements nfsd.Node. The kernel reads into b, from which the adapter sends.
 func (n *node) ReadAt(_ context.Context, _ *nfsd.Caller, b []byte, off int64) (done int, err error) {
 	fd := int(n.rd.Load())
 	for done < len(b) {
@@ -378,7 +376,7 @@ func (n *node) ReadAt(_ context.Context, _ *nfsd.Caller, b []byte, off int64) (d
 	return done, nil
 }
 
-// WriteAt writes as the caller: it uses the caller's quota, and clears the setuid and setgid bits.
+// WriteAt writes as the caller, so that it uses the caller's quota and clears the setuid and setgid bits.
 func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64, stable nfs.Stable) (done int, committed nfs.Stable, err error) {
 	fd := int(n.wr.Load())
 	failures, _ := n.syncing.failed()
@@ -391,7 +389,7 @@ func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64,
 			case err != nil && done == 0:
 				return err
 			case err != nil:
-				return nil // the client sends the rest again, and gets the error
+				return nil // the client sends the rest again and then gets the error
 			}
 			done += put
 		}
@@ -413,12 +411,12 @@ func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64,
 		err = n.flush(who, fd, n.fs.fsync)
 	}
 	if now, failure := n.syncing.failed(); err == nil && stable != nfs.Unstable && now != failures {
-		err = failure // it may have been this data
+		err = failure // the lost data may have been this data
 	}
 	return done, stable, err
 }
 
-// Commit puts the file on the disk: all of it, as others may have written the rest.
+// Commit stores the whole file, because other callers may have written the rest.
 func (n *node) Commit(_ context.Context, who *nfsd.Caller, _ uint64, _ uint32) error {
 	if n.fs.cfg.Async {
 		return nil
@@ -430,13 +428,13 @@ func (n *node) Commit(_ context.Context, who *nfsd.Caller, _ uint64, _ uint32) e
 	return n.sync(who, &st)
 }
 
-// sync puts a file or directory on the disk, as far as it can be opened.
+// sync stores a file or directory on the disk if it can be opened.
 func (n *node) sync(who *nfsd.Caller, st *unix.Stat_t) error {
 	_, err := n.syncs(who, st)
 	return err
 }
 
-// syncs is sync; done reports whether it could be opened, or nothing has to be done.
+// syncs is sync, but also reports whether the object could be opened, or needed no flush.
 func (n *node) syncs(who *nfsd.Caller, st *unix.Stat_t) (done bool, err error) {
 	if n.fs.cfg.Async {
 		return true, nil
@@ -452,7 +450,7 @@ func (n *node) syncs(who *nfsd.Caller, st *unix.Stat_t) (done bool, err error) {
 	case nfs.TypeDir:
 		s, err := n.takeStream()
 		if err == unix.EACCES {
-			return false, nil // an ordinary user's, and closed to it: it goes with the directory above
+			return false, nil // inaccessible to this unprivileged process: stored with its directory
 		}
 		if err != nil {
 			return false, err
@@ -460,8 +458,7 @@ func (n *node) syncs(who *nfsd.Caller, st *unix.Stat_t) (done bool, err error) {
 		defer n.giveStream(s)
 		fd = s.fd
 	default:
-		// It cannot be opened without doing something to a device. File systems with a journal
-		// write it with the directory.
+		// Opening it could have an effect on a device. Journaling file systems store it with the directory.
 		return false, nil
 	}
 	if n.typ == nfs.TypeReg {
@@ -469,12 +466,12 @@ func (n *node) syncs(who *nfsd.Caller, st *unix.Stat_t) (done bool, err error) {
 	}
 	err = who.Wait(func() error { return retry(func() error { return n.fs.fsync(fd) }) })
 	if err == unix.EINVAL {
-		err = nil // the file system has nothing to put on the disk for a directory
+		err = nil // the file system need not store anything for a directory
 	}
 	return true, err
 }
 
-// ReadLink returns what the link says.
+// ReadLink returns the target of the link.
 func (n *node) ReadLink(context.Context, *nfsd.Caller) (string, error) {
 	b := make([]byte, nfs.MaxPath+1)
 	var size int
@@ -506,8 +503,8 @@ func (n *node) SetAttr(_ context.Context, who *nfsd.Caller, set *nfs.SetAttr, gu
 		if err := n.truncate(who, &st, set.Size); err != nil {
 			return err
 		}
-		// That has set the time, which takes no more than the right to write: utimensat(2) of one
-		// time alone takes the owner.
+		// Truncation has set the time, which requires only write permission: utimensat(2) of one time alone requires
+		// ownership.
 		if rest.MTimeHow == nfs.SetToServerTime {
 			rest.MTimeHow = nfs.DontChange
 		}
@@ -518,7 +515,7 @@ func (n *node) SetAttr(_ context.Context, who *nfsd.Caller, set *nfs.SetAttr, gu
 	return n.sync(who, &st)
 }
 
-// truncate sets the size, as a caller could by writing.
+// truncate sets the size, with the permission to write.
 func (n *node) truncate(who *nfsd.Caller, st *unix.Stat_t, size uint64) error {
 	if n.typ != nfs.TypeReg {
 		return unix.EINVAL
@@ -537,8 +534,8 @@ func (n *node) truncate(who *nfsd.Caller, st *unix.Stat_t, size uint64) error {
 	})
 }
 
-// change sets everything but the size: the owner before the mode, as a change of the owner takes
-// mode bits away, and the times last, as everything else changes them.
+// change sets everything but the size. It sets the owner before the mode, because a change of the owner clears mode
+// bits, and the times last, because all other changes set them.
 func (n *node) change(set *nfs.SetAttr) error {
 	if set.SetUID || set.SetGID {
 		uid, gid := -1, -1
@@ -564,7 +561,7 @@ func (n *node) change(set *nfs.SetAttr) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(n.path), times, 0)
 }
 
-// timeArg is a time as utimensat(2) takes it.
+// timeArg returns a time as utimensat(2) expects it.
 func timeArg(how nfs.TimeHow, t nfs.Time) unix.Timespec {
 	switch how {
 	case nfs.DontChange:

@@ -8,12 +8,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// places is where inodes have been seen last, for processes that cannot open them otherwise. It
-// is bounded, and shared among clients: when it is full the client with the most places loses
-// the one that was used longest ago, so that no caller can make it forget the files of others.
+// places records where inodes were seen last, for processes that cannot open them by handle. It is bounded and shared
+// among clients: when it is full, the client with the most places loses its least recently used one, so that no caller
+// can make it forget the files of others.
 type places struct {
 	fs    *FS
-	max   int // bytes
+	max   int // limit in bytes
 	store Store
 
 	mu      sync.Mutex
@@ -24,26 +24,26 @@ type places struct {
 	timer   *time.Timer
 	closed  bool
 
-	saving sync.Mutex // one Put at a time, in order
+	saving sync.Mutex // serializes calls of Put
 }
 
-// A place is a name in a directory.
+// place is a name in a directory.
 type place struct {
 	id, dir    id
 	name       string
 	owner      *share
-	prev, next *place // in the ring of the owner
+	prev, next *place // in the ring of the share
 }
 
-// A share is the places that a client has brought up.
+// share holds the places recorded for one client.
 type share struct {
-	client netip.Prefix // a host: see nfsd.Caller.Net
+	client netip.Prefix // host: see nfsd.Caller.Net
 	size   int          // bytes
-	ring   place        // ring.next was used last
+	ring   place        // ring.next is the most recently used
 }
 
 const (
-	placeSize  = 320 // bytes of a place in memory, about, without its name
+	placeSize  = 320 // approximate bytes of a place in memory, without its name
 	maxShares  = 1024
 	saveAfter  = time.Second
 	maxUnsaved = 16384
@@ -56,7 +56,7 @@ func newPlaces(f *FS) *places {
 	}
 }
 
-// note keeps in mind where an inode has been seen, on behalf of a caller.
+// note records where an inode was seen, on behalf of a caller.
 func (p *places) note(i, dir *id, name string, who *nfsd.Caller) {
 	var client netip.Prefix
 	if who != nil {
@@ -64,7 +64,7 @@ func (p *places) note(i, dir *id, name string, who *nfsd.Caller) {
 	}
 	p.mu.Lock()
 	old := p.byID[*i]
-	// It may have been away, and looked for, meanwhile.
+	// It may have been moved away and searched for meanwhile.
 	if old != nil && old.dir == *dir && old.name == name {
 		old.touch()
 		p.mu.Unlock()
@@ -88,7 +88,7 @@ func (p *places) note(i, dir *id, name string, who *nfsd.Caller) {
 	p.mu.Unlock()
 	p.fs.seeker.found(i)
 	if full {
-		p.save() // a caller that brings up places faster than they are stored waits for that
+		p.save() // a caller that adds places faster than they are stored waits here
 	}
 }
 
@@ -97,7 +97,7 @@ func (p *places) add(at *place, client netip.Prefix) {
 	s := p.clients[client]
 	if s == nil {
 		if len(p.clients) >= maxShares {
-			client = netip.Prefix{} // there are too many to tell them apart
+			client = netip.Prefix{} // too many clients to keep apart
 			s = p.clients[client]
 		}
 		if s == nil {
@@ -115,7 +115,7 @@ func (p *places) add(at *place, client netip.Prefix) {
 
 func (at *place) bytes() int { return placeSize + len(at.name) }
 
-// touch makes a place the one that was used last.
+// touch marks a place as most recently used.
 func (at *place) touch() {
 	at.prev.next, at.next.prev = at.next, at.prev
 	at.insert()
@@ -138,7 +138,7 @@ func (p *places) drop(at *place) {
 	}
 }
 
-// evict makes room. Places that are not stored yet still will be. mu is held.
+// evict makes room. Evicted places that are not stored yet will still be stored. mu is held.
 func (p *places) evict() {
 	for p.size > p.max {
 		var most *share
@@ -147,17 +147,17 @@ func (p *places) evict() {
 				most = s
 			}
 		}
-		// As much of it as leaves some room, so that the search for it is rare.
+		// Evict enough to leave some room, so that the search for the largest share is rare.
 		for enough := p.max - p.max/64; p.size > enough && most.size > 0; {
 			p.drop(most.ring.prev)
 			if len(p.clients) > 1 && most.size <= p.max/(2*len(p.clients)) {
-				break // it is not the one with the most any more
+				break // it is no longer the largest
 			}
 		}
 	}
 }
 
-// get returns where an inode is, if that is known.
+// get returns where an inode is. ok is false if that is unknown.
 func (p *places) get(i *id) (dir id, name string, ok bool) {
 	p.mu.Lock()
 	at := p.byID[*i]
@@ -182,7 +182,7 @@ func (p *places) get(i *id) (dir id, name string, ok bool) {
 	return parsePlace(value)
 }
 
-// forget removes a place that is not true any more.
+// forget removes a place that is no longer valid.
 func (p *places) forget(i, dir *id, name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +192,7 @@ func (p *places) forget(i, dir *id, name string) {
 	case at.dir == *dir && at.name == name:
 		p.drop(at)
 	default:
-		return // it has been seen elsewhere since
+		return // it has since been seen elsewhere
 	}
 	if p.store != nil {
 		p.unsaved[*i] = nil
@@ -204,7 +204,7 @@ func (p *places) forget(i, dir *id, name string) {
 
 // ---- the Store
 
-// appendPlace appends the value of a place: the length of the directory's id, the id, the name.
+// appendPlace appends the encoded place: the length of the directory's id, the id, the name.
 func appendPlace(b []byte, dir *id, name string) []byte {
 	b = append(b, idHead+dir.size)
 	b = dir.append(b)
@@ -226,7 +226,7 @@ func (p *places) saveLater() {
 	p.save()
 }
 
-// save stores what has changed.
+// save stores the changes.
 func (p *places) save() error {
 	p.saving.Lock()
 	defer p.saving.Unlock()
@@ -247,7 +247,7 @@ func (p *places) save() error {
 	}
 	err := p.store.Put(pairs)
 	if err != nil {
-		// They are still in memory, or else have to be searched.
+		// They may still be in memory; otherwise the files must be searched for.
 		p.fs.log("places of files: write", "err", err)
 	}
 	p.mu.Lock()
@@ -260,7 +260,7 @@ func (p *places) save() error {
 	return err
 }
 
-// close stores what has not been stored yet.
+// close stores the remaining changes.
 func (p *places) close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// locate returns the object with an id, by its place: it is there, or in the same directory
-// under another name, or has to be searched. While it is searched, and when that was in vain, its
-// directory is not looked through again.
+// locate returns the object with an id by its place. The object is there, or in the same directory under another name,
+// or must be searched for. During a search, and after an unsuccessful one, the directory is not examined again.
 func (f *FS) locate(ctx context.Context, host netip.Prefix, i *id) (*node, error) {
 	if err := f.seeker.seek(ctx, host, i, false); err != nil {
 		return nil, err
@@ -27,7 +26,7 @@ func (f *FS) locate(ctx context.Context, host netip.Prefix, i *id) (*node, error
 	return f.atPlace(ctx, i, 0)
 }
 
-// atPlace opens an object at its place. ESTALE: it is not there.
+// atPlace opens an object at its place. It returns ESTALE if the object is not there.
 func (f *FS) atPlace(ctx context.Context, i *id, depth int) (*node, error) {
 	if n := f.cache.get(i); n != nil {
 		return n, nil
@@ -44,7 +43,7 @@ func (f *FS) atPlace(ctx context.Context, i *id, depth int) (*node, error) {
 	if n := f.named(dir, i, name); n != nil {
 		return n, nil
 	}
-	// It has been renamed by another program, or removed.
+	// Another program has renamed or removed it.
 	if name, err = dir.entryOf(i); err != nil {
 		if err == unix.EACCES || err == unix.ENOTDIR {
 			err = unix.ESTALE
@@ -58,7 +57,7 @@ func (f *FS) atPlace(ctx context.Context, i *id, depth int) (*node, error) {
 	return nil, unix.ESTALE
 }
 
-// named returns what a directory has under a name, if it is the one.
+// named returns the object with a name in a directory if it has the id i.
 func (f *FS) named(dir *node, i *id, name string) *node {
 	fd, err := f.at.open(dir.path, name, unix.O_PATH)
 	if err != nil {
@@ -75,42 +74,41 @@ func (f *FS) named(dir *node, i *id, name string) *node {
 	return n
 }
 
-// A seeker looks for inodes in the whole tree. One search is for all calls that have asked so far. Searches
-// follow one another, with pauses as long as they work. Few calls wait for one: the others return
-// EAGAIN, and their clients try again.
+// seeker searches for inodes in the whole tree. One search serves all calls so far. Searches follow one another, with
+// pauses as long as the work. Only a few calls wait for a search: the others return EAGAIN, and their clients retry.
 type seeker struct {
 	fs   *FS
 	done sync.WaitGroup
 
-	since time.Time // the last pause; the search's alone
+	since time.Time // end of the last pause; used only by the search
 
 	mu      sync.Mutex
 	wanted  map[id]*quest
-	asked   map[netip.Prefix]int  // how many of wanted are a host's
-	waiting map[netip.Prefix]bool // hosts of which a call waits
+	asked   map[netip.Prefix]int  // number of wanted inodes by host
+	waiting map[netip.Prefix]bool // hosts with a waiting call
 	running bool
-	gone    map[id]bool // no need to look again
-	order   []id        // of gone, as a ring
+	gone    map[id]bool // known to be gone: no need to search again
+	order   []id        // entries of gone, as a ring
 	oldest  int
 }
 
-// A quest is an inode that is looked for.
+// quest is an inode being searched for.
 type quest struct {
-	host  netip.Prefix  // of the first call for it: see nfsd.Caller.Net
-	ended chan struct{} // closed when it has been found or not
-	err   error         // then
+	host  netip.Prefix  // host of its first call: see nfsd.Caller.Net
+	ended chan struct{} // closed when it has ended
+	err   error         // valid then
 }
 
 const (
 	maxWanted  = 1024
-	maxWaiting = 8 // calls, one of each host
+	maxWaiting = 8 // waiting calls, one per host
 	maxGone    = 16384
-	// patience is how long a call waits for a search, before its client has to try again.
+	// patience is how long a call waits for a search before its client must retry.
 	patience = 2 * time.Second
 	// stint is how long a search works before it pauses.
 	stint = 2 * time.Millisecond
-	// rounds is how often the tree is searched before something counts as gone: it may have been moved
-	// to where the first round had been already.
+	// rounds is how often the tree is searched before an inode counts as gone: it may have been moved to where the
+	// first round had already been.
 	rounds = 2
 )
 
@@ -121,8 +119,8 @@ func newSeeker(f *FS) *seeker {
 	}
 }
 
-// seek waits, on behalf of a host, until an inode is not looked for any more; with start, it has it looked
-// for. ESTALE: there is no place; EAGAIN: it is still looked for.
+// seek waits, on behalf of a host, until the quest for an inode has ended. If start is set, it begins one if necessary.
+// It returns ESTALE if the inode has no place, and EAGAIN if the search continues.
 func (s *seeker) seek(ctx context.Context, host netip.Prefix, i *id, start bool) error {
 	s.mu.Lock()
 	q, gone := s.wanted[*i], s.gone[*i]
@@ -162,8 +160,7 @@ func (s *seeker) seek(ctx context.Context, host netip.Prefix, i *id, start bool)
 	}
 }
 
-// want has an inode looked for. It returns nil if too many are, and no other host has more of them.
-// mu is held.
+// want adds a quest. It returns nil if there are too many, and no other host has more of them. mu is held.
 func (s *seeker) want(host netip.Prefix, i *id) *quest {
 	if len(s.wanted) >= maxWanted && !s.makeRoom(host) {
 		return nil
@@ -178,8 +175,8 @@ func (s *seeker) want(host netip.Prefix, i *id) *quest {
 	return q
 }
 
-// makeRoom ends a quest of the host with the most, for one of another host, if that then does not have more.
-// mu is held.
+// makeRoom ends a quest of the host with the most, in favor of another host, unless that would then have more. mu is
+// held.
 func (s *seeker) makeRoom(host netip.Prefix) bool {
 	most := host
 	for h, n := range s.asked {
@@ -199,7 +196,7 @@ func (s *seeker) makeRoom(host netip.Prefix) bool {
 	return false
 }
 
-// found ends the quest for an inode that has been seen.
+// found ends the quest for an inode that was seen.
 func (s *seeker) found(i *id) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,14 +204,14 @@ func (s *seeker) found(i *id) {
 	delete(s.gone, *i)
 }
 
-// lost notes that an inode is gone.
+// lost records that an inode is gone.
 func (s *seeker) lost(i *id) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lose(i)
 }
 
-// lose is lost. mu is held.
+// lose does the work of lost. mu is held.
 func (s *seeker) lose(i *id) {
 	s.end(i, unix.ESTALE)
 	if s.gone[*i] {
@@ -230,7 +227,7 @@ func (s *seeker) lose(i *id) {
 	s.gone[*i] = true
 }
 
-// end ends a quest, if there is one. mu is held.
+// end ends the quest for an inode, if there is one. mu is held.
 func (s *seeker) end(i *id, err error) {
 	if q := s.wanted[*i]; q != nil {
 		q.err = err
@@ -242,7 +239,7 @@ func (s *seeker) end(i *id, err error) {
 	}
 }
 
-// run searches until nothing is wanted.
+// run searches until no inode is wanted.
 func (s *seeker) run() {
 	for {
 		s.mu.Lock()
@@ -277,8 +274,8 @@ func (s *seeker) pause() {
 	s.since = time.Now()
 }
 
-// settle ends the quests that a search was for, except those that are over: what has been found
-// meanwhile, maybe by its name, is not gone.
+// settle ends the quests of a search that have not ended yet. Inodes found meanwhile, for instance by name, are not
+// gone.
 func (s *seeker) settle(quests map[id]*quest, whole bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,8 +290,8 @@ func (s *seeker) settle(quests map[id]*quest, whole bool) {
 	}
 }
 
-// search goes through the tree, notes the places of wanted objects, and removes them from want. It
-// returns false if it has not seen everything.
+// search walks the tree, records the places of wanted objects, and removes them from want. It returns false if it has
+// not seen the whole tree.
 func (s *seeker) search(want map[uint64][]id) (whole bool) {
 	whole = true
 	ahead := []*step{{path: "."}}
@@ -308,9 +305,8 @@ func (s *seeker) search(want map[uint64][]id) (whole bool) {
 		switch err {
 		case nil:
 		case unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.EXDEV, unix.ELOOP, unix.ENAMETOOLONG:
-			// It has been removed or replaced, or cannot be entered, or lies too deep. Its contents
-			// count as gone: otherwise one such directory would make clients retry forever, for every
-			// removed file.
+			// The directory was removed or replaced, cannot be entered, or lies too deep. Its contents count as gone.
+			// Otherwise one such directory would make clients retry forever for every removed file.
 		default:
 			whole = false
 		}
@@ -321,15 +317,15 @@ func (s *seeker) search(want map[uint64][]id) (whole bool) {
 	return whole
 }
 
-// A step is a directory that a search goes through.
+// step is a directory that a search visits.
 type step struct {
-	above *step // nil: it is the root
+	above *step // nil: the root
 	name  string
-	path  string // from the root
-	id    id     // once it is open
+	path  string // relative to the root
+	id    id     // set once it is open
 }
 
-// look goes through one directory and returns the directories in it.
+// look visits one directory and returns its subdirectories.
 func (s *seeker) look(dir *step, want map[uint64][]id) (below []string, err error) {
 	f := s.fs
 	fd, err := f.at.open(f.root.path, dir.path, unix.O_RDONLY|unix.O_DIRECTORY)
@@ -371,7 +367,7 @@ func (s *seeker) look(dir *step, want map[uint64][]id) (below []string, err erro
 	}
 }
 
-// match notes the place of an entry if it is wanted, and those of the directories above it.
+// match records the place of an entry if it is wanted, and the places of the directories above it.
 func (s *seeker) match(fd int, dir *step, name string, ino uint64, want map[uint64][]id) {
 	ids := want[ino]
 	for k := range ids {
@@ -380,7 +376,7 @@ func (s *seeker) match(fd int, dir *step, name string, ino uint64, want map[uint
 				s.fs.places.note(&at.id, &at.above.id, at.name, nil)
 			}
 			s.fs.places.note(&i, &dir.id, name, nil)
-			s.found(&i) // it may have been the directories above that were elsewhere
+			s.found(&i) // perhaps only the directories above it had moved
 			if ids = append(ids[:k], ids[k+1:]...); len(ids) == 0 {
 				delete(want, ino)
 			} else {

@@ -14,41 +14,39 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// A self is the identity of the process, which some threads leave for that of a caller. It does not
-// change.
+// self is the identity of the process, from which some threads switch to that of a caller. Immutable.
 //
-// These threads do nothing else: see actor. A thread that has changed its identity and got it
-// back has credentials that are equal to those of the others, but not the same, and the kernel's
-// RDMA devices refuse writes by another than those that they were opened with.
+// These threads do nothing else: see actor. A thread that switches and returns has credentials equal to those of the
+// others, but not the same ones, and the kernel's RDMA devices reject writes with credentials other than those with
+// which they were opened.
 //
-// setfsuid(2) and setfsgid(2) change what the kernel checks on files, and setgroups(2) the rest,
-// of one thread: Go's syscall package has them for all threads, so they are called directly.
-// setfsuid to another user than 0 takes away the capabilities that override permissions, and
-// setfsuid to 0 gives them back: capabilities(7). CAP_SYS_RESOURCE, which overrides quotas, is
-// not among them and goes separately.
+// setfsuid(2) and setfsgid(2) change what the kernel checks on files, and setgroups(2) the groups, all for one thread.
+// Go's syscall package applies them to all threads, so they are called directly. setfsuid to a user other than 0 drops
+// the capabilities that override permissions, and setfsuid to 0 restores them: capabilities(7). CAP_SYS_RESOURCE, which
+// overrides quotas, is not among them and is dropped separately.
 type self struct {
 	gid    int
 	groups []int
 	caps   [2]unix.CapUserData // version 3 has two words
 	less   [2]unix.CapUserData // without CAP_SYS_RESOURCE
-	most   int                 // actors that wait for jobs; those that have ended one beyond that end too
+	most   int                 // limit of idle actors; further ones end after their job
 
 	mu     sync.Mutex
-	idle   []*actor // the one that was busy last is the last
+	idle   []*actor // most recently busy last
 	closed bool
 }
 
-// An actor is a thread that acts as callers, for one operation after the other. In between it
-// keeps the identity of the last one, as changing it takes some twenty system calls.
+// actor is a thread that performs operations as callers, one after the other. Between operations it keeps the identity
+// of the last caller, because switching takes some twenty system calls.
 type actor struct {
-	jobs chan job // closed: it ends
+	jobs chan job // closed to end the actor
 	done chan outcome
-	last identity // of the thread; belongs to the taker of the actor, and to the thread during a job
+	last identity // of the thread; owned by the taker of the actor, and by the thread during a job
 }
 
-// An identity is the user and the groups of a thread. The zero identity is that of the process.
+// identity is the user and groups of a thread. The zero identity is that of the process.
 type identity struct {
-	taken    bool // it is a caller's
+	taken    bool // it is that of a caller
 	uid, gid uint32
 	groups   []uint32
 }
@@ -63,21 +61,21 @@ func (i *identity) set(who *nfsd.Caller) {
 	*i = identity{taken: true, uid: who.UID, gid: who.GID, groups: append(i.groups[:0], who.GIDs...)}
 }
 
-// A job is an operation, and the identity that does it.
+// job is an operation and the identity to perform it with.
 type job struct {
 	who *nfsd.Caller
 	do  func() error
 }
 
-// An outcome is how a job has ended.
+// outcome is the result of a job.
 type outcome struct {
 	err    error
 	panics *threadPanic
-	spoilt bool // the thread has not got the identity of the process back, and has ended
+	spoilt bool // the thread could not restore the identity of the process, and has ended
 }
 
-// A threadPanic is the panic of a job. It is raised again in the goroutine that waits for the job,
-// and has the stack of the job, which that goroutine's own stack lacks.
+// threadPanic is the panic of a job. It is raised again in the goroutine that waits for the job, and contains the stack
+// of the job, which that goroutine's own stack lacks.
 type threadPanic struct {
 	value any
 	stack []byte // of the job
@@ -85,20 +83,19 @@ type threadPanic struct {
 
 func (p *threadPanic) Error() string { return fmt.Sprintf("%v\n\nin a job:\n%s", p.value, p.stack) }
 
-// Unwrap returns what the job has panicked with, if that is an error.
+// Unwrap returns the panic value of the job if it is an error.
 func (p *threadPanic) Unwrap() error {
 	err, _ := p.value.(error)
 	return err
 }
 
-// maxIdle is how many actors wait for jobs.
+// maxIdle is how many idle actors are kept.
 const maxIdle = 32
 
-// noID is (uid_t)-1: to setfsuid it is a question and not a user.
+// noID is (uid_t)-1, which setfsuid takes as a query rather than a user.
 const noID = 1<<32 - 1
 
-// newSelf tries whether threads can leave their identity, which takes CAP_SETUID and
-// CAP_SETGID.
+// newSelf tests whether threads can switch their identity, which requires CAP_SETUID and CAP_SETGID.
 func newSelf() (*self, error) {
 	s := &self{gid: os.Getegid(), most: maxIdle}
 	groups, err := unix.Getgroups()
@@ -119,12 +116,12 @@ func newSelf() (*self, error) {
 	return s, nil
 }
 
-// capHeader names the calling thread.
+// capHeader identifies the calling thread.
 func capHeader() *unix.CapUserHeader {
 	return &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 }
 
-// as runs do as the caller, on one thread.
+// as runs do as the caller, on a single thread.
 func (f *FS) as(who *nfsd.Caller, do func() error) error {
 	if f.self == nil {
 		return do()
@@ -137,7 +134,7 @@ func (s *self) as(who *nfsd.Caller, do func() error) error {
 	case who.UID == noID || who.GID == noID:
 		return unix.EACCES
 	case who.UID == 0 && int(who.GID) == s.gid:
-		return do() // groups do not matter to a user that may do everything
+		return do() // groups are irrelevant for a user with all rights
 	}
 	a := s.take(who)
 	a.jobs <- job{who, do}
@@ -151,8 +148,8 @@ func (s *self) as(who *nfsd.Caller, do func() error) error {
 	return r.err
 }
 
-// take returns an actor without a job: the last one that has acted as this caller. Without one it is
-// a new one, unless there are many: then the one that has been idle for longest changes.
+// take returns an idle actor: the most recent one with this caller's identity. If there is none, it returns a new one,
+// or the one that has been idle longest if there are many.
 func (s *self) take(who *nfsd.Caller) *actor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +180,7 @@ func (s *self) putBack(a *actor) {
 	s.idle = append(s.idle, a)
 }
 
-// close ends the actors that have no jobs; the others end after theirs.
+// close ends the idle actors. The others end after their jobs.
 func (s *self) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,8 +191,8 @@ func (s *self) close() {
 	s.idle = nil
 }
 
-// run does jobs. The thread ends with the goroutine, as it stays locked: no other goroutine gets it. The
-// process's main thread does not end but is put aside, and is not to look like a caller.
+// run performs jobs. The thread stays locked, so it ends with the goroutine and no other goroutine gets it. The
+// process's main thread would not end but be set aside, and must not look like a caller.
 func (a *actor) run(s *self) {
 	runtime.LockOSThread()
 	defer func() {
@@ -212,7 +209,7 @@ func (a *actor) run(s *self) {
 	}
 }
 
-// act does a job as its caller. last is the thread's identity.
+// act performs a job as its caller. last is the thread's identity.
 func (s *self) act(j job, last *identity) (r outcome) {
 	if !last.is(j.who) {
 		err := s.change(j.who, last)
@@ -231,9 +228,8 @@ func (s *self) act(j job, last *identity) (r outcome) {
 	return outcome{err: j.do()}
 }
 
-// change makes the thread the caller's, by way of the process's own identity, so that nothing of
-// the caller before can be left. If it fails, the thread has that of the process or is spoilt:
-// then last is taken.
+// change gives the thread the caller's identity, by way of the process's own, so that nothing of the previous caller
+// remains. If it fails, the thread either has the identity of the process, or is spoilt; last.taken is then set.
 func (s *self) change(who *nfsd.Caller, last *identity) error {
 	if last.taken {
 		if err := s.restore(last.uid); err != nil {
@@ -254,7 +250,7 @@ func (s *self) change(who *nfsd.Caller, last *identity) error {
 
 // become gives the thread the identity of the caller.
 func (s *self) become(who *nfsd.Caller) error {
-	var room [16]int // RFC 5531 appendix A: AUTH_SYS has at most these
+	var room [16]int // RFC 5531 appendix A: the limit of AUTH_SYS
 	groups := room[:0]
 	for _, g := range who.GIDs {
 		groups = append(groups, int(g))
@@ -266,7 +262,7 @@ func (s *self) become(who *nfsd.Caller) error {
 		return err
 	}
 	if who.UID == 0 {
-		return nil // with all its capabilities
+		return nil // keeping all capabilities
 	}
 	if err := setFSUID(int(who.UID)); err != nil {
 		return err
@@ -274,7 +270,7 @@ func (s *self) become(who *nfsd.Caller) error {
 	if s.less == s.caps {
 		return nil
 	}
-	// The effective capabilities as setfsuid has left them, less one.
+	// The effective capabilities that setfsuid left, without CAP_SYS_RESOURCE.
 	var now [2]unix.CapUserData
 	if err := unix.Capget(capHeader(), &now[0]); err != nil {
 		return err
@@ -285,7 +281,7 @@ func (s *self) become(who *nfsd.Caller) error {
 	return unix.Capset(capHeader(), &now[0])
 }
 
-// restore gives the thread the identity of the process. uid is the user that it has.
+// restore restores the identity of the process. uid is the thread's current user.
 func (s *self) restore(uid uint32) error {
 	var err error
 	if uid != 0 {
@@ -297,8 +293,7 @@ func (s *self) restore(uid uint32) error {
 	return errors.Join(err, setFSGID(s.gid), unix.Setgroups(s.groups))
 }
 
-// setFSUID sets the user of the thread and looks whether it has become that: setfsuid(2) does not
-// tell.
+// setFSUID sets the user of the thread and verifies it, because setfsuid(2) does not report errors.
 func setFSUID(uid int) error {
 	unix.Setfsuid(uid)
 	if now, _ := unix.SetfsuidRetUid(-1); uint32(now) != uint32(uid) {

@@ -1,19 +1,18 @@
 package dirfs
 
-// A Store keeps pairs of keys and values on stable storage, for handles that have to live longer
-// than the process. One Store can serve many FS. Its methods are called by many goroutines at
-// once.
+// A Store keeps key-value pairs on stable storage, for handles that must outlive the process. One Store can serve many
+// FS. Its methods must be safe for concurrent use.
 type Store interface {
 	// Get returns the value of a key, or nil. key is valid until Get returns; the
 	// value belongs to the caller.
 	Get(key []byte) (value []byte, err error)
 
-	// Put stores pairs, all or none of them; of several with one key the last counts. A nil value
-	// removes the pair. They are valid until Put returns.
+	// Put stores all pairs atomically. If a key occurs several times, the last one counts. A nil value removes the
+	// pair. The pairs are valid until Put returns.
 	Put(pairs []Pair) error
 }
 
-// A Pair is a Key and its Value. Keys have at most 42 bytes, values at most 512.
+// A Pair is a key and its value. Keys have up to 42 bytes, values up to 512.
 type Pair struct {
 	Key, Value []byte
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// An opener opens names in directories: no symbolic link is followed, also not in place of the
-// name, and nothing is entered that is mounted there. With O_PATH the name may be a link.
+// opener opens names in directories. It never follows symbolic links, including the last element, and never crosses
+// into mounts. With O_PATH the name may be that of a link.
 type opener struct {
-	// plain: there is no openat2(2), because the kernel is old or a filter of system calls does
-	// not know it. Names are then opened one at a time, and something that is mounted is known by
-	// its device, which is not enough for another part of the same file system.
+	// plain is set if openat2(2) is missing, because the kernel is old or a system call filter does not know it. Names
+	// are then opened one at a time, and a mount is recognized by its device, which does not detect another part of the
+	// same file system.
 	plain bool
-	dev   uint64 // of the export
+	dev   uint64 // device of the export
 
-	climbs *atomic.Int64 // a test's: calls of climb; nil: they are not counted
+	climbs *atomic.Int64 // test hook: counts calls of climb if not nil
 }
 
-// beneath are the rules for openat2. ".." is for climb alone.
+// beneath holds the flags for openat2. Only climb uses "..".
 const beneath = climbing | unix.RESOLVE_BENEATH
 
 const climbing = unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
@@ -44,10 +44,10 @@ func (o opener) create(dir int, name string, flags int, mode uint32) (fd int, er
 	return o.openat2(dir, name, flags, mode, beneath)
 }
 
-// mostClimb is how many levels one system call climbs: a path is shorter than 4096 bytes.
+// mostClimb is how many levels one system call climbs: a path must be shorter than 4096 bytes.
 const mostClimb = 1024
 
-// climb opens the directory some levels above one, 1 to mostClimb, with O_PATH.
+// climb opens, with O_PATH, the directory that is the given number of levels up, 1 to mostClimb.
 func (o opener) climb(dir, levels int) (fd int, err error) {
 	if o.climbs != nil {
 		o.climbs.Add(1)
@@ -59,10 +59,10 @@ func (o opener) climb(dir, levels int) (fd int, err error) {
 	return o.openat2(dir, path, unix.O_PATH|unix.O_DIRECTORY, 0, climbing)
 }
 
-// ups is the way up. Immutable.
+// ups is a path that leads up. Immutable.
 var ups = strings.Repeat("../", mostClimb)
 
-// rise climbs one level at a time until it meets an inode, the way up ends, or most levels are climbed.
+// rise climbs one level at a time until it reaches the inode until, the top, or most levels.
 func (o opener) rise(dir, most int, until *unix.Stat_t) (fd, levels int, err error) {
 	var st, above unix.Stat_t
 	if fd, err = o.open(dir, ".", unix.O_PATH|unix.O_DIRECTORY); err != nil {
@@ -75,7 +75,7 @@ func (o opener) rise(dir, most int, until *unix.Stat_t) (fd, levels int, err err
 	for ; levels < most && (until == nil || !same(&st, until)); levels++ {
 		next, failed := o.climb(fd, 1)
 		if failed != nil {
-			return fd, levels, nil // the top of the mount, or closed to the process
+			return fd, levels, nil // the top of the mount, or inaccessible
 		}
 		unix.Close(fd)
 		fd = next
@@ -91,8 +91,8 @@ func (o opener) rise(dir, most int, until *unix.Stat_t) (fd, levels int, err err
 	return fd, levels, nil
 }
 
-// depth is how many levels a directory is below top, where every way up ends; at least maxDepth if
-// it is deeper. It takes some 16 system calls, which climb 2*maxDepth levels at most.
+// depth returns how many levels a directory is below top, where every way up ends, or at least maxDepth if it is
+// deeper. It uses some 16 system calls, which climb up to 2*maxDepth levels.
 func (o opener) depth(dir int, top *unix.Stat_t) (levels int, err error) {
 	at := dir
 	for step := mostClimb; step > 0 && levels < maxDepth; {
@@ -120,15 +120,14 @@ func (o opener) openat2(dir int, name string, flags int, mode uint32, rules uint
 	flags = large(flags)
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: rules}
 	for {
-		// EAGAIN: something was renamed meanwhile, and it is unknown whether all is beneath.
+		// EAGAIN: something was renamed meanwhile, so the kernel cannot tell whether the path stays beneath.
 		if fd, err = unix.Openat2(dir, name, &how); err != unix.EINTR && err != unix.EAGAIN {
 			return fd, err
 		}
 	}
 }
 
-// large lets a process of 32 bits have files of 2 GiB and more, as unix.Openat does. openat2 takes
-// no such flag beside O_PATH.
+// large allows files of 2 GiB and more in a 32-bit process, as unix.Openat does. openat2 rejects that flag with O_PATH.
 func large(flags int) int {
 	if flags&unix.O_PATH != 0 {
 		return flags
@@ -136,7 +135,7 @@ func large(flags int) int {
 	return flags | unix.O_LARGEFILE
 }
 
-// walk is open, one name at a time.
+// walk does what open does, one name at a time.
 func (o opener) walk(dir int, path string, flags int) (fd int, err error) {
 	at := dir
 	for {
@@ -156,7 +155,7 @@ func (o opener) walk(dir int, path string, flags int) (fd int, err error) {
 	}
 }
 
-// step opens what has one name.
+// step opens a single name.
 func (o opener) step(dir int, name string, flags int) (fd int, err error) {
 	if fd, err = openat(dir, name, flags, 0); err != nil {
 		return -1, err
@@ -180,18 +179,17 @@ func openat(dir int, name string, flags int, mode uint32) (fd int, err error) {
 	return fd, err
 }
 
-// procPath names what a descriptor is open for, for system calls that do not take O_PATH. It is
-// that very inode, not its name.
+// procPath returns a path for the object open at fd, for system calls that do not accept O_PATH. It leads to that inode
+// itself, not to its name.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 func fstat(fd int, st *unix.Stat_t) error { return retry(func() error { return unix.Fstat(fd, st) }) }
 
-// same reports whether both are of one inode. The number alone does not: on btrfs the root of every
-// subvolume has the same, and another device.
+// same reports whether a and b are of the same inode. The inode number alone does not suffice: on btrfs the roots of
+// all subvolumes have the same number, but different devices.
 func same(a, b *unix.Stat_t) bool { return a.Ino == b.Ino && a.Dev == b.Dev }
 
-// retry repeats f as long as a signal interrupts it: of Go's runtime, on a file system that
-// lets it.
+// retry repeats f as long as a signal interrupts it: one of Go's runtime, on a file system that permits that.
 func retry(f func() error) error {
 	for {
 		if err := f(); err != unix.EINTR {
@@ -220,7 +218,7 @@ func typeOf(mode uint32) nfs.FileType {
 
 func timeOf(t unix.Timespec) nfs.Time { return nfs.Time{Sec: uint32(t.Sec), Nsec: uint32(t.Nsec)} }
 
-// attrOf translates attributes.
+// attrOf converts attributes.
 func (f *FS) attrOf(st *unix.Stat_t) nfs.Attr {
 	a := nfs.Attr{
 		Type: typeOf(st.Mode), Mode: st.Mode & 0o7777, Nlink: uint32(st.Nlink),
