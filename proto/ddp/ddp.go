@@ -26,7 +26,7 @@ const (
 	maskVersion = 0x03 // DV; the four bits between are reserved
 )
 
-// Error is the fault of a header that is not acceptable.
+// Error is the reason why a header is invalid.
 type Error uint8
 
 const (
@@ -63,9 +63,9 @@ func (e Error) Error() string {
 //	+-------------------------------+
 type Tagged struct {
 	Last bool   // L: the last segment of its message
-	ULP  uint8  // RsvdULP: the upper layer's, uninterpreted
+	ULP  uint8  // RsvdULP: opaque to DDP, for the upper layer
 	STag uint32 // the buffer
-	TO   uint64 // where in the buffer the payload goes
+	TO   uint64 // offset in the buffer for the payload
 }
 
 // An Untagged is the header of an untagged segment. RFC 5041 section 4.3.
@@ -90,7 +90,7 @@ type Untagged struct {
 	ULP32 uint32 // the other 32 bits of RsvdULP
 	QN    uint32 // queue number
 	MSN   uint32 // message sequence number, from 1 on each queue
-	MO    uint32 // where in the message the payload goes
+	MO    uint32 // offset in the message of the payload
 }
 
 // IsTagged reports whether the segment that begins with b is tagged.
@@ -104,8 +104,8 @@ func AppendTagged(b []byte, h *Tagged) []byte {
 	return binary.BigEndian.AppendUint64(b, h.TO)
 }
 
-// ConsumeTagged reads the header of a tagged segment. With ErrVersion the
-// header is stored nevertheless, so that a Terminate message can quote it.
+// ConsumeTagged reads the header of a tagged segment. With ErrVersion it stores the header nevertheless, so that a
+// Terminate message can quote it.
 func ConsumeTagged(b []byte, h *Tagged) (n int, err error) {
 	*h = Tagged{}
 	if len(b) < 1 {
@@ -136,8 +136,8 @@ func AppendUntagged(b []byte, h *Untagged) []byte {
 	return binary.BigEndian.AppendUint32(b, h.MO)
 }
 
-// ConsumeUntagged reads the header of an untagged segment. With ErrVersion the
-// header is stored nevertheless, so that a Terminate message can quote it.
+// ConsumeUntagged reads the header of an untagged segment. With ErrVersion it stores the header nevertheless, so that a
+// Terminate message can quote it.
 func ConsumeUntagged(b []byte, h *Untagged) (n int, err error) {
 	*h = Untagged{}
 	if len(b) < 1 {

@@ -11,16 +11,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A Decoder decodes the messages of one connection in their order. It numbers them, and
-// keeps every call it has seen in order to name it in the reply. The zero value is ready
-// for use. A Decoder must not be used by two goroutines at once.
+// A Decoder decodes the messages of one connection in order. It numbers them, and remembers every call to name it in
+// the reply. The zero value is ready for use. A Decoder must not be used concurrently.
 type Decoder struct {
 	number int
 	calls  map[uint32]*Call // by XID
 }
 
-// Decode describes the message b. It does not fail: Problem describes the fault of b. The result does
-// not refer to b.
+// Decode describes the message b. It never fails: Problem describes what is wrong with b. The result does not refer to
+// b.
 func (d *Decoder) Decode(b []byte) *Message {
 	d.number++
 	m := &Message{Number: d.number, Size: len(b)}
@@ -30,7 +29,7 @@ func (d *Decoder) Decode(b []byte) *Message {
 	}
 	var h rpcrdma.Header
 	n, err := rpcrdma.ConsumeHeader(b, &h, &rpcrdma.Limits{
-		// The message's own length bounds what it can make us allocate.
+		// The message's own length limits what it can make us allocate.
 		ReadSegments: len(b), WriteChunks: len(b), SegmentsPerChunk: len(b), OptInfo: len(b),
 		Versions: rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2},
 	})
@@ -69,8 +68,8 @@ func hasRPC(h *rpcrdma.Header, left int) bool {
 	return false
 }
 
-// isPrivateData tells private data from a header with the same first word as its XID:
-// the next byte is the private data's version, but 0 in every header.
+// isPrivateData distinguishes private data from a header whose XID equals the format identifier: the next byte is the
+// private data's version, but 0 in every header.
 func isPrivateData(b []byte) bool {
 	return len(b) > 4 && binary.BigEndian.Uint32(b) == rpcrdma.PrivateDataID && b[4] != 0
 }
@@ -93,8 +92,8 @@ func (m *Message) decodePrivateData(b []byte) {
 	}
 }
 
-// decodeBody takes what follows the fixed fields from h, the header of b. bad is nil
-// unless h is damaged; then h has the fields in front of the damage.
+// decodeBody sets m from the part of h after the fixed fields. h is the header of b. If bad is not nil, h is damaged
+// and has only the fields before the damage.
 func (m *Message) decodeBody(b []byte, h *rpcrdma.Header, bad *rpcrdma.HeaderError) {
 	switch h.Proc {
 	case rpcrdma.ProcMsg, rpcrdma.ProcNomsg, rpcrdma.ProcMsgp:
@@ -120,7 +119,7 @@ func (m *Message) decodeBody(b []byte, h *rpcrdma.Header, bad *rpcrdma.HeaderErr
 	}
 }
 
-// decodeOption takes the body of RDMA_OPTIONAL. whole: its data are complete.
+// decodeOption decodes the body of RDMA_OPTIONAL. whole is set if its data is complete.
 func (m *Message) decodeOption(h *rpcrdma.Header, whole bool) {
 	m.Option = &Option{Operation: Hex32(h.OptType)}
 	if h.OptType == rpcrdma.OptProperties {
@@ -136,7 +135,7 @@ func (m *Message) decodeOption(h *rpcrdma.Header, whole bool) {
 	}
 }
 
-// decodeProperties decodes b, the data of a properties operation, as far as possible.
+// decodeProperties decodes as much as possible of b, the data of a properties operation.
 func (m *Message) decodeProperties(b []byte) {
 	p, err := rpcrdma.ConsumeProperties(b)
 	var bad *xdr.DecodeError
@@ -156,7 +155,7 @@ func (m *Message) decodeProperties(b []byte) {
 	}
 }
 
-// newLists takes the lists of h, the header of b, up to the damage if there is one.
+// newLists returns the lists of h, the header of b, up to any damage.
 func newLists(b []byte, h *rpcrdma.Header, bad *rpcrdma.HeaderError) *Lists {
 	l := &Lists{Reads: []Segment{}}
 	for i := range h.Reads {
@@ -168,8 +167,7 @@ func newLists(b []byte, h *rpcrdma.Header, bad *rpcrdma.HeaderError) *Lists {
 	if h.Proc == rpcrdma.ProcMsgp {
 		end += rpcrdma.MinHeaderSizeMsgp - rpcrdma.MinHeaderSize
 	}
-	// The list marker of a truncated segment stands where the end mark would, but is
-	// not zero.
+	// The list marker of a truncated segment is where the end mark would be, but is not zero.
 	if bad != nil && (bad.Offset < end || b[end-1] != 0) {
 		return l
 	}
@@ -211,7 +209,7 @@ func newSegment(s rpcrdma.Segment) Segment {
 	return Segment{Handle: Hex32(s.Handle), Length: s.Length, Offset: Hex64(s.Offset)}
 }
 
-// decodeRPC decodes the header of b, the RPC message in m.
+// decodeRPC decodes the header of b, the RPC message of m.
 func (d *Decoder) decodeRPC(m *Message, b []byte) error {
 	xid, kind, ok := oncrpc.Peek(b)
 	if !ok {
@@ -266,8 +264,8 @@ func (d *Decoder) decodeReply(m *Message, b []byte) error {
 	return nil
 }
 
-// rpcProblem turns the offset of a decoding error, which counts from the start of the
-// RPC header, into one that counts from the start of the message.
+// rpcProblem converts the offset in a decoding error from one relative to the RPC header to one relative to the
+// message.
 func (m *Message) rpcProblem(err error) error {
 	var bad *xdr.DecodeError
 	if errors.As(err, &bad) {
@@ -287,8 +285,8 @@ func newCall(h *oncrpc.CallHeader, number int) *Call {
 	return c
 }
 
-// newTruncatedCall takes the fields in front of the credential from a call that ends in
-// its credential or verifier. It returns nil if the call ends before them.
+// newTruncatedCall returns the fields before the credential of a call that ends within its credential or verifier. It
+// returns nil if the call ends earlier.
 func newTruncatedCall(b []byte) *Call {
 	d := xdr.NewDecoder(b)
 	c := &Call{XID: Hex32(d.Uint32())}

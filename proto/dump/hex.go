@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// MaxMessage is the longest message that [ReadHex] reads, in bytes: four times the
-// largest Send that RFC 8797 lets peers agree on.
+// MaxMessage is the longest message that [ReadHex] reads, in bytes: four times the largest Send that peers can
+// negotiate by RFC 8797.
 const MaxMessage = 1 << 20
 
-// ReadHex reads messages in hexadecimal: plain digits with or without 0x, commas, colons
-// and spaces, or the output of xxd, hexdump -C, tcpdump -x or Wireshark. An empty line
-// ends a message, and lines that begin with # are comments. Errors begin with name, the
-// name of the input, and the number of the line.
+// ReadHex reads messages in hexadecimal: plain digits with or without 0x, commas, colons and spaces, or the output of
+// xxd, hexdump -C, tcpdump -x or Wireshark. An empty line ends a message, and lines that begin with # are comments.
+// Error messages begin with name, the name of the input, and the line number.
 func ReadHex(in io.Reader, name string) ([][]byte, error) {
 	var messages [][]byte
 	var p paragraph
@@ -51,16 +50,16 @@ func ReadHex(in io.Reader, name string) ([][]byte, error) {
 	return messages, nil
 }
 
-// A paragraph is a message that is being read.
+// paragraph is a message being read.
 type paragraph struct {
 	bytes []byte
 	lines int
 
-	// A dump has an offset in front of each line. The first one need not be zero.
+	// A dump has an offset at the start of each line. The first offset need not be zero.
 	dump   bool
 	base   uint64
-	last   []byte // the previous line's bytes
-	repeat bool   // the previous line was a *, for lines like the one before it
+	last   []byte // bytes of the previous line
+	repeat bool   // the previous line was a *, which repeats the line before it
 }
 
 // add reads one line.
@@ -85,7 +84,7 @@ func (p *paragraph) add(line string) error {
 		return nil
 	}
 	if !ok {
-		// hexdump ends with an offset alone.
+		// hexdump ends with an offset without data.
 		var err error
 		if offset, err = strconv.ParseUint(line, 16, 64); err != nil {
 			return fmt.Errorf("%q has no offset in front as the lines before", line)
@@ -108,14 +107,14 @@ func (p *paragraph) add(line string) error {
 	return err
 }
 
-// splitDump splits a line of a dump into offset and data. ok: it is such a line.
+// splitDump splits a line of a dump into offset and data. ok reports whether it is such a line.
 func splitDump(line string) (offset uint64, data string, ok bool) {
 	trimmed := strings.TrimLeft(line, " \t")
 	first, rest, more := strings.Cut(trimmed, " ")
 	if !more {
 		return 0, "", false
 	}
-	gap := "  " // in front of the text column
+	gap := "  " // precedes the text column
 	digits, colon := strings.CutSuffix(first, ":")
 	digits = strings.TrimPrefix(digits, "0x")
 	rest = strings.TrimLeft(rest, " ")
@@ -124,8 +123,7 @@ func splitDump(line string) (offset uint64, data string, ok bool) {
 			return 0, "", false
 		}
 	} else {
-		// Without a colon an offset differs from data by its length: the data are
-		// single bytes.
+		// Without a colon an offset is recognized by its length: data consists of single bytes.
 		next, _, _ := strings.Cut(rest, " ")
 		if len(digits) < 4 || len(next) != 2 {
 			return 0, "", false
@@ -141,7 +139,7 @@ func splitDump(line string) (offset uint64, data string, ok bool) {
 	return offset, data, true
 }
 
-// plainHex reads digits in groups of whole bytes.
+// plainHex decodes digits in groups of whole bytes.
 func plainHex(text string) ([]byte, error) {
 	var b []byte
 	for _, group := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t,:;{}", r) }) {

@@ -6,12 +6,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// A Message describes one message as far as it could be decoded. Pointers and slices are
-// nil for what the message does not have or what lies after the damage.
+// A Message describes one message as far as it could be decoded. Pointers and slices are nil for parts that the message
+// lacks or that come after the damage.
 type Message struct {
-	Number  int     `json:"message"`       // 1 for the decoder's first message
+	Number  int     `json:"message"`       // the decoder's first message is 1
 	Size    int     `json:"bytes"`         // of the whole message
-	XID     *Hex32  `json:"xid,omitempty"` // nil: not a complete header
+	XID     *Hex32  `json:"xid,omitempty"` // nil: incomplete header
 	Version uint32  `json:"version,omitempty"`
 	Credits uint32  `json:"credits"`
 	Type    string  `json:"type,omitempty"`   // such as RDMA_MSG
@@ -38,7 +38,7 @@ type Lists struct {
 	Reply  *[]Segment  `json:"reply_chunk,omitzero"` // points to nil if the message has none
 }
 
-// A Segment is a piece of a peer's memory.
+// A Segment is a segment of a peer's memory.
 type Segment struct {
 	Position *uint32 `json:"position,omitempty"` // in the read list only
 	Handle   Hex32   `json:"handle"`
@@ -49,12 +49,12 @@ type Segment struct {
 // An Error is the body of RDMA_ERROR.
 type Error struct {
 	Code string  `json:"code"`
-	Low  *uint32 `json:"low,omitempty"` // ERR_VERS: the versions that the peer has
+	Low  *uint32 `json:"low,omitempty"` // ERR_VERS: versions that the peer supports
 	High *uint32 `json:"high,omitempty"`
 }
 
-// An Option is the body of RDMA_OPTIONAL, which only version 2 has: Operation is its number, Name
-// the name if it has one.
+// An Option is the body of RDMA_OPTIONAL, which only version 2 has. Operation is its number, and Name its name if
+// known.
 type Option struct {
 	Operation  Hex32       `json:"operation"`
 	Name       string      `json:"operation_name,omitempty"`
@@ -62,13 +62,13 @@ type Option struct {
 	Properties *Properties `json:"properties,omitempty"`
 }
 
-// Properties are the data of RPCRDMA2_OPT_PROPERTIES.
+// Properties is the data of RPCRDMA2_OPT_PROPERTIES.
 type Properties struct {
 	Direction string  `json:"direction"`           // offer, accept or reject
 	Send      *uint32 `json:"send_size,omitempty"` // in bytes
 	Recv      *uint32 `json:"recv_size,omitempty"` // in bytes
 	Inval     *bool   `json:"remote_invalidation,omitempty"`
-	Reason    string  `json:"reason,omitempty"` // of a rejection
+	Reason    string  `json:"reason,omitempty"` // reason of a rejection
 
 	dir rpcrdma.PropDir
 }
@@ -86,11 +86,11 @@ type PrivateData struct {
 
 // A Setup is the private data that peers of version 2 exchange.
 type Setup struct {
-	Credit uint32 `json:"credit"` // calls wanted at once, or allowed
+	Credit uint32 `json:"credit"` // calls requested or granted
 	Properties
 }
 
-// A Call is the header of an RPC call, RFC 5531 section 9: numbers, with names for what is known.
+// A Call is the header of an RPC call, RFC 5531 section 9: numbers, and names if known.
 type Call struct {
 	XID      Hex32  `json:"xid"`
 	RPCVers  uint32 `json:"rpc_version"`
@@ -101,26 +101,26 @@ type Call struct {
 	ProcName string `json:"procedure_name,omitempty"`
 	Cred     *Auth  `json:"credential,omitzero"`
 	Verf     *Auth  `json:"verifier,omitzero"`
-	Args     *int   `json:"argument_bytes,omitzero"` // inline; chunks are not counted
+	Args     *int   `json:"argument_bytes,omitzero"` // only inline; chunks are not counted
 
-	number int // the message that it came in
+	number int // number of the message that contains it
 }
 
-// A Reply is the header of an RPC reply, RFC 5531 section 9: statuses are in its spelling.
+// A Reply is the header of an RPC reply, RFC 5531 section 9. Statuses use its spelling.
 type Reply struct {
 	XID    Hex32   `json:"xid"`
 	Stat   string  `json:"status,omitempty"`
 	Accept string  `json:"accept_status,omitempty"`
 	Reject string  `json:"reject_status,omitempty"`
 	Auth   string  `json:"auth_status,omitempty"`
-	Low    *uint32 `json:"low,omitempty"` // the versions that the server has
+	Low    *uint32 `json:"low,omitempty"` // versions that the server supports
 	High   *uint32 `json:"high,omitempty"`
 	Verf   *Auth   `json:"verifier,omitempty"`
-	Result *int    `json:"result_bytes,omitzero"` // inline; chunks are not counted
-	To     *Call   `json:"in_reply_to,omitempty"` // if the decoder has seen the call
+	Result *int    `json:"result_bytes,omitzero"` // only inline; chunks are not counted
+	To     *Call   `json:"in_reply_to,omitempty"` // nil unless the decoder has seen the call
 }
 
-// An Auth is a credential or a verifier. The fields after Bytes are AUTH_SYS's.
+// An Auth is a credential or a verifier. The fields after Bytes are set for AUTH_SYS.
 type Auth struct {
 	Flavor  string   `json:"flavor"` // such as AUTH_SYS, or a number
 	Bytes   int      `json:"bytes"`  // of the body
@@ -130,8 +130,8 @@ type Auth struct {
 	GIDs    []uint32 `json:"gids,omitempty"`
 }
 
-// Opaque numbers are printed in hexadecimal. They are strings in JSON, because many
-// readers of JSON keep only 53 bits of a number.
+// Opaque numbers print in hexadecimal. They are strings in JSON, because many readers of JSON keep only 53 bits of a
+// number.
 type (
 	Hex32 uint32
 	Hex64 uint64
@@ -140,8 +140,8 @@ type (
 func (v Hex32) String() string { return fmt.Sprintf("%#08x", uint32(v)) }
 func (v Hex64) String() string { return fmt.Sprintf("%#016x", uint64(v)) }
 
-// MarshalText returns the text that String returns.
+// MarshalText returns the same text as String.
 func (v Hex32) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
-// MarshalText returns the text that String returns.
+// MarshalText returns the same text as String.
 func (v Hex64) MarshalText() ([]byte, error) { return []byte(v.String()), nil }

@@ -66,14 +66,14 @@ var programs = map[uint32]struct {
 	0x2553544d: {"STREAM", map[uint32][]string{
 		1: {"NULL", "EVENTS"},
 	}},
-	// A client chooses the number of its callback program. This is Linux's choice.
+	// A client chooses the number of its callback program. This is the choice of Linux.
 	0x40000000: {"NFS callback", map[uint32][]string{
 		1: {"NULL", "COMPOUND"}, // RFC 8881 section 20
 	}},
 }
 
-// Names returns the names of a program and of a procedure of one of its versions, each
-// empty if it is not known. Procedure 0 is NULL in every program, by convention.
+// Names returns the names of a program and of a procedure in one of its versions. Each is empty if unknown. Procedure 0
+// is NULL in every program, by convention.
 func Names(prog, vers, proc uint32) (program, procedure string) {
 	p := programs[prog]
 	if names := p.versions[vers]; uint64(proc) < uint64(len(names)) {
@@ -88,11 +88,11 @@ func Names(prog, vers, proc uint32) (program, procedure string) {
 // A Version is one version of a program.
 type Version struct {
 	Number     uint32   // in RPC calls
-	Procedures []string // their names, by number
+	Procedures []string // names of the procedures, by number
 }
 
-// Program returns the name of a program and its versions in the order of their numbers: none if
-// the program is not known. The slices belong to the caller.
+// Program returns the name of a program and its versions in ascending order, or nothing if the program is unknown. The
+// slices belong to the caller.
 func Program(prog uint32) (name string, versions []Version) {
 	p := programs[prog]
 	for n, procedures := range p.versions {

@@ -9,8 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// String returns the message as text, a line for each field, without Problem. The last
-// line ends in a newline.
+// String returns the message as text, one line for each field, without Problem. The last line ends in a newline.
 func (m *Message) String() string {
 	var t text
 	fmt.Fprintf(&t, "message %d, %d bytes\n", m.Number, m.Size)
@@ -36,7 +35,7 @@ func (m *Message) String() string {
 	return t.String()
 }
 
-// A text is lines of a name and a value, indented.
+// text consists of indented lines of a name and a value.
 type text struct{ strings.Builder }
 
 func (t *text) line(indent int, name, format string, args ...any) {
@@ -151,7 +150,7 @@ func (t *text) reply(r *Reply, offset int) {
 	}
 }
 
-// creditsAre returns whether the credits are a request or a grant, if the message shows it.
+// creditsAre returns whether the credits are a request or a grant, if the message shows which.
 func (m *Message) creditsAre() string {
 	const request, grant = "asked for", "granted"
 	switch {

@@ -1,21 +1,19 @@
-// Package mpa encodes and decodes Marker PDU Aligned framing, the lowest layer
-// of iWARP: the start-up frames and the FPDUs of RFC 5044, and the enhanced
-// connection data of RFC 6581.
+// Package mpa encodes and decodes Marker PDU Aligned framing, the lowest layer of iWARP: the start-up frames and the
+// FPDUs of RFC 5044, and the enhanced connection data of RFC 6581.
 //
-// Decoders are called Consume and read from the front of a slice; encoders are called Append.
-// Neither allocates or keeps references. A decoder either fills the caller's struct and
-// returns the number of bytes consumed, or returns an [Error]. Only ErrShort can be cured by
-// more bytes.
+// Decoders are called Consume and read from the front of a slice; encoders are called Append. Neither allocates or
+// keeps references. A decoder either fills the caller's struct and returns the number of bytes consumed, or returns an
+// [Error]. Only ErrShort can be resolved by more bytes.
 //
 // # Limitations
 //
-// Markers (RFC 5044 section 4.3) are neither inserted nor removed. An endpoint need not
-// support them as long as it rejects connections that require them.
+// Markers (RFC 5044 section 4.3) are neither inserted nor removed. An endpoint need not support them as long as it
+// rejects connections that require them.
 package mpa
 
 import "strconv"
 
-// Error is the fault of a frame that is not acceptable.
+// Error is the reason why a frame is invalid.
 type Error uint8
 
 const (

@@ -28,7 +28,7 @@ const (
 	repKey = "MPA ID Rep Frame"
 )
 
-// A Kind tells a request from a reply.
+// A Kind distinguishes requests from replies.
 type Kind uint8
 
 const (
@@ -46,8 +46,8 @@ func (k Kind) String() string {
 	return "MPA frame " + strconv.Itoa(int(k))
 }
 
-// Flags are the bits before the revision. RFC 5044 section 7.1.1; the S bit is RFC 6581
-// section 6. The other bits are reserved: zero when sent, ignored when received.
+// Flags are the bits before the revision. RFC 5044 section 7.1.1; the S bit is RFC 6581 section 6. The other bits are
+// reserved: they are sent as zero and ignored when received.
 type Flags uint8
 
 const (
@@ -113,13 +113,11 @@ func AppendStart(b []byte, s *Start) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(s.PDLength))
 }
 
-// ConsumeStart reads the frame up to its private data and returns its length, StartLen. With
-// ErrRevision and ErrPrivateDataLen the frame is stored in s all the same, so that it can be
-// answered.
+// ConsumeStart reads the frame up to its private data and returns its length, StartLen. With ErrRevision and
+// ErrPrivateDataLen it stores the frame in s nevertheless, so that the caller can answer it.
 func ConsumeStart(b []byte, s *Start) (n int, err error) {
 	*s = Start{}
-	// A wrong key is reported as soon as a byte differs: a peer that does not speak MPA may
-	// never send as much as a frame.
+	// Report a wrong key at the first byte that differs: a peer that does not speak MPA may never send a whole frame.
 	k := min(len(b), keyLen)
 	isReq, isRep := string(b[:k]) == reqKey[:k], string(b[:k]) == repKey[:k]
 	if !isReq && !isRep {
@@ -155,8 +153,8 @@ const (
 	// MaxReads is the largest IRD or ORD that the field can express.
 	MaxReads = 0x3ffe
 
-	// ReadsUnknown in the IRD or ORD field: its sender leaves the number to
-	// the upper layer. RFC 6581 section 9.
+	// ReadsUnknown in the IRD or ORD field means that the sender leaves the number to the upper layer. RFC 6581 section
+	// 9.
 	ReadsUnknown = 0x3fff
 )
 

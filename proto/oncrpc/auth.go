@@ -22,11 +22,11 @@ const (
 	FlavorTLS   Flavor = 7 // AUTH_TLS, RFC 9289 section 4.1
 )
 
-// Pseudo-flavors of NFS: RPCSEC_GSS with Kerberos and a service, RFC 2623 section 4.2. They are in lists of what a
+// Pseudo-flavors of NFS: RPCSEC_GSS with Kerberos and a service, RFC 2623 section 4.2. They appear in lists of what a
 // server accepts, never in a call.
 const (
 	FlavorKrb5  Flavor = 390003 // calls are authenticated
-	FlavorKrb5i Flavor = 390004 // and protected from changes
+	FlavorKrb5i Flavor = 390004 // and integrity-protected
 	FlavorKrb5p Flavor = 390005 // and encrypted
 )
 
@@ -55,7 +55,7 @@ func (f Flavor) String() string {
 	return number("AUTH", uint32(f))
 }
 
-// number prints an enumeration value that has no name.
+// number formats an enumeration value that has no name.
 func number(kind string, v uint32) string {
 	return kind + "(" + strconv.FormatUint(uint64(v), 10) + ")"
 }
@@ -86,28 +86,27 @@ const (
 	gssPrivacy   = 3
 )
 
-// ServiceSealed is a service of RPCSEC_GSS that this project adds, between ends that have agreed on it: the
-// arguments, or the results, are the opaque of the privacy service, followed by an opaque for each data item, which
-// is encrypted by itself and may be a chunk. See package rpcsec.
+// ServiceSealed is an RPCSEC_GSS service defined by this project, for ends that have agreed on it. The arguments or the
+// results are the opaque of the privacy service, followed by an opaque for each data item, which is encrypted
+// separately and may be a chunk. See package rpcsec.
 const ServiceSealed = 0x7365616c
 
-// MaxSealed is how many items the arguments, or the results, of a call with [ServiceSealed] may have.
+// MaxSealed is the largest number of items in the arguments, or the results, of a call with [ServiceSealed].
 const MaxSealed = 256
 
-// Protected reports whether a credential has the arguments and results of its call signed or
-// encrypted: RPCSEC_GSS with integrity or privacy. The upper layer's data items are then
-// inside the security service's envelope, and none of them may be moved into a chunk. RFC 2203
-// sections 5.3.2 and 5.3.3; RFC 8166 section 8.2.2.
+// Protected reports whether the credential means that the arguments and results of its call are signed or encrypted:
+// RPCSEC_GSS with integrity or privacy. The upper layer's data items are then inside the envelope of the security
+// service, and none of them may be moved to a chunk. RFC 2203 sections 5.3.2 and 5.3.3; RFC 8166 section 8.2.2.
 func (a *Auth) Protected() bool {
 	s := a.service()
 	return s == gssIntegrity || s == gssPrivacy
 }
 
-// Sealed reports whether a credential has the arguments and results of its call encrypted, with each data item by
-// itself: RPCSEC_GSS with [ServiceSealed].
+// Sealed reports whether the credential means that the arguments and results of its call are encrypted, with each data
+// item encrypted separately: RPCSEC_GSS with [ServiceSealed].
 func (a *Auth) Sealed() bool { return a.service() == ServiceSealed }
 
-// service returns the service of a call with RPCSEC_GSS, or 0.
+// service returns the service of an RPCSEC_GSS call, or 0.
 func (a *Auth) service() uint32 {
 	// version, procedure, sequence number, service
 	if a.Flavor != FlavorGSS || len(a.Body) < 16 || binary.BigEndian.Uint32(a.Body) != 1 || binary.BigEndian.Uint32(a.Body[4:]) != 0 {
@@ -116,10 +115,10 @@ func (a *Auth) service() uint32 {
 	return binary.BigEndian.Uint32(a.Body[12:])
 }
 
-// appendAuth panics on a body that no receiver may accept: truncating it would turn a
-// programming error into an authentication failure elsewhere.
+// appendAuth panics if the body is longer than any receiver may accept. Truncating it would turn a programming error
+// into an authentication failure elsewhere.
 func appendAuth(b []byte, a *Auth) []byte {
-	if len(a.Body) == 0 { // as most are
+	if len(a.Body) == 0 { // the usual case
 		return binary.BigEndian.AppendUint64(b, uint64(a.Flavor)<<32)
 	}
 	if len(a.Body) > MaxAuthBody {
@@ -129,8 +128,8 @@ func appendAuth(b []byte, a *Auth) []byte {
 	return xdr.AppendOpaque(b, a.Body)
 }
 
-// consumeAuth reads an Auth; n is negative if it is truncated or too long. An empty body is
-// nil, so that decoding AUTH_NONE gives the zero Auth.
+// consumeAuth reads an Auth. n is negative if it is truncated or too long. An empty body is nil, so that AUTH_NONE
+// decodes to the zero Auth.
 func consumeAuth(b []byte, a *Auth) (n int) {
 	if len(b) < 8 {
 		return -1
@@ -152,23 +151,22 @@ const (
 	MaxGIDs        = 16  // entries in AuthSys.GIDs
 )
 
-// An AuthSys is the body of an AUTH_SYS credential: authsys_parms of RFC 5531 appendix A. None
-// of it is authenticated: a server that believes it trusts the client's machine and the
-// network between.
+// An AuthSys is the body of an AUTH_SYS credential: authsys_parms of RFC 5531 appendix A. None of it is authenticated:
+// a server that believes it trusts the client's machine and the network in between.
 //
 //	0       4                     .      +4     +8       +12
 //	+-------+---------------------+------+------+--------+- - - - -+
 //	| stamp | machine, string<255>| uid  | gid  | number | gids    |
 //	+-------+---------------------+------+------+--------+- - - - -+
 type AuthSys struct {
-	Stamp    uint32 // arbitrary; distinguishes calls of one caller
+	Stamp    uint32 // arbitrary; distinguishes calls of the same caller
 	Machine  string // the caller's name for its machine, at most MaxMachineName bytes
 	UID, GID uint32 // effective user and group
 	GIDs     []uint32
 }
 
-// ProcessAuthSys returns the credential of the process: its host's name, and its effective user and group
-// with the first MaxGIDs other groups. Where the system has no users, the user and group are 65534.
+// ProcessAuthSys returns the credential of the process: its host name, and its effective user and group with the first
+// MaxGIDs other groups. On systems without numeric users, user and group are 65534.
 func ProcessAuthSys() *AuthSys {
 	id := func(n int) uint32 {
 		const nobody = 65534
@@ -218,9 +216,9 @@ func (a *AuthSys) Auth() Auth {
 	return Auth{Flavor: FlavorSys, Body: AppendAuthSys(make([]byte, 0, a.Size()), a)}
 }
 
-// ConsumeAuthSys reads the body of an AUTH_SYS credential into a and returns the number of
-// bytes consumed. It reuses the storage of a.GIDs, and a.Machine if the name is unchanged, so
-// that decoding the calls of one client does not allocate. The error is a [*xdr.DecodeError].
+// ConsumeAuthSys reads the body of an AUTH_SYS credential into a and returns the number of bytes consumed. It reuses
+// the storage of a.GIDs, and a.Machine if the name is unchanged, so that decoding the calls of a single client does not
+// allocate. The error is a [*xdr.DecodeError].
 func ConsumeAuthSys(b []byte, a *AuthSys) (n int, err error) {
 	d := xdr.NewDecoder(b)
 	a.Stamp = d.Uint32()

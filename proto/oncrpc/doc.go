@@ -1,10 +1,9 @@
-// Package oncrpc is the wire form of ONC RPC version 2, RFC 5531: the headers of
-// calls and replies, the authentication fields in them, and record marking for
-// byte-stream transports.
+// Package oncrpc implements the wire format of ONC RPC version 2, RFC 5531: the headers of calls and replies, the
+// authentication fields in them, and record marking for byte-stream transports.
 //
-// [CallHeader] and [ReplyHeader] are plain structs that the caller owns. Append functions
-// encode them, Consume functions decode them and return the offset of the arguments or
-// results. [Peek] tells calls from replies without decoding more than two words.
+// [CallHeader] and [ReplyHeader] are plain structs that the caller owns. Append functions encode them. Consume
+// functions decode them and return the offset of the arguments or results. [Peek] distinguishes calls from replies by
+// decoding only two words.
 //
 // # Usage
 //
@@ -24,14 +23,12 @@
 //
 // # Ownership
 //
-// The bodies of credentials and verifiers that Consume functions return are views of the
-// input, valid as long as the input is. When a Consume function returns an error, the contents
-// of the struct are undefined.
+// The bodies of credentials and verifiers that Consume functions return are views of the input, and are valid as long
+// as it is. When a Consume function returns an error, the contents of the struct are undefined.
 //
 // # Limitations
 //
-// AUTH_NONE and AUTH_SYS are understood; the bodies of all other flavors, RPCSEC_GSS among
-// them, are carried as bytes. Enumeration values that RFC 5531 does not define are preserved
-// by decoding and print as numbers. The package does no I/O, and does not match replies to
-// calls.
+// The package understands AUTH_NONE and AUTH_SYS. It treats the bodies of all other flavors, including RPCSEC_GSS, as
+// bytes. Enumeration values that RFC 5531 does not define are preserved by decoding, and print as numbers. The package
+// does no I/O, and does not match replies to calls.
 package oncrpc

@@ -2,11 +2,11 @@ package oncrpc
 
 import "fmt"
 
-// An RPCError is an error reply: the server answered, but did not execute the procedure
-// successfully. Stat decides which of the other fields mean anything, as in [ReplyHeader].
+// An RPCError is an error reply: the server answered, but did not execute the procedure successfully. Stat determines
+// which of the other fields are meaningful, as in [ReplyHeader].
 //
-// Prog, Vers and Proc are what was called. A reply does not carry them; the caller fills them in. While
-// Prog is 0, which is no program, the error message omits them. Names has names for them, or is nil.
+// Prog, Vers and Proc identify the procedure that was called. A reply does not carry them; the caller sets them. If
+// Prog is 0, which is not a valid program, the error message omits them. Names, if not nil, provides names for them.
 type RPCError struct {
 	Prog, Vers, Proc uint32
 	Names            *Program
@@ -46,7 +46,7 @@ func (e *RPCError) Error() string {
 	return names.CallName(e.Proc) + ": " + e.reason()
 }
 
-// reason returns the server's answer as text.
+// reason describes the server's answer.
 func (e *RPCError) reason() string {
 	switch e.Stat {
 	case MsgAccepted:
@@ -83,7 +83,7 @@ func (e *RPCError) denied() string {
 	return fmt.Sprintf("the server denied the call with the unknown status %v", e.RejectStat)
 }
 
-// versions returns those that the server has.
+// versions describes the versions that the server supports.
 func (e *RPCError) versions(of string) string {
 	if e.Low == e.High {
 		return fmt.Sprintf("%s %d", of, e.Low)

@@ -37,8 +37,8 @@ func Peek(b []byte) (xid uint32, t MsgType, ok bool) {
 	return binary.BigEndian.Uint32(b), MsgType(binary.BigEndian.Uint32(b[4:])), true
 }
 
-// PeekCall reads the words of a call before its credential, and nothing else of its header. ok is false if
-// b is shorter than that. The type and the version are not validated.
+// PeekCall reads only the part of a call header before the credential. ok is false if b is shorter than that. The type
+// and the version are not validated.
 func PeekCall(b []byte) (h CallHeader, ok bool) {
 	if len(b) < 24 {
 		return h, false
@@ -85,12 +85,12 @@ func AppendCall(b []byte, h *CallHeader) []byte {
 	return appendAuth(b, &h.Verf)
 }
 
-// ConsumeCall reads the header of a call into h and returns the offset of the
-// arguments. The bodies of h.Cred and h.Verf are views of b.
+// ConsumeCall reads the header of a call into h and returns the offset of the arguments. The bodies of h.Cred and
+// h.Verf are views of b.
 //
-// A version of RPC other than [Version] is not an error, as the server must
-// answer it with RPC_MISMATCH (RFC 5531 section 9). What follows the version word
-// is then unknown: h has XID and RPCVers only, and n is 12.
+// An RPC version other than [Version] is not an error, because the server must answer it with RPC_MISMATCH (RFC 5531
+// section 9). The part after the version word then has an unknown format: only XID and RPCVers of h are set, and n is
+// 12.
 //
 // The error is a [*xdr.DecodeError].
 func ConsumeCall(b []byte, h *CallHeader) (n int, err error) {
@@ -130,7 +130,7 @@ func malformed(offset int, what string) error {
 	return &xdr.DecodeError{Offset: offset, What: what}
 }
 
-// A ReplyStat reports whether the server took the call. RFC 5531 section 9.
+// A ReplyStat reports whether the server accepted the call. RFC 5531 section 9.
 type ReplyStat uint32
 
 const (
@@ -155,7 +155,7 @@ type AcceptStat uint32
 const (
 	Success      AcceptStat = 0
 	ProgUnavail  AcceptStat = 1 // the server does not have the program
-	ProgMismatch AcceptStat = 2 // it has the program in versions Low to High
+	ProgMismatch AcceptStat = 2 // it supports versions Low to High of the program
 	ProcUnavail  AcceptStat = 3 // the program does not have the procedure
 	GarbageArgs  AcceptStat = 4 // the arguments do not decode
 	SystemErr    AcceptStat = 5 // anything else, such as no memory
@@ -180,15 +180,15 @@ func (s AcceptStat) String() string {
 	return number("ACCEPT_STAT", uint32(s))
 }
 
-// Error is String. A handler returns an AcceptStat as its error to have the call answered with
-// that status: see Response.FailWith of package transport.
+// Error returns the same as String. A handler returns an AcceptStat as its error to answer the call with that status:
+// see Response.FailWith of package transport.
 func (s AcceptStat) Error() string { return s.String() }
 
-// A RejectStat is why a call was denied. RFC 5531 section 9.
+// A RejectStat is the reason why a call was denied. RFC 5531 section 9.
 type RejectStat uint32
 
 const (
-	RPCMismatch RejectStat = 0 // the server has versions Low to High of RPC itself
+	RPCMismatch RejectStat = 0 // the server supports versions Low to High of RPC itself
 	AuthError   RejectStat = 1 // see AuthStat
 )
 
@@ -203,7 +203,7 @@ func (s RejectStat) String() string {
 	return number("REJECT_STAT", uint32(s))
 }
 
-// An AuthStat is why authentication failed. RFC 5531 section 9.
+// An AuthStat is the reason why authentication failed. RFC 5531 section 9.
 type AuthStat uint32
 
 const (
@@ -261,12 +261,12 @@ func (s AuthStat) String() string {
 	return number("AUTH_STAT", uint32(s))
 }
 
-// Error is String. A handler returns an AuthStat as its error to have the call denied with that
-// status: see Response.FailWith of package transport.
+// Error returns the same as String. A handler returns an AuthStat as its error to deny the call with that status: see
+// Response.FailWith of package transport.
 func (s AuthStat) Error() string { return s.String() }
 
-// A ReplyHeader is the header of a reply, up to its results: reply_body of RFC 5531 section 9.
-// Stat decides which fields mean anything:
+// A ReplyHeader is the header of a reply, up to its results: reply_body of RFC 5531 section 9. Stat determines which
+// fields are meaningful:
 //
 //	0     4       8
 //	+-----+-------+--------------+------+-------------+- - - - - - - - - -
@@ -287,7 +287,7 @@ type ReplyHeader struct {
 	AcceptStat AcceptStat // MSG_ACCEPTED
 	RejectStat RejectStat // MSG_DENIED
 	AuthStat   AuthStat   // AUTH_ERROR
-	Low, High  uint32     // PROG_MISMATCH, RPC_MISMATCH: what the server has, inclusive
+	Low, High  uint32     // PROG_MISMATCH, RPC_MISMATCH: versions that the server supports, inclusive
 }
 
 // Size returns the encoded size in bytes.
@@ -310,8 +310,8 @@ func (h *ReplyHeader) Size() int {
 	return 12
 }
 
-// AppendReply appends the header of a reply; fields that h.Stat and the status below it do not
-// select are left out. It panics if the body of the verifier exceeds [MaxAuthBody].
+// AppendReply appends the header of a reply. It omits fields that h.Stat and the status below it do not select. It
+// panics if the body of the verifier exceeds [MaxAuthBody].
 func AppendReply(b []byte, h *ReplyHeader) []byte {
 	b = binary.BigEndian.AppendUint32(b, h.XID)
 	b = binary.BigEndian.AppendUint32(b, uint32(Reply))

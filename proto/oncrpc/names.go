@@ -5,19 +5,19 @@ import (
 	"strconv"
 )
 
-// A Program describes one version of a program: the names that errors, metrics and traces have for it and its
-// procedures, and the size of its messages. Command xdrgen generates one for each version.
+// A Program describes one version of a program: names for the program and its procedures, which errors, metrics and
+// traces use, and the size of its messages. Command xdrgen generates one for each version.
 type Program struct {
 	Number, Vers uint32   // in RPC calls
 	Name         string   // of the program
-	Procedures   []string // by number; an empty one has no name
+	Procedures   []string // by number; empty for a procedure without a name
 
-	// Longest is how long arguments or results may be, in bytes, as far as the types of the program say so:
-	// parts without a limit count as empty.
+	// Longest is the largest size of arguments or results, in bytes, that the types of the program permit. Parts
+	// without a limit count as empty.
 	Longest int
 }
 
-// Procedure returns the name of a procedure, "" if it has none.
+// Procedure returns the name of a procedure, or "" if it has none.
 func (p Program) Procedure(proc uint32) string {
 	if uint64(proc) < uint64(len(p.Procedures)) {
 		return p.Procedures[proc]
@@ -25,7 +25,7 @@ func (p Program) Procedure(proc uint32) string {
 	return ""
 }
 
-// CallName names a procedure for people, as in "GET of STORE v1". What has no name is a number.
+// CallName returns a readable name of a procedure, such as "GET of STORE v1". It uses numbers for what has no name.
 func (p Program) CallName(proc uint32) string {
 	procedure, program := p.Procedure(proc), p.Name
 	if procedure == "" {
@@ -37,8 +37,8 @@ func (p Program) CallName(proc uint32) string {
 	return fmt.Sprintf("%s of %s v%d", procedure, program, p.Vers)
 }
 
-// programNumber returns the number of a program as people know it: the registry has assigned numbers in decimal,
-// and .x files have those that RFC 5531 section 8.3 leaves to users, from 0x20000000, in hexadecimal.
+// programNumber formats the number of a program in its usual notation: decimal for numbers assigned by the registry,
+// and hexadecimal for those from 0x20000000, which RFC 5531 section 8.3 leaves to users.
 func programNumber(n uint32) string {
 	const ofUsers = 0x20000000
 	if n >= ofUsers {

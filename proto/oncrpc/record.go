@@ -34,9 +34,9 @@ func AppendRecordMark(b []byte, n int, last bool) []byte {
 	return binary.BigEndian.AppendUint32(b, mark)
 }
 
-// ConsumeRecordMark reads the header of a fragment: its length in bytes, and whether it is the
-// last of its record. n is [RecordMarkSize], or negative if b is too short. The length comes
-// from the peer: the caller must check it against a limit before allocating memory for it.
+// ConsumeRecordMark reads the header of a fragment: its length in bytes, and whether it is the last of its record. n is
+// [RecordMarkSize], or negative if b is too short. The length comes from the peer: the caller must check it against a
+// limit before allocating memory for the fragment.
 func ConsumeRecordMark(b []byte) (length uint32, last bool, n int) {
 	if len(b) < RecordMarkSize {
 		return 0, false, -1

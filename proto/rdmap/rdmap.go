@@ -71,7 +71,7 @@ func (o Opcode) Invalidates() bool { return o == OpSendInv || o == OpSendSEInv }
 // Tagged reports whether o travels in tagged segments. Unknown opcodes do not.
 func (o Opcode) Tagged() bool { return o == OpWrite || o == OpReadResponse }
 
-// Error is the fault of a header that is not acceptable.
+// Error is the reason why a header is invalid.
 type Error uint8
 
 const (
@@ -260,13 +260,13 @@ type Cause struct {
 	Code  uint8
 }
 
-// String returns the three in the wording of the RFC that defines them.
+// String returns layer, error type and error code in the wording of the RFC that defines them.
 func (c Cause) String() string {
 	s := c.Layer.String() + ": "
 	switch c.Layer {
 	case LayerRDMA:
 		if ErrorType(c.Type) == TypeCatastrophic && c.Code == 0 {
-			return s + TypeCatastrophic.String() // it has no codes of its own
+			return s + TypeCatastrophic.String() // the type has no codes of its own
 		}
 		return s + ErrorType(c.Type).String() + ": " + Code(c.Code).String()
 	case LayerDDP:
@@ -343,8 +343,8 @@ func AppendTerminate(b []byte, t *Terminate) []byte {
 	return append(b, t.RDMAP...)
 }
 
-// ConsumeTerminate reads the header. If the header is truncated after the Cause, the Cause is
-// stored all the same: the reason is valid even if the quoted headers are not.
+// ConsumeTerminate reads the header. If the header is truncated after the Cause, it stores the Cause nevertheless: the
+// reason is valid even if the quoted headers are not.
 func ConsumeTerminate(b []byte, t *Terminate) (n int, err error) {
 	*t = Terminate{}
 	if len(b) < 4 {
@@ -382,7 +382,7 @@ func ConsumeTerminate(b []byte, t *Terminate) (n int, err error) {
 	return n, nil
 }
 
-// ddpLen is the length of the DDP header that begins with b.
+// ddpLen returns the length of the DDP header at the start of b.
 func ddpLen(b []byte) int {
 	switch {
 	case len(b) == 0:

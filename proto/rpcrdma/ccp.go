@@ -4,9 +4,8 @@ import "github.com/rpcrdma/rpcrdma/proto/xdr"
 
 //go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -types -o ccp_xdr.go ccp.x
 
-// The Connection Configuration Protocol is a separate RPC program, with which a client announces its
-// requirements for a connection and learns the server's limits. RFC 5666 sections 6.2 and 12; RFC
-// 8166 removed it. ccp.x defines it.
+// The Connection Configuration Protocol is a separate RPC program with which a client announces its requirements for a
+// connection and learns the server's limits. RFC 5666 sections 6.2 and 12; RFC 8166 removed it. ccp.x defines it.
 
 // ConfigSize is the size of config_rdma_req and of config_rdma_reply in bytes. RFC 5666
 // section 6.2.

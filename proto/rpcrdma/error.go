@@ -2,19 +2,19 @@ package rpcrdma
 
 import "fmt"
 
-// A HeaderError is why a message was refused, and how to answer it.
+// A HeaderError says why a message was refused, and how to answer it.
 //
-// Code is the error code of the RDMA_ERROR answer; 0 means that the message must be dropped
-// without an answer. RDMA_ERROR answers requests only: a receiver that knows the message to be
-// a reply drops it regardless of Code (RFC 5666 section 4.2).
+// Code is the error code of the RDMA_ERROR answer; 0 means that the message must be dropped without an answer.
+// RDMA_ERROR answers requests only: a receiver that knows the message to be a reply drops it regardless of Code (RFC
+// 5666 section 4.2).
 type HeaderError struct {
 	XID     uint32 // of the message, if HaveXID
-	HaveXID bool   // false if the message ended before its fixed fields did
+	HaveXID bool   // false if the message ended within its fixed fields
 	Vers    uint32 // rdma_vers of the message; the answer copies it
 	Proc    Proc   // rdma_proc of the message
-	Offset  int    // bytes from the start of the message to the fault
+	Offset  int    // bytes from the start of the message to the error
 	Code    ErrCode
-	Reason  string // one phrase for a log
+	Reason  string // a phrase for a log
 
 	Versions Range // ErrVers: the versions that would have been accepted
 }

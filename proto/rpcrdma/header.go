@@ -29,8 +29,8 @@ import (
 //	RDMA_OPTIONAL  opttype, optinfo, then an RPC message or nothing
 type Header struct {
 	XID    uint32 // the XID of the RPC message, section 4.1 field 1
-	Vers   uint32 // Version1 or Version2, section 4.1 field 2; written as it stands
-	Credit uint32 // asked for in a call, granted in a reply, section 3.3
+	Vers   uint32 // Version1 or Version2, section 4.1 field 2; encoded as is
+	Credit uint32 // requested in a call, granted in a reply, section 3.3
 	Proc   Proc
 
 	Align  uint32 // RDMA_MSGP: alignment in bytes of padded opaques, section 3.9
@@ -39,14 +39,14 @@ type Header struct {
 	Reads    []ReadSegment // rdma_reads, in the order of the wire
 	Writes   []WriteChunk  // rdma_writes, one chunk for each result
 	Reply    WriteChunk    // rdma_reply, if HasReply
-	HasReply bool          // a present chunk may have no segments, an absent one has none
+	HasReply bool          // a present chunk may have no segments; an absent one has none
 
 	Err      ErrCode // RDMA_ERROR
 	VersLow  uint32  // ERR_VERS: lowest version that the sender supports
 	VersHigh uint32  // ERR_VERS: highest, inclusive
 
 	OptType uint32 // RDMA_OPTIONAL: the operation, rdma_opttype; version two section 3.1
-	OptInfo []byte // RDMA_OPTIONAL: its data, rdma_optinfo; when reading, a view of the message
+	OptInfo []byte // RDMA_OPTIONAL: its data, rdma_optinfo; a view of the message when decoded
 }
 
 // A Fixed is the start of every message, the same in all versions of the protocol.
@@ -112,14 +112,13 @@ func (h *Header) Size() int {
 	panic("rpcrdma: version 1 has no message type " + h.Proc.String())
 }
 
-// emptyLists is the length of three lists without chunks, which are three words of zero. Most
-// messages have those.
+// emptyLists is the length of three lists without chunks: three words of zero, as in most messages.
 const emptyLists = 12
 
 func (h *Header) hasChunks() bool { return len(h.Reads)+len(h.Writes) > 0 || h.HasReply }
 
-// mustVersion2 panics if version 2 has no such message. RDMA_MSGP and RDMA_DONE are
-// reserved there, and its error codes have no default arm: version two section 4.2.
+// mustVersion2 panics if version 2 does not have the message. RDMA_MSGP and RDMA_DONE are reserved there, and its error
+// codes have no default arm: version two section 4.2.
 func (h *Header) mustVersion2() {
 	switch h.Proc {
 	case ProcMsg, ProcNomsg, ProcOptional:
@@ -133,9 +132,9 @@ func (h *Header) mustVersion2() {
 	panic("rpcrdma: version 2 has no message type " + h.Proc.String())
 }
 
-// AppendHeader appends the encoding of h, which is h.Size() bytes. It allocates only if b
-// lacks the capacity. It panics if the version has no message type h.Proc, or, in version 2,
-// no error code h.Err. [Version2] is written as version 2, everything else as version 1.
+// AppendHeader appends the encoding of h, which is h.Size() bytes. It allocates only if b lacks the capacity. It panics
+// if the version has no message type h.Proc, or, in version 2, no error code h.Err. [Version2] is encoded as version 2,
+// everything else as version 1.
 func AppendHeader(b []byte, h *Header) []byte {
 	b = slices.Grow(b, h.Size())
 	b = binary.BigEndian.AppendUint32(b, h.XID)
@@ -213,22 +212,22 @@ func appendError(b []byte, h *Header) []byte {
 	return b
 }
 
-// Limits bound what ConsumeHeader accepts from a peer. RFC 5666 has no limits other than the
-// length of the message; a header with longer lists than these is answered as a malformed one.
-// For each number, 0 means the default and a negative value means none at all.
+// Limits limit what ConsumeHeader accepts from a peer. RFC 5666 has no limits other than the length of the message; a
+// header with longer lists than these is answered like a malformed one. For each number, 0 means the default and a
+// negative value means that none is accepted.
 type Limits struct {
-	// Versions are those that are accepted, others get ERR_VERS. The zero value means version
-	// 1 only. Versions other than 1 and 2 are never accepted.
+	// Versions is the range of accepted versions; others are answered with ERR_VERS. The zero value means version 1
+	// only. Versions other than 1 and 2 are never accepted.
 	Versions Range
 
 	ReadSegments     int // entries in the read list; DefaultReadSegments
 	WriteChunks      int // entries in the write list; DefaultWriteChunks
 	SegmentsPerChunk int // segments in a write chunk or the reply chunk; DefaultSegmentsPerChunk
-	OptInfo          int // bytes of rdma_optinfo; DefaultOptInfo. More get RDMA_ERR_INVAL_OPTION
+	OptInfo          int // bytes of rdma_optinfo; DefaultOptInfo. More is RDMA_ERR_INVAL_OPTION
 }
 
-// Defaults of [Limits]. The Linux server takes chunks of up to 259 segments, one megabyte in
-// pages and a little more; these limits allow twice that.
+// Defaults of [Limits]. The Linux server accepts chunks of up to 259 segments, one megabyte in pages and a little more;
+// these limits allow twice that.
 const (
 	DefaultReadSegments     = 512
 	DefaultWriteChunks      = 16
@@ -359,7 +358,7 @@ func consumeOptional(b []byte, h *Header, max int) (n int, err error) {
 	return MinOptionalSize + end, nil
 }
 
-// bad makes the error for the message with the fixed fields in h.
+// bad returns the error for the message with the fixed fields in h.
 func (h *Header) bad(offset int, code ErrCode, reason string) error {
 	return &HeaderError{
 		XID: h.XID, HaveXID: true, Vers: h.Vers, Proc: h.Proc,
@@ -440,7 +439,7 @@ func (p *parser) lists(h *Header, lim *Limits) bool {
 		}
 		i := len(h.Writes)
 		if i < cap(h.Writes) {
-			// Reuse the slice of segments of an earlier message.
+			// Reuse the segments slice of an earlier message.
 			h.Writes = h.Writes[:i+1]
 		} else {
 			h.Writes = append(h.Writes, nil)
@@ -481,7 +480,7 @@ func (p *parser) chunk(c *WriteChunk, max int) bool {
 	}
 	v := binary.BigEndian.Uint32(rest)
 	rest = rest[4:]
-	// In segments, not in bytes: a product could overflow.
+	// Compare segments, not bytes: a product could overflow.
 	if uint64(v) > uint64(len(rest)/SegmentSize) {
 		return p.fail("segment count is more than the message holds")
 	}

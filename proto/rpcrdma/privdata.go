@@ -2,7 +2,7 @@ package rpcrdma
 
 import "encoding/binary"
 
-// Private data, RFC 8797 section 4. Both peers send this when they connect:
+// Private data, RFC 8797 section 4. Both peers send it when they connect:
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -18,8 +18,8 @@ const (
 
 	privFlagR = 0x01 // least significant bit of octet 5, section 4.1
 
-	// MinInline and MaxInline are the smallest and largest inline threshold in
-	// bytes that a size field can express, InlineUnit their step. Section 4.2.
+	// MinInline and MaxInline are the smallest and largest inline threshold, in bytes, that a size field can express,
+	// and InlineUnit is their step. Section 4.2.
 	MinInline  = 1024
 	MaxInline  = 262144
 	InlineUnit = 1024
@@ -32,8 +32,8 @@ type PrivateData struct {
 	// handles. Replies may be sent with invalidation only if both peers set it. Section 4.1.
 	RemoteInvalidation bool
 
-	SendSize int // largest message in bytes that this peer will Send, section 4.2
-	RecvSize int // largest message in bytes that this peer's receives can take, section 4.2
+	SendSize int // largest message that this peer will Send, in bytes, section 4.2
+	RecvSize int // largest message that this peer can receive, in bytes, section 4.2
 }
 
 // DefaultPrivateData is assumed for a peer that sent none: no remote invalidation, 1024 bytes
@@ -42,9 +42,8 @@ func DefaultPrivateData() PrivateData {
 	return PrivateData{SendSize: DefaultInline, RecvSize: DefaultInline}
 }
 
-// AppendPrivateData appends the encoding of p, [PrivateDataSize] octets. Sizes are rounded
-// down to a multiple of [InlineUnit] and clamped to [MinInline] and [MaxInline], as the fields
-// cannot express others.
+// AppendPrivateData appends the encoding of p, [PrivateDataSize] octets. It rounds sizes down to a multiple of
+// [InlineUnit] and clamps them to [MinInline] and [MaxInline], because the fields cannot express others.
 func AppendPrivateData(b []byte, p PrivateData) []byte {
 	var flags byte
 	if p.RemoteInvalidation {
@@ -54,12 +53,11 @@ func AppendPrivateData(b []byte, p PrivateData) []byte {
 	return append(b, PrivateDataVersion, flags, encodeSize(p.SendSize), encodeSize(p.RecvSize))
 }
 
-// FindPrivateData looks for private data of this protocol anywhere in what the connection
-// manager delivered: at any offset, since other layers may prepend their own, and followed by
-// any octets (RFC 8797 section 5.2). A format identifier that is not followed by a complete
-// message of a known version is skipped. Reserved bits are ignored.
+// FindPrivateData searches for private data of this protocol anywhere in what the connection manager delivered: at any
+// offset, since other layers may prepend their own, and followed by any octets (RFC 8797 section 5.2). It skips a
+// format identifier that is not followed by a complete message of a known version. Reserved bits are ignored.
 //
-// Without one it returns [DefaultPrivateData] and false.
+// If there is none, it returns [DefaultPrivateData] and false.
 func FindPrivateData(b []byte) (PrivateData, bool) {
 	for ; len(b) >= PrivateDataSize; b = b[1:] {
 		if binary.BigEndian.Uint32(b) != PrivateDataID || b[4] != PrivateDataVersion {
@@ -74,10 +72,9 @@ func FindPrivateData(b []byte) (PrivateData, bool) {
 	return DefaultPrivateData(), false
 }
 
-// SendInline returns the inline threshold in bytes of messages from the peer described by p to
-// the one described by to: the smaller of what the former sends and the latter receives.
-// client.SendInline(server) bounds a client's calls and its replies to backward calls,
-// server.SendInline(client) those of a server. RFC 8797 section 4.2.
+// SendInline returns the inline threshold, in bytes, for messages from the peer described by p to the one described by
+// to: the smaller of what the former sends and the latter receives. client.SendInline(server) limits a client's calls
+// and its replies to backward calls, and server.SendInline(client) those of a server. RFC 8797 section 4.2.
 func (p PrivateData) SendInline(to PrivateData) int { return min(p.SendSize, to.RecvSize) }
 
 func encodeSize(size int) byte {

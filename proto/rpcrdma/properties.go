@@ -7,14 +7,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// OptProperties is the rdma_opttype of the properties operation, the extension of version 2
-// with which peers exchange what private data carries in version 1. It is specified by this
-// project, in docs/protocol.md.
+// OptProperties is the rdma_opttype of the properties operation, an extension of version 2 with which peers exchange
+// what private data carries in version 1. docs/protocol.md of this project specifies it.
 const OptProperties = 0x52500001
 
-// The RPC program with a procedure for the same exchange: the offer is its arguments and the answer
-// its results. A client tries it first, since every server answers calls. The number is in the
-// user-defined range of RFC 5531 section 8.3. docs/protocol.md, As a call.
+// The RPC program with a procedure for the same exchange: the offer is its arguments, and the answer its results. A
+// client tries it first, because every server answers calls. The number is in the user-defined range of RFC 5531
+// section 8.3. docs/protocol.md, As a call.
 const (
 	PropProgram      = 0x20525001 // RDMA_PROP_PROG
 	PropVersion      = 1          // RDMA_PROP_V1
@@ -33,7 +32,7 @@ type PropDir uint32
 // The messages of the operation. docs/protocol.md, XDR.
 const (
 	PropOffer  PropDir = 0 // RDMA_PROP_OFFER: the client's properties, and a request for the server's
-	PropAccept PropDir = 1 // RDMA_PROP_ACCEPT: the server's; both are in effect from now on
+	PropAccept PropDir = 1 // RDMA_PROP_ACCEPT: the server's properties; both are now in effect
 	PropReject PropDir = 2 // RDMA_PROP_REJECT: nothing changes
 )
 
@@ -50,11 +49,11 @@ func (d PropDir) String() string {
 	return "RDMA_PROP_DIR(" + strconv.FormatUint(uint64(d), 10) + ")"
 }
 
-// A PropReason is why an offer was rejected, rdma_reason. Unknown reasons are possible.
-// docs/protocol.md, Errors.
+// A PropReason is the reason why an offer was rejected, rdma_reason. Unknown reasons are possible. docs/protocol.md,
+// Errors.
 type PropReason uint32
 
-// The reasons of a rejection. docs/protocol.md, Errors.
+// Reasons for a rejection. docs/protocol.md, Errors.
 const (
 	PropMalformed PropReason = 1 // RDMA_PROP_MALFORMED: the offer does not decode, or has invalid sizes
 	PropNotNow    PropReason = 2 // RDMA_PROP_NOT_NOW: repeated, from the wrong end, or at the wrong time
@@ -74,9 +73,8 @@ func (r PropReason) String() string {
 // propRemoteInvalidation is RDMA_PROP_REMOTE_INVAL, the only defined bit of rdma_flags.
 const propRemoteInvalidation = 1
 
-// Properties are the rdma_optinfo of the properties operation, or the arguments or results of
-// the procedure. Dir determines which fields are used, as Proc does in a [Header].
-// docs/protocol.md, XDR.
+// Properties is the rdma_optinfo of the properties operation, or the arguments or results of the procedure. Dir
+// determines which fields are used, as Proc does in a [Header]. docs/protocol.md, XDR.
 //
 //	0     4           8           12      16
 //	+-----+-----------+-----------+-------+
@@ -87,11 +85,11 @@ const propRemoteInvalidation = 1
 type Properties struct {
 	Dir PropDir
 
-	SendSize uint32 // largest message in bytes that the sender of this will Send
-	RecvSize uint32 // largest message in bytes that its receives can take
+	SendSize uint32 // largest message that the sender will Send, in bytes
+	RecvSize uint32 // largest message that it can receive, in bytes
 
-	// RemoteInvalidation: the client permits, or the server supports, replies with remote
-	// invalidation. They are used if both set it.
+	// RemoteInvalidation means that the client permits, or the server supports, replies with remote invalidation. They
+	// are used if both set it.
 	RemoteInvalidation bool
 
 	Reason PropReason // RDMA_PROP_REJECT
@@ -113,11 +111,10 @@ func AppendProperties(b []byte, p Properties) []byte {
 	panic("rpcrdma: the properties operation has no " + p.Dir.String())
 }
 
-// ConsumeProperties reads b, which is one rpcrdma2_prop_info and nothing else. Undefined flags
-// are ignored. The error is an *xdr.DecodeError; p then holds what was decoded before the
-// fault, with a Dir of RDMA_PROP_OFFER if nothing was: a malformed offer is rejected as
-// [PropMalformed], a malformed answer is dropped. Sizes below [DefaultInline2], and those that
-// are no multiple of four, are errors.
+// ConsumeProperties reads b, which must be exactly one rpcrdma2_prop_info. It ignores undefined flags. The error is an
+// *xdr.DecodeError; p then holds what was decoded before the error, with a Dir of RDMA_PROP_OFFER if nothing was. A
+// malformed offer is rejected as [PropMalformed], and a malformed answer is dropped. Sizes below [DefaultInline2], and
+// sizes that are not a multiple of four, are errors.
 func ConsumeProperties(b []byte) (p Properties, err error) {
 	d := xdr.NewDecoder(b)
 	p.Dir = PropDir(d.Uint32())
@@ -146,8 +143,8 @@ func ConsumeProperties(b []byte) (p Properties, err error) {
 
 func validSize(size uint32) bool { return size >= DefaultInline2 && size%xdr.Unit == 0 }
 
-// SendInline returns the inline threshold in bytes of messages from the peer described by p to
-// the one described by to, once the offer has been accepted. docs/protocol.md, Use.
+// SendInline returns the inline threshold, in bytes, for messages from the peer described by p to the one described by
+// to, after the offer has been accepted. docs/protocol.md, Use.
 func (p Properties) SendInline(to Properties) int {
 	return int(min(p.SendSize, to.RecvSize, math.MaxInt32))
 }

@@ -13,17 +13,17 @@ const (
 	Version2 = 2 // version two section 5
 )
 
-// The inline threshold in bytes of both directions when the peers have not agreed on
-// more: the largest message, transport header included, that one Send may carry.
+// The inline threshold, in bytes, of both directions if the peers have not agreed on more: the largest message,
+// including the transport header, that one Send may carry.
 const (
 	DefaultInline  = 1024 // of version 1: RFC 5666 section 6.1, RFC 8797 section 3.1
-	DefaultInline2 = 4096 // of version 2, once it is known that the peer speaks it: version two sections 2.3 and 5
+	DefaultInline2 = 4096 // of version 2, if the peer is known to support it: version two sections 2.3 and 5
 )
 
-// A Range is the versions from Low to High, both included.
+// A Range is the versions from Low to High, inclusive.
 type Range struct{ Low, High uint32 }
 
-// known returns the versions of r that this package has; of the zero Range, version 1.
+// known returns the versions of r that this package supports. For the zero Range that is version 1.
 func (r Range) known() Range {
 	if r == (Range{}) {
 		return Range{Version1, Version1}
@@ -38,7 +38,7 @@ type Proc uint32
 const (
 	ProcMsg      Proc = 0 // RDMA_MSG: chunk lists, then an RPC message
 	ProcNomsg    Proc = 1 // RDMA_NOMSG: chunk lists; the RPC message is in a chunk
-	ProcMsgp     Proc = 2 // RDMA_MSGP: as RDMA_MSG, with padding before long opaques; version 1 only
+	ProcMsgp     Proc = 2 // RDMA_MSGP: like RDMA_MSG, with padding before long opaques; version 1 only
 	ProcDone     Proc = 3 // RDMA_DONE: the read chunks of a reply have been fetched; version 1 only
 	ProcError    Proc = 4 // RDMA_ERROR: the request could not be decoded
 	ProcOptional Proc = 5 // RDMA_OPTIONAL: an operation of an extension, and perhaps an RPC message; version 2 only
@@ -67,7 +67,7 @@ func (p Proc) String() string {
 // rpc_rdma_errcode; version two section 4.2, rpcrdma2_errcode.
 type ErrCode uint32
 
-// The error codes. Version 2 calls the second by another name.
+// The error codes. Version 2 renames the second one.
 const (
 	ErrVers        ErrCode = 1 // ERR_VERS: version not supported; the message has the range that is
 	ErrChunk       ErrCode = 2 // ERR_CHUNK: header or chunk lists do not decode
@@ -75,7 +75,7 @@ const (
 	ErrInvalOption ErrCode = 3 // RDMA_ERR_INVAL_OPTION: the operation of an RDMA_OPTIONAL is not supported; version 2
 )
 
-// String returns the RFC's spelling, that of version 1 for what both versions have.
+// String returns the RFC's spelling, that of version 1 for codes that both versions have.
 func (c ErrCode) String() string {
 	if c == ErrInvalOption {
 		return c.Name(Version2)
@@ -116,15 +116,14 @@ const (
 
 	MinOptionalSize = 24 // RDMA_OPTIONAL with an empty rdma_optinfo: rdma_opttype, length
 
-	// MinRPCSize is the least that must follow RDMA_MSG in version 2: the XID and the
-	// direction, which tells calls from replies.
+	// MinRPCSize is the minimum length after RDMA_MSG in version 2: the XID and the direction, which distinguishes
+	// calls from replies.
 	MinRPCSize = 8
 )
 
-// A Segment is memory of the peer: Length bytes from Offset in the region that Handle names.
-// Every value of each field is legal on the wire; Offset may be an address, an index from
-// zero, or any other token that the owner understands. RFC 5666 sections 2 and 4.3,
-// xdr_rdma_segment.
+// A Segment is memory of the peer: Length bytes from Offset in the region identified by Handle. Every value of each
+// field is legal on the wire; Offset may be an address, an index from zero, or any other token that its owner
+// understands. RFC 5666 sections 2 and 4.3, xdr_rdma_segment.
 //
 //	0        4        8                 16
 //	+--------+--------+-----------------+
@@ -136,10 +135,9 @@ type Segment struct {
 	Offset uint64
 }
 
-// A ReadSegment is an entry of the read list. Position is the offset in bytes,
-// from the XID of the RPC message with nothing removed from it, where the segment's
-// data belongs. Entries of one data item have the same position, and follow each
-// other. RFC 5666 sections 3.4 and 4.3, xdr_read_chunk.
+// A ReadSegment is an entry of the read list. Position is where the segment's data belongs: the offset in bytes from
+// the XID of the RPC message with nothing removed from it. The entries of a data item have the same position and follow
+// each other. RFC 5666 sections 3.4 and 4.3, xdr_read_chunk.
 //
 //	0          4                                   20
 //	+----------+-----------------------------------+
@@ -174,24 +172,21 @@ func (c WriteChunk) Length() uint64 {
 // with its end mark.
 func ReadListSize(n int) int { return n*(4+ReadSegmentSize) + 4 }
 
-// WriteChunkSize returns the encoded size in bytes of a write chunk of n segments, as it
-// stands in the write list or as the reply chunk, including the discriminant that precedes it.
-// The write list's end mark, or an absent reply chunk, takes another word, which
-// [MinHeaderSize] includes.
+// WriteChunkSize returns the encoded size, in bytes, of a write chunk of n segments in the write list or as the reply
+// chunk, including the discriminant that precedes it. The write list's end mark, or an absent reply chunk, takes
+// another word, which [MinHeaderSize] includes.
 func WriteChunkSize(n int) int { return 4 + 4 + n*SegmentSize }
 
-// OpaquePad returns how many bytes of padding an RDMA_MSGP message has between the
-// length word of an opaque and its data, such that the data begins at a multiple of
-// align: 0 to align-1. RFC 5666 section 3.9.
+// OpaquePad returns how many bytes of padding, 0 to align-1, an RDMA_MSGP message has between the length word of an
+// opaque and its data, so that the data begins at a multiple of align. RFC 5666 section 3.9.
 //
-// pos is the offset in bytes of the byte after the length word, counted from the XID in the
-// RPC message as it was sent, earlier padding included; length is the opaque's length, align
-// and thresh are the message's rdma_align and rdma_thresh. Opaques shorter than thresh are not
-// padded. The RFC contradicts itself about opaques of exactly thresh bytes; here they are
-// padded. An align of 0 or 1 means no padding.
+// pos is the offset of the byte after the length word, counted from the XID in the RPC message as it was sent,
+// including earlier padding. length is the opaque's length, and align and thresh are the message's rdma_align and
+// rdma_thresh. Opaques shorter than thresh are not padded. The RFC contradicts itself about opaques of exactly thresh
+// bytes; here they are padded. An align of 0 or 1 means no padding.
 //
-// A receiver must check that the padding ends within the message. Padding does not
-// count for the positions of read segments.
+// A receiver must check that the padding ends within the message. Padding does not count for the positions of read
+// segments.
 func OpaquePad(pos, length, align, thresh uint32) uint32 {
 	return xdr.Padding{Align: align, Thresh: thresh}.Before(pos, length)
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// The setup message is the exchange of properties in the private data of the connection setup,
-// after the message of RFC 8797: peers that both know it begin with version 2 and its
-// properties, without a message for that. docs/protocol.md, At setup.
+// The setup message exchanges properties in the private data of the connection setup, after the message of RFC 8797.
+// Peers that both know it begin with version 2 and its properties, without a message for that. docs/protocol.md, At
+// setup.
 const (
 	SetupID   = 0x8d52a04b // RDMA_PROP_CM_FORMAT, the format identifier
 	SetupSize = 24         // octets
@@ -22,8 +22,8 @@ const (
 //	| id | credit | RDMA_PROP_OFFER, RDMA_PROP_ACCEPT |
 //	+----+--------+-----------------------------------+
 type Setup struct {
-	// Credit is how many calls the client would like to have under way at once, or how many
-	// the server allows until its first reply. It is not zero.
+	// Credit is how many calls the client would like to have in flight, or how many the server permits until its first
+	// reply. It is not zero.
 	Credit uint32
 
 	Properties // an offer from the client, an acceptance from the server
@@ -38,9 +38,9 @@ func AppendSetup(b []byte, s Setup) []byte {
 	return AppendProperties(appendWords(b, SetupID, s.Credit), s.Properties)
 }
 
-// FindSetup looks for a setup message of kind dir anywhere in the private data that the
-// connection manager delivered, which may have more before and after, like
-// [FindPrivateData]. One that does not decode, has no credit or is of another kind is skipped.
+// FindSetup searches for a setup message of kind dir anywhere in the private data that the connection manager
+// delivered. Like [FindPrivateData], it permits other data before and after it. It skips messages that do not decode,
+// have no credit or are of another kind.
 func FindSetup(b []byte, dir PropDir) (s Setup, ok bool) {
 	for ; len(b) >= SetupSize; b = b[1:] {
 		if binary.BigEndian.Uint32(b) != SetupID {

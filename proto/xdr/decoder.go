@@ -10,7 +10,7 @@ import (
 type DecodeError struct {
 	Offset int    // bytes from the start of the input
 	What   string // the item and what is wrong with it
-	Err    error  // ErrMemory, that of FailWith, or nil if the input is wrong
+	Err    error  // ErrMemory, the error of FailWith, or nil if the input is invalid
 }
 
 func (e *DecodeError) Error() string {
@@ -20,45 +20,42 @@ func (e *DecodeError) Error() string {
 // Unwrap returns Err.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// A Decoder reads the items of an XDR stream one after the other. The first error sticks: from
-// then on every method returns a zero value and the position does not change, so a caller
-// checks [Decoder.Err] once, after the last field and before it uses any of them.
+// A Decoder reads the items of an XDR stream in order. The first error sticks: from then on every method returns a zero
+// value and the position does not change, so a caller checks [Decoder.Err] only once, after the last field and before
+// using any of them.
 //
-// A Decoder is a plain value: declare it as a variable and it stays on the stack.
-// Nothing is allocated until an error occurs, except by [Decoder.String], [Resize], [Extend] and
-// [New].
+// A Decoder is a plain value: declare it as a variable and it stays on the stack. Nothing is allocated until an error
+// occurs, except by [Decoder.String], [Resize], [Extend] and [New].
 type Decoder struct {
 	b   []byte
 	off int
 	err *DecodeError
 	pad Padding
-	pos int // of b in the message that pad counts from
+	pos int // offset of b in the message, for pad
 
 	copies bool // see Copy
 	strict bool // see Strict
 
-	depth   int  // of Enter
+	depth   int  // depth of Enter
 	limited bool // memory is set
 
-	// Bytes that may still be allocated: at once, and beyond that from the account.
+	// Bytes that may still be allocated: without asking the account, and in total after that.
 	ready, memory uint64
-	account       Account // nil: there is no need to ask
+	account       Account // nil: no need to ask
 
-	made uint64 // bytes that were allocated: see Keep
+	made uint64 // bytes allocated: see Keep
 }
 
 // NewDecoder returns a Decoder at the start of b. The slices that its methods
 // return are views of b.
 func NewDecoder(b []byte) Decoder { return Decoder{b: b} }
 
-// A Padding means that opaque data of at least Thresh bytes is preceded by padding, so that it
-// begins at a multiple of Align, counted from the start of the message. An Align of 0 or 1
-// means none. RFC 5666 section 3.9.
+// A Padding means that padding precedes opaque data of at least Thresh bytes, so that the data begins at a multiple of
+// Align, counted from the start of the message. An Align of 0 or 1 means no padding. RFC 5666 section 3.9.
 type Padding struct{ Align, Thresh uint32 }
 
-// Before returns how many bytes of padding are between the length word of opaque data of
-// length bytes and its first byte: 0 to Align-1. pos is the offset of the byte after the
-// length word, earlier padding included.
+// Before returns how many bytes of padding, 0 to Align-1, are between the length word of opaque data of length bytes
+// and its first byte. pos is the offset of the byte after the length word, including earlier padding.
 func (p Padding) Before(pos, length uint32) uint32 {
 	if p.Align <= 1 || length < p.Thresh {
 		return 0
@@ -69,19 +66,18 @@ func (p Padding) Before(pos, length uint32) uint32 {
 	return 0
 }
 
-// NewPaddedDecoder returns a Decoder of b, which begins at offset pos of a message with padding
-// before its opaque data and strings. [Decoder.Opaque] and [Decoder.String] skip the padding; its
-// content is ignored.
+// NewPaddedDecoder returns a Decoder of b, which begins at offset pos of a message with padding before its opaque data
+// and strings. [Decoder.Opaque] and [Decoder.String] skip the padding and ignore its content.
 func NewPaddedDecoder(b []byte, pos int, pad Padding) Decoder {
 	return Decoder{b: b, pos: pos, pad: pad}
 }
 
-// Copy makes [Decoder.Opaque] return copies from now on, so that decoded values stay valid when the
-// input does not. [Decoder.FixedOpaque] returns views as before.
+// Copy makes [Decoder.Opaque] return copies from now on, so that decoded values stay valid when the input does not.
+// [Decoder.FixedOpaque] still returns views.
 func (d *Decoder) Copy() { d.copies = true }
 
-// Strict makes [Decoder.Opaque], [Decoder.FixedOpaque] and [Decoder.String] fail from now on if pad
-// bytes are not zero. RFC 4506 section 3 has senders write zeros, and asks nothing of receivers.
+// Strict makes [Decoder.Opaque], [Decoder.FixedOpaque] and [Decoder.String] fail from now on if pad bytes are not zero.
+// RFC 4506 section 3 requires senders to write zeros, but requires nothing of receivers.
 func (d *Decoder) Strict() { d.strict = true }
 
 // Err returns the first error, a [*DecodeError], or nil.
@@ -105,15 +101,15 @@ func (d *Decoder) Rest() []byte {
 	return rest
 }
 
-// Fail records an error at the current position, unless there is one already. A caller uses it
-// to reject values that decode but are invalid, such as undefined enumeration constants.
+// Fail records an error at the current position unless there already is one. Callers use it to reject values that
+// decode but are invalid, such as undefined enumeration constants.
 func (d *Decoder) Fail(what string) {
 	if d.err == nil {
 		d.err = &DecodeError{Offset: d.off, What: what}
 	}
 }
 
-// FailWith is Fail with an error that says more: the [*DecodeError] unwraps to it.
+// FailWith is Fail with a more specific error, to which the [*DecodeError] unwraps.
 func (d *Decoder) FailWith(err error) {
 	if d.err == nil {
 		d.err = &DecodeError{Offset: d.off, What: err.Error(), Err: err}
@@ -210,9 +206,8 @@ func (d *Decoder) Optional() bool {
 // [Decoder.Copy].
 func (d *Decoder) Opaque(max uint32) []byte { return d.variable(max, d.strict) }
 
-// Bulk is [Decoder.Opaque] for data that may have been placed directly. Its pad bytes may be from a
-// chunk, where they can be anything, so Bulk ignores them after [Decoder.Strict], too. RFC 5666
-// section 3.7.
+// Bulk is [Decoder.Opaque] for data that may have been placed directly. Its pad bytes may come from a chunk, where they
+// can have any value, so Bulk ignores them even after [Decoder.Strict]. RFC 5666 section 3.7.
 func (d *Decoder) Bulk(max uint32) []byte { return d.variable(max, false) }
 
 func (d *Decoder) variable(max uint32, strict bool) []byte {
@@ -256,8 +251,7 @@ func (d *Decoder) String(max uint32) string {
 	return string(s)
 }
 
-// padded reports whether the pad bytes of size bytes of data are zero. They are the last ones of the
-// next n bytes.
+// padded reports whether the pad bytes of size bytes of data are zero. They are at the end of the next n bytes.
 func (d *Decoder) padded(n, size int) bool {
 	end := d.off + n
 	for _, c := range d.b[end-Pad(size) : end] {
@@ -303,7 +297,7 @@ func (d *Decoder) Count(max uint32, size int) int {
 		d.Fail(fmt.Sprintf("array of %d elements, limit is %d", v, max))
 		return 0
 	}
-	// In elements, not in bytes: a product could overflow.
+	// Compare elements, not bytes: a product could overflow.
 	if uint64(v) > uint64((len(rest)-n)/size) {
 		d.Fail(fmt.Sprintf("array of %d elements does not fit the remaining bytes", v))
 		return 0
@@ -312,7 +306,7 @@ func (d *Decoder) Count(max uint32, size int) int {
 	return int(v)
 }
 
-// failOpaque determines why variable-length data is refused, off the fast path.
+// failOpaque determines why variable-length data is rejected, off the fast path.
 func (d *Decoder) failOpaque(item string, max uint32) {
 	if d.err != nil {
 		return
@@ -333,8 +327,7 @@ func (d *Decoder) failOpaque(item string, max uint32) {
 	d.Fail(item + " is cut short")
 }
 
-// failFixedOpaque is failOpaque for data of a fixed length, which was found to be n bytes long with
-// its padding, or cut short if n is negative.
+// failFixedOpaque is failOpaque for fixed-length data. n is its length with padding, or negative if it is truncated.
 func (d *Decoder) failFixedOpaque(n int) {
 	if n >= 0 {
 		d.Fail("fixed-length opaque is followed by pad bytes that are not zero")

@@ -8,33 +8,31 @@ import (
 	"unsafe"
 )
 
-// MaxDepth limits how deep values of recursive types may be nested: see [Decoder.Enter].
+// MaxDepth limits how deeply values of recursive types may be nested: see [Decoder.Enter].
 const MaxDepth = 64
 
-// The memory that a Decoder may use for arrays, lists, optional data, strings and copies, in bytes,
-// unless [Decoder.LimitMemory] says otherwise: a few bytes of input can stand for an element of many
-// arms.
+// The memory that a Decoder may use for arrays, lists, optional data, strings and copies, in bytes, unless
+// [Decoder.LimitMemory] changes it: a few bytes of input can stand for an element of many arms.
 const (
 	freeMemory    = 64 << 10
 	memoryPerByte = 8 // of input
 )
 
-// ErrMemory is in the [*DecodeError] of input that decodes to more memory than there is for it: see
-// [Decoder.LimitMemory] and [Decoder.ChargeTo]. Nothing may be wrong with such input.
+// ErrMemory is wrapped by the [*DecodeError] of input that decodes to more memory than is available: see
+// [Decoder.LimitMemory] and [Decoder.ChargeTo]. Such input may be valid.
 var ErrMemory = errors.New("no memory for values")
 
-// An Account has the memory that values take, beside that of the input.
+// An Account limits the memory that values use in addition to that of the input.
 type Account interface {
-	// Reserve reports whether there are so many bytes more, which then are the values'. It does not
-	// block.
+	// Reserve reports whether that many more bytes are available, and reserves them if so. It must not block.
 	Reserve(bytes int) bool
 }
 
-// Enter begins a value of a recursive type, and reports whether it may be decoded. It may not if
-// [MaxDepth] of them are open already, which is an error, or after any other error. If Enter returns
-// true, call [Decoder.Leave] after the value. Without a limit, input of 4 bytes for each level could
-// use up the stack. After an error all discriminants are 0, and the arm for 0 may have two values of
-// the type: they would double at each level without any input.
+// Enter begins a value of a recursive type, and reports whether it may be decoded. It may not if [MaxDepth] of them are
+// already open, which is an error, or after any other error. If Enter returns true, call [Decoder.Leave] after the
+// value. Without the limit, input of 4 bytes per level could exhaust the stack. Enter also stops after an error,
+// because all discriminants are then 0: if the arm for 0 has two values of the type, they would double at each level
+// without any input.
 func (d *Decoder) Enter() bool {
 	if d.err != nil {
 		return false
@@ -50,8 +48,8 @@ func (d *Decoder) Enter() bool {
 // Leave ends what [Decoder.Enter] began.
 func (d *Decoder) Leave() { d.depth-- }
 
-// LimitMemory sets the limit of what [Resize], [Extend], [New], [Decoder.String] and copies may
-// allocate from now on, in bytes. Without it that is 64 KiB and 8 times the length of the input.
+// LimitMemory sets how many bytes [Resize], [Extend], [New], [Decoder.String] and copies may allocate from now on. The
+// default is 64 KiB plus 8 times the length of the input.
 func (d *Decoder) LimitMemory(bytes int) {
 	bytes = max(0, bytes)
 	d.limited = true
@@ -59,16 +57,16 @@ func (d *Decoder) LimitMemory(bytes int) {
 	d.memory = uint64(bytes) - d.ready
 }
 
-// limit sets the limit that there is without LimitMemory.
+// limit sets the default limit.
 func (d *Decoder) limit() {
 	d.LimitMemory(int(min(freeMemory+memoryPerByte*uint64(len(d.b)), math.MaxInt)))
 }
 
-// ChargeTo has the Decoder reserve in a what it allocates beyond 64 KiB. It gives nothing back: that
-// is for code that knows how long the values live. Call it before anything is decoded.
+// ChargeTo makes the Decoder reserve in a what it allocates beyond 64 KiB. The Decoder never releases it: that is up to
+// code that knows how long the values live. Call ChargeTo before decoding anything.
 func (d *Decoder) ChargeTo(a Account) { d.account = a }
 
-// allocate reports whether n values of size bytes may be allocated, and otherwise fails.
+// allocate accounts for n values of size bytes. It reports whether they may be allocated, and fails if not.
 func (d *Decoder) allocate(n int, size uintptr) bool {
 	if d.err != nil {
 		return false
@@ -83,7 +81,7 @@ func (d *Decoder) allocate(n int, size uintptr) bool {
 	return true
 }
 
-// reserve makes n bytes ready to be allocated, or more.
+// reserve makes at least n bytes ready to be allocated.
 func (d *Decoder) reserve(n uint64) bool {
 	if !d.limited {
 		d.limit()
@@ -96,7 +94,7 @@ func (d *Decoder) reserve(n uint64) bool {
 		return false
 	}
 	if d.account != nil {
-		// In large steps, as each value of a chain is allocated by itself.
+		// In large steps, because each value of a chain is allocated separately.
 		n = min(max(n, freeMemory), d.memory)
 		if !d.account.Reserve(int(n)) {
 			return false
@@ -109,21 +107,19 @@ func (d *Decoder) reserve(n uint64) bool {
 
 func (d *Decoder) failMemory() { d.FailWith(ErrMemory) }
 
-// Keep reports whether a value that d has decoded may be kept, so that the next one is decoded over it
-// and reuses its memory. total is of the value, and zero for a new one: it counts the bytes that have
-// been allocated for it, and the value is to be dropped when they are more than 64 KiB, which no
-// [Account] knows of. Without that, elements which are long in one input each would add up: [Resize]
-// and [Extend] keep what is not in use.
+// Keep reports whether a value that d has decoded may be kept, so that the next one is decoded over it and reuses its
+// memory. total belongs to the value, and is zero for a new one. It counts the bytes that have been allocated for the
+// value, which must be dropped when they exceed 64 KiB, because no [Account] knows of them. Otherwise elements that are
+// long in only one input each would add up: [Resize] and [Extend] keep unused elements.
 func (d *Decoder) Keep(total *uint64) bool {
 	*total += d.made
 	d.made = 0
 	return *total <= freeMemory
 }
 
-// Resize returns a slice of n elements for an array that is about to be decoded: s itself if it has
-// the capacity. Its elements keep their contents, so that decoding into them can reuse their slices,
-// too. n is the result of [Decoder.Count]. If the memory is more than the limit, d fails and the
-// slice is empty.
+// Resize returns a slice of n elements for an array to be decoded: s itself if it has the capacity. Its elements keep
+// their contents, so that decoding into them can reuse their slices too. n is the result of [Decoder.Count]. If the
+// memory exceeds the limit, d fails and the slice is empty.
 func Resize[S ~[]T, T any](d *Decoder, s S, n int) S {
 	if n <= cap(s) {
 		return s[:n]
@@ -137,9 +133,9 @@ func Resize[S ~[]T, T any](d *Decoder, s S, n int) S {
 	return longer
 }
 
-// Extend makes list one element longer, and returns the new one, for an element of a linked list
-// that is about to be decoded. Within the capacity of the list the element is what it was. If the
-// memory is more than the limit, d fails, and the list has one element.
+// Extend makes list one element longer, and returns the new element, for an element of a linked list to be decoded.
+// Within the capacity of the list the element keeps its contents. If the memory exceeds the limit, d fails, and the
+// list has one element.
 func Extend[S ~[]T, T any](d *Decoder, list *S) *T {
 	s := *list
 	if len(s) == cap(s) {
@@ -155,7 +151,7 @@ func Extend[S ~[]T, T any](d *Decoder, list *S) *T {
 	return &s[len(s)-1]
 }
 
-// room returns how many of n values of size bytes the limit has room for, and at least 1.
+// room returns how many of n values of size bytes fit in the limit, but at least 1.
 func (d *Decoder) room(n int, size uintptr) int {
 	if size == 0 {
 		return n
@@ -166,8 +162,8 @@ func (d *Decoder) room(n int, size uintptr) int {
 	return int(max(1, min(uint64(n), (d.ready+d.memory)/uint64(size))))
 }
 
-// New returns a value for optional data that is about to be decoded: p itself unless it is nil.
-// If the memory is more than the limit, d fails.
+// New returns a value for optional data to be decoded: p itself unless it is nil. If the memory exceeds the limit, d
+// fails.
 func New[T any](d *Decoder, p *T) *T {
 	if p == nil {
 		p = new(T)
@@ -176,8 +172,7 @@ func New[T any](d *Decoder, p *T) *T {
 	return p
 }
 
-// Invalid fails because item, such as the name of an enumeration, has a value that is not
-// defined. RFC 4506 section 4.3.
+// Invalid fails because item, such as the name of an enumeration, has an undefined value. RFC 4506 section 4.3.
 func (d *Decoder) Invalid(item string, value int64) {
 	if d.err == nil {
 		d.Fail(fmt.Sprintf("%s is %d, which is not defined", item, value))

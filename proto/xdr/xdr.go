@@ -43,8 +43,8 @@ func AppendInt64(b []byte, v int64) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(v))
 }
 
-// AppendBool appends 1 for true and 0 for false. RFC 4506 section 4.4. The discriminant of
-// optional-data (section 4.19) is a bool as well.
+// AppendBool appends 1 for true and 0 for false. RFC 4506 section 4.4. The discriminant of optional-data (section 4.19)
+// is also a bool.
 func AppendBool(b []byte, v bool) []byte {
 	var w uint32
 	if v {
@@ -69,8 +69,7 @@ func AppendFixedOpaque(b, data []byte) []byte {
 	return appendPad(b, len(data))
 }
 
-// AppendString appends a string in the form of [AppendOpaque], and panics as it
-// does. RFC 4506 section 4.11.
+// AppendString appends a string in the format of [AppendOpaque], and panics in the same case. RFC 4506 section 4.11.
 func AppendString(b []byte, s string) []byte {
 	checkLen(len(s))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(s)))
@@ -172,9 +171,8 @@ func ConsumeFixedOpaque(b []byte, size int) (data []byte, n int) {
 	return b[:size:size], Padded(size)
 }
 
-// ConsumeString reads a string of at most max bytes. The string is a copy; where
-// the allocation matters use [ConsumeOpaque], which returns a view. The bytes are
-// not checked to be ASCII or UTF-8. RFC 4506 section 4.11.
+// ConsumeString reads a string of at most max bytes. The string is a copy; if the allocation matters, use
+// [ConsumeOpaque], which returns a view. The bytes are not checked to be ASCII or UTF-8. RFC 4506 section 4.11.
 func ConsumeString(b []byte, max uint32) (s string, n int) {
 	data, n := ConsumeOpaque(b, max)
 	return string(data), n
