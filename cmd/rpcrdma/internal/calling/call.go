@@ -1,5 +1,5 @@
-// Package calling has the command call, which calls a procedure that a .x file declares. It encodes JSON
-// arguments by the types of the file, and prints the results as JSON.
+// Package calling implements the command call, which calls a procedure declared in a .x file. It encodes JSON arguments
+// by the types of the file, and prints the results as JSON.
 package calling
 
 import (
@@ -31,11 +31,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// options are the flags of the command.
+// options holds the flags of the command.
 type options struct {
 	connect.Options
 	remote.KerberosOptions
-	service string // the first component of the server's principal
+	service string // first component of the server's principal
 }
 
 // NewCall returns the command call.
@@ -108,10 +108,10 @@ The default port is 20049, and with --provider tcp the port registered with rpcb
 	return cmd
 }
 
-// maxText bounds arguments from standard input, in bytes.
+// maxText limits the arguments read from standard input, in bytes.
 const maxText = 64 << 20
 
-// load reads a .x file, and those that it includes.
+// load reads a .x file and the files that it includes.
 func load(name string) (*check.Spec, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -146,14 +146,14 @@ func parse(name string, text []byte) (*syntax.File, error) {
 	})
 }
 
-// A method is a procedure of a version of a program.
+// method is a procedure of a version of a program.
 type method struct {
 	program *check.Program
 	version *check.Version
 	proc    *check.Proc
 }
 
-// find returns the method called name, of the latest version that has one.
+// find returns the method called name, of the latest version that has it.
 func find(spec *check.Spec, name string, vers uint32, only bool) (*method, error) {
 	program, proc, qualified := strings.Cut(name, ".")
 	if !qualified {
@@ -200,13 +200,13 @@ func find(spec *check.Spec, name string, vers uint32, only bool) (*method, error
 	return nil, fmt.Errorf("several programs have a procedure %s: name one, such as %s.%s", proc, found[0].program.Name, proc)
 }
 
-// called reports whether name is that of a procedure, with or without the program's prefix, or its number.
+// called reports whether name is the name of a procedure, with or without the program's prefix, or its number.
 func called(p *check.Proc, name string) bool {
 	own, name := strings.ToUpper(p.Name), strings.ToUpper(name)
 	return name == own || strings.HasSuffix(own, "_"+name) || name == strconv.FormatUint(uint64(p.Number), 10)
 }
 
-// missing is the error of something that is not one of names.
+// missing returns the error for something that is not one of names.
 func missing(what string, names []string) error {
 	const most = 8
 	slices.Sort(names)
@@ -220,7 +220,7 @@ func missing(what string, names []string) error {
 	return fmt.Errorf("no %s: it has %s", what, strings.Join(names, ", "))
 }
 
-// make makes the call and prints what it returns.
+// make makes the call and prints the result.
 func (m *method) make(ctx context.Context, cmd *cobra.Command, o *options, addr string, version transport.Version, call *rpc.Call) error {
 	stderr := cmd.ErrOrStderr()
 	log := o.Logger(stderr)
@@ -262,7 +262,7 @@ func (m *method) make(ctx context.Context, cmd *cobra.Command, o *options, addr 
 	return cli.PrintJSON(cmd.OutOrStdout(), result)
 }
 
-// messages bounds the messages of a call and its reply, in bytes.
+// messages returns a limit for the messages of a call and its reply, in bytes.
 func messages(call *rpc.Call) int {
 	const heads = 1 << 16
 	sent, received := heads+len(call.Args), heads+call.MaxResults
@@ -275,7 +275,7 @@ func messages(call *rpc.Call) int {
 	return max(transport.DefaultMaxMessage, sent, received)
 }
 
-// newCall returns the call of a method. args are its arguments, which results may depend on.
+// newCall returns a call of a method. args holds its arguments, on which the size of the results may depend.
 func (m *method) newCall(args []any) *rpc.Call {
 	call := &rpc.Call{
 		Prog: m.program.Number, Vers: m.version.Number, Proc: m.proc.Number,
@@ -288,7 +288,7 @@ func (m *method) newCall(args []any) *rpc.Call {
 	return call
 }
 
-// size is how many bytes b allows, for results that follow args.
+// size returns how many bytes b permits, for results of a call with args.
 func (m *method) size(b check.Bound, args []any) int {
 	size := int(b.Bytes)
 	for _, paths := range b.Counts {
@@ -308,7 +308,7 @@ func (m *method) size(b check.Bound, args []any) int {
 	return size
 }
 
-// maxNamed is the largest number of a procedure that errors name: names are in a slice.
+// maxNamed is the largest procedure number that errors name, because names are in a slice.
 const maxNamed = 1000
 
 // names returns the names of the version, for errors.

@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// decode returns the result of a call as JSON prints it.
+// decode returns the result of a call as a value for JSON.
 func (m *method) decode(call *rpc.Call) (any, error) {
 	results := call.Decoder()
 	d := decoder{&results, m.proc}
@@ -23,14 +23,13 @@ func (m *method) decode(call *rpc.Call) (any, error) {
 	return v, results.End()
 }
 
-// A decoder decodes the results of a call. After an error, which the ResultDecoder keeps, values mean
-// nothing.
+// decoder decodes the results of a call. After an error, which the ResultDecoder keeps, its values are meaningless.
 type decoder struct {
 	*rpc.ResultDecoder
 	proc *check.Proc
 }
 
-// An object is a structure or union, with its members in the order of the file.
+// object is a structure or union, with its members in the order of the file.
 type object []field
 
 type field struct {
@@ -38,7 +37,7 @@ type field struct {
 	value any
 }
 
-// MarshalJSON is a method of json.Marshaler.
+// MarshalJSON implements json.Marshaler.
 func (o object) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -110,7 +109,7 @@ func (d decoder) value(t *check.Type) any {
 	return o
 }
 
-// integer decodes a number, a truth value or an enumerator, and returns its bits as well.
+// integer decodes a number, a boolean or an enumerator. It also returns its bits.
 func (d decoder) integer(t *check.Type) (any, uint64) {
 	switch t.Kind {
 	case check.Bool:
@@ -137,7 +136,7 @@ func (d decoder) integer(t *check.Type) (any, uint64) {
 	return n, uint64(n)
 }
 
-// float returns a number, or a text for those that JSON does not have.
+// float returns a number, or a string for values that JSON does not have.
 func float(f float64, bits int) any {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return strconv.FormatFloat(f, 'g', -1, bits)

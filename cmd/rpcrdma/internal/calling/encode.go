@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// encode returns the call with the arguments of a JSON text.
+// encode returns a call with the arguments in a JSON text.
 func (m *method) encode(text string) (*rpc.Call, error) {
 	args, err := arguments(text, m.proc.Args)
 	if err != nil {
@@ -63,15 +63,15 @@ func arguments(text string, params []*check.Member) ([]any, error) {
 	return nil, fmt.Errorf("want an array of %d", len(params))
 }
 
-// An encoder appends values to the arguments of a call.
+// encoder appends values to the arguments of a call.
 type encoder struct {
 	proc *check.Proc
 	call *rpc.Call
 }
 
-// A placeError is a value that is wrong, and where.
+// placeError reports an invalid value and its place.
 type placeError struct {
-	path string // such as what.dir.data
+	path string // for example what.dir.data
 	err  error
 }
 
@@ -79,7 +79,7 @@ func (e *placeError) Error() string { return e.path + ": " + e.err.Error() }
 
 func (e *placeError) Unwrap() error { return e.err }
 
-// within returns err as that of a member, or of an element.
+// within converts err to the error of a member or an element.
 func within(name string, err error) error {
 	if inner, ok := err.(*placeError); ok {
 		dot := "."
@@ -91,7 +91,7 @@ func within(name string, err error) error {
 	return &placeError{name, err}
 }
 
-// wanted is the error of a value that is not one of t.
+// wanted returns the error for a value that is not of type t.
 func wanted(t *check.Type, what string, v any) error {
 	got, err := json.Marshal(v)
 	if err != nil {
@@ -197,7 +197,7 @@ func (e *encoder) value(t *check.Type, v any) error {
 // quadruple is the length of a quadruple-precision number, in bytes.
 const quadruple = 16
 
-// integer returns the bits of a number, a truth value or an enumerator.
+// integer returns the bits of a number, a boolean or an enumerator.
 func integer(t *check.Type, v any) (uint64, error) {
 	switch t.Kind {
 	case check.Bool:
@@ -289,7 +289,7 @@ func (e *encoder) array(t *check.Type, v any) error {
 	return nil
 }
 
-// fields appends the members that an object must have, and no others.
+// fields appends the members of an object, which must have exactly these.
 func (e *encoder) fields(t *check.Type, members []*check.Member, v any) error {
 	object, ok := v.(map[string]any)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package chart draws line charts as text and as SVG, for commands that show what they have
-// measured. Both axes may be logarithmic. It needs no fonts and nothing but the standard library.
+// Package chart draws line charts as text and as SVG, for commands that show measurements. Both axes may be
+// logarithmic. It needs no fonts, and only the standard library.
 package chart
 
 import (
@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// A Chart is some lines over one axis.
+// A Chart is a set of lines with common axes.
 type Chart struct {
 	Title  string
 	X, Y   Axis
@@ -19,12 +19,12 @@ type Chart struct {
 // An Axis is an axis of a Chart. The zero value is linear and has ticks at round numbers.
 type Axis struct {
 	Label string
-	Log   bool                 // logarithmic: all values are above 0
-	Ticks []float64            // values that have a tick; nil: chosen
-	Text  func(float64) string // writes the value of a tick; nil: as a number
+	Log   bool                 // logarithmic: all values must be above 0
+	Ticks []float64            // values with a tick; nil: chosen automatically
+	Text  func(float64) string // formats the value of a tick; nil: as a number
 }
 
-// A Series is one line of a Chart. Its points are in order of X.
+// A Series is one line of a Chart. Its points are sorted by X.
 type Series struct {
 	Name   string
 	Points []Point
@@ -33,26 +33,26 @@ type Series struct {
 // A Point is a point of a Series.
 type Point struct{ X, Y float64 }
 
-// Bounds of a Chart.
+// Limits of a Chart.
 const (
-	MaxSeries = 12   // more cannot be distinguished
-	maxPoints = 4096 // of a series
+	MaxSeries = 12   // more could not be distinguished
+	maxPoints = 4096 // points of a series
 )
 
-// Errors of charts that cannot be drawn.
+// Errors of a chart that cannot be drawn.
 var (
 	ErrEmpty  = errors.New("chart: nothing to draw")
 	ErrSeries = fmt.Errorf("chart: more than %d series, or more than %d points in one", MaxSeries, maxPoints)
 	ErrValue  = errors.New("chart: a value is not finite, or not above 0 on a logarithmic axis")
 )
 
-// A scale places values of an axis between 0 and 1.
+// scale maps values of an axis to the range 0 to 1.
 type scale struct {
 	axis      *Axis
 	low, high float64 // transformed
 }
 
-// transform returns the place of a value on a line that is not limited.
+// transform returns the position of a value before scaling.
 func (a *Axis) transform(v float64) float64 {
 	if a.Log {
 		return math.Log10(v)
@@ -60,12 +60,12 @@ func (a *Axis) transform(v float64) float64 {
 	return v
 }
 
-// at returns the place of a value, 0 at the low end and 1 at the high one.
+// at returns the position of a value: 0 at the low end and 1 at the high end.
 func (s *scale) at(v float64) float64 {
 	return (s.axis.transform(v) - s.low) / (s.high - s.low)
 }
 
-// text writes a value.
+// text formats a value.
 func (s *scale) text(v float64) string {
 	if s.axis.Text != nil {
 		return s.axis.Text(v)
@@ -73,7 +73,7 @@ func (s *scale) text(v float64) string {
 	return number(v)
 }
 
-// number writes a number with as few digits as it takes, and a letter for thousands and more.
+// number formats a number with as few digits as possible, and a letter for thousands and more.
 func number(v float64) string {
 	for _, unit := range []struct {
 		size   float64
@@ -86,7 +86,7 @@ func number(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
-// scales checks the chart, and returns the scales on which all points and ticks have a place.
+// scales checks the chart and returns scales that include all points and ticks.
 func (c *Chart) scales() (x, y scale, err error) {
 	var xs, ys []float64
 	for _, s := range c.Series {
@@ -119,13 +119,13 @@ func newScale(a *Axis, values []float64) (scale, error) {
 		}
 		s.low, s.high = min(s.low, t), max(s.high, t)
 	}
-	if s.high-s.low < 1e-9*max(1, math.Abs(s.high)) { // one value, in the middle
+	if s.high-s.low < 1e-9*max(1, math.Abs(s.high)) { // a single value goes in the middle
 		s.low, s.high = s.low-0.5, s.high+0.5
 	}
 	return s, nil
 }
 
-// ticks returns at most most values that have a tick, from low to high.
+// ticks returns up to most values with a tick, in ascending order.
 func (s *scale) ticks(most int) []float64 {
 	list := s.axis.Ticks
 	if list == nil {
@@ -142,8 +142,8 @@ func (s *scale) ticks(most int) []float64 {
 	return few
 }
 
-// round returns round numbers on the scale: 1, 2 and 5 times powers of ten, or of a linear scale
-// multiples of one of them.
+// round returns round numbers on the scale: 1, 2 and 5 times powers of ten. On a linear scale it returns multiples of
+// one of them.
 func (s *scale) round() (list []float64) {
 	if !s.axis.Log {
 		step := math.Pow(10, math.Floor(math.Log10((s.high-s.low)/4)))

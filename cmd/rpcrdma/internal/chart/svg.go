@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Sizes of a chart in an SVG file, in pixels.
+// Dimensions of a chart in an SVG file, in pixels.
 const (
 	svgWidth  = 760
 	svgHeight = 420 // without the legend
@@ -15,11 +15,10 @@ const (
 	svgRight  = 24
 	svgTop    = 48
 	svgBottom = 56
-	svgLegend = 18 // of a line
+	svgLegend = 18 // height of a line
 )
 
-// svgColors are colors that most people can distinguish, Okabe and Ito's, and then once more
-// with dashes. Immutable.
+// svgColors are colors by Okabe and Ito that most people can distinguish. They are reused with dashes. Immutable.
 var svgColors = [...]string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
 
 // WriteSVG writes an SVG file with the charts, one below the other.
@@ -91,9 +90,9 @@ func (c *Chart) svg(b *strings.Builder) error {
 	return nil
 }
 
-// escape escapes a text for XML. Characters that XML cannot have become U+FFFD.
+// escape escapes a text for XML. Characters that are not allowed in XML become U+FFFD.
 func escape(s string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // a Builder takes everything
+	_ = xml.EscapeText(&b, []byte(s)) // a Builder does not fail
 	return b.String()
 }

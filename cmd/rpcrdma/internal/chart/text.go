@@ -14,9 +14,8 @@ const (
 	minHeight = 5
 )
 
-// Text draws the chart in ASCII, as wide as that in characters, with so many rows between the
-// axes. Each series has a letter at its points, and dots between them; a + is where points of several are.
-// Smaller sizes than 40 by 5 become as large.
+// Text draws the chart in ASCII with the given width in characters, and height rows between the axes. The minimum is 40
+// by 5. Each series has a letter at its points, and dots in between. A + marks points of several series.
 func (c *Chart) Text(w io.Writer, width, height int) error {
 	x, y, err := c.scales()
 	if err != nil {
@@ -24,7 +23,7 @@ func (c *Chart) Text(w io.Writer, width, height int) error {
 	}
 	width, height = max(width, minWidth), max(height, minHeight)
 
-	labels := make(map[int]string) // of rows
+	labels := make(map[int]string) // by row
 	column := 0
 	for _, v := range y.ticks(height / 2) {
 		text := y.text(v)
@@ -58,15 +57,15 @@ func (c *Chart) Text(w io.Writer, width, height int) error {
 	return err
 }
 
-// letter is the letter of a series.
+// letter returns the letter of a series.
 func letter(i int) byte { return byte('a' + i) }
 
-// place is one of n places, for a value of 0 to 1.
+// place returns which of n places a value from 0 to 1 belongs to.
 func place(v float64, n int) int {
 	return min(n-1, max(0, int(math.Round(v*float64(n-1)))))
 }
 
-// lines draws what is between the points.
+// lines draws the dots between the points.
 func (s *Series) lines(grid [][]byte, x, y scale) {
 	rows, columns := len(grid), len(grid[0])
 	for i := 1; i < len(s.Points); i++ {
@@ -93,10 +92,10 @@ func (s *Series) points(grid [][]byte, x, y scale, letter byte) {
 	}
 }
 
-// bottom is the line with the values of the X axis, as far as they have room.
+// bottom returns the line with as many values of the X axis as fit.
 func bottom(x *scale, width int) string {
 	line := []rune(strings.Repeat(" ", width))
-	end := 0 // of the last one
+	end := 0 // end of the last value
 	for _, v := range x.ticks(width / 6) {
 		text := []rune(x.text(v))
 		at := min(max(0, place(x.at(v), width)-len(text)/2), width-len(text))

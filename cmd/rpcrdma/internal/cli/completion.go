@@ -10,18 +10,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Bounds of completion: the shell waits for it, and its contents come from a server.
+// Limits for completion: the shell waits for it, and the data comes from a server.
 const (
-	CompletionTime  = 2 * time.Second // without an answer of a server
-	CompletionNames = 1000            // of a directory, of hosts
+	CompletionTime  = 2 * time.Second // wait for a server
+	CompletionNames = 1000            // names in a directory, or hosts
 	CompletionFile  = 1 << 20         // bytes of a system file
 )
 
-// shells are those that completion has a script for, in the order of the help.
+// shells returns the shells for which completion has a script, in the order of the help.
 func shells() []string { return []string{"bash", "zsh", "fish", "powershell"} }
 
-// NewCompletion returns the command that replaces the one that cobra would add: cobra answers an
-// unknown shell with help.
+// NewCompletion returns the command that replaces cobra's own, which answers an unknown shell with help.
 func NewCompletion() *cobra.Command {
 	known := shells()
 	return &cobra.Command{
@@ -67,16 +66,16 @@ package bash-completion), /usr/share/zsh/site-functions/_rpcrdma and
 	}
 }
 
-// Words are completions without anything else.
+// Words returns a completion with a fixed list of words.
 func Words(list ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// addCompletions has the shell complete flags and arguments, of cmd and its subcommands.
+// addCompletions registers completions for the flags and arguments of cmd and its subcommands.
 func addCompletions(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if complete := completionOf(f); complete != nil {
-			// Its only error is a second one for a flag.
+			// The only possible error is that the flag already has a completion.
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, complete)
 		}
 	})
@@ -88,11 +87,10 @@ func addCompletions(cmd *cobra.Command) {
 	}
 }
 
-// A Completer is the value of a flag that knows what it can be.
+// A Completer is a flag value that lists its possible values.
 type Completer interface{ Completions() []string }
 
-// completionOf completes the value of a flag for which its command has not said how. nil is a file, or
-// no value at all.
+// completionOf returns the completion for a flag whose command registers none. nil means a file, or no value at all.
 func completionOf(f *pflag.Flag) cobra.CompletionFunc {
 	if v, ok := f.Value.(Completer); ok {
 		return Words(v.Completions()...)
@@ -103,34 +101,34 @@ func completionOf(f *pflag.Flag) cobra.CompletionFunc {
 	return cobra.NoFileCompletions
 }
 
-// CompleteFlag has the shell complete the value of a flag.
+// CompleteFlag registers the completion for the value of a flag.
 func CompleteFlag(cmd *cobra.Command, name string, complete cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
 		panic(err) // there is no such flag
 	}
 }
 
-// ofFiles is an annotation of flags that have files as values.
+// ofFiles is the annotation of flags whose values are files.
 const ofFiles = "rpcrdma_files"
 
-// CompleteFile has the shell complete the value of a flag with the names of files.
+// CompleteFile makes the shell complete the value of a flag with file names.
 func CompleteFile(cmd *cobra.Command, name string) {
 	if err := cmd.Flags().SetAnnotation(name, ofFiles, nil); err != nil {
 		panic(err) // there is no such flag
 	}
 }
 
-// Directories completes the name of a directory of this machine.
+// Directories completes the name of a local directory.
 func Directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 
-// ExportDirectories is directories for a value that goes on after it.
+// ExportDirectories completes the name of a local directory in a value that continues after it.
 func ExportDirectories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveFilterDirs | cobra.ShellCompDirectiveNoSpace
 }
 
-// CompleteList completes the last of several words with commas between them.
+// CompleteList completes the last of several words separated by commas.
 func CompleteList(from []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, text string) (list []string, _ cobra.ShellCompDirective) {
 		before := text[:strings.LastIndexByte(text, ',')+1]
@@ -144,12 +142,12 @@ func CompleteList(from []string) cobra.CompletionFunc {
 	}
 }
 
-// Files completes the name of a file of this machine.
+// Files completes the name of a local file.
 func Files(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveDefault
 }
 
-// Positions completes one argument after the other, and nothing after them.
+// Positions completes one argument after the other, and nothing after the last one.
 func Positions(each ...cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(each) {
@@ -159,7 +157,7 @@ func Positions(each ...cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// EscapeAll escapes whatever means something to a shell or in a URL: a server has chosen the name.
+// EscapeAll escapes characters with a meaning in a shell or in a URL: the name was chosen by a server.
 func EscapeAll(name string) string {
 	var b strings.Builder
 	for _, c := range []byte(name) {

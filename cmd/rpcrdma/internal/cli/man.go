@@ -12,13 +12,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// NewMan makes the command that packages are made with.
+// NewMan returns the command that writes manual pages for packages.
 func NewMan() *cobra.Command {
 	var m manual
 	cmd := &cobra.Command{
 		Use:    "man DIR",
 		Short:  "Write manual pages to a directory",
-		Hidden: true, // scripts/package runs it
+		Hidden: true, // for scripts/package
 		Args:   WantArgs("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := m.write(cmd.Root(), args[0]); err != nil {
@@ -32,8 +32,8 @@ func NewMan() *cobra.Command {
 	return cmd
 }
 
-// A manual writes manual pages, in the language of man(7): one of the program, one of each
-// subcommand, and one of each help topic.
+// manual writes manual pages in the man(7) format: one for the program, one for each subcommand, and one for each help
+// topic.
 type manual struct{ release, date string }
 
 // Sections of the manual.
@@ -42,7 +42,7 @@ const (
 	sectionTopics   = 7
 )
 
-// write writes all pages to a directory that exists.
+// write writes all pages to an existing directory.
 func (m *manual) write(root *cobra.Command, dir string) error {
 	for _, cmd := range append([]*cobra.Command{root}, listed(root)...) {
 		name := fmt.Sprintf("%s.%d", pageName(cmd), pageSection(cmd))
@@ -53,7 +53,7 @@ func (m *manual) write(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// listed are the subcommands of cmd that have a page, topics last.
+// listed returns the subcommands of cmd that have a page, topics last.
 func listed(cmd *cobra.Command) (list []*cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		if sub.Name() != "help" && (sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand()) {
@@ -130,12 +130,12 @@ func synopsis(cmd *cobra.Command) string {
 	return strings.TrimSpace(args)
 }
 
-// A page is text in the language of man(7).
+// page is text in the man(7) format.
 type page struct{ strings.Builder }
 
 func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
-// text adds paragraphs. Lines that are indented stay as they are.
+// text adds paragraphs. Indented lines are kept as they are.
 func (p *page) text(text string) {
 	for i, part := range strings.Split(text, "\n\n") {
 		if i > 0 {
@@ -163,7 +163,7 @@ func (p *page) text(text string) {
 	}
 }
 
-// verbatim adds lines as they are, without the first two spaces of each.
+// verbatim adds lines unchanged, but without their first two spaces.
 func (p *page) verbatim(text string) {
 	p.line(".RS 2")
 	p.line(".nf")
@@ -208,7 +208,7 @@ func defaultOf(f *pflag.Flag, usage string) string {
 	return fmt.Sprintf(" (default %s)", strings.Trim(f.DefValue, "[]"))
 }
 
-// roff escapes a line of text, so that all of it is seen.
+// roff escapes a line of text so that it is printed literally.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, `-`, `\-`, `'`, `\(aq`, "`", "\\`", `^`, `\(ha`, `~`, `\(ti`, `"`, `\(dq`).Replace(s)
 	if strings.HasPrefix(s, ".") {

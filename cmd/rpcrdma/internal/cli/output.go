@@ -13,8 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 )
 
-// NewJSON returns an encoder of which a terminal executes nothing. All JSON that is printed comes from
-// one, or from PlainJSON.
+// NewJSON returns an encoder whose output contains nothing that a terminal would interpret. All JSON output goes
+// through it or PlainJSON.
 func NewJSON(w io.Writer) *json.Encoder { return json.NewEncoder(jsonWriter{w}) }
 
 // PrintJSON prints v, indented.
@@ -24,10 +24,10 @@ func PrintJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// PlainOutput returns a writer of JSON of which a terminal executes nothing.
+// PlainOutput returns a writer for JSON that escapes everything that a terminal would interpret.
 func PlainOutput(w io.Writer) io.Writer { return jsonWriter{w} }
 
-// A jsonWriter writes what PlainJSON makes of JSON. Each Write gets whole characters.
+// jsonWriter writes JSON after PlainJSON. Each Write must get whole characters.
 type jsonWriter struct{ io.Writer }
 
 func (w jsonWriter) Write(p []byte) (int, error) {
@@ -37,9 +37,8 @@ func (w jsonWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// PlainJSON returns JSON with escapes for the characters that printable escapes, too: encoding/json
-// leaves DEL, the controls of U+0080 to U+009F and those of bidirectional text in strings, and there is
-// nothing else that has them.
+// PlainJSON returns JSON in which the characters that Printable escapes are escaped. encoding/json leaves DEL, the
+// controls U+0080 to U+009F and those of bidirectional text in strings. They cannot occur elsewhere in JSON.
 func PlainJSON(text []byte) []byte {
 	plain := text[:0:0]
 	done := 0
@@ -60,10 +59,10 @@ func PlainJSON(text []byte) []byte {
 	return append(plain, text[done:]...)
 }
 
-// PrintError reports an error for which the exit status is as given.
+// PrintError reports an error that leads to this exit status.
 func PrintError(stderr io.Writer, asJSON bool, err error, status int) {
 	if asJSON {
-		_ = NewJSON(stderr).Encode(ErrorJSON{err.Error(), status}) // there is no other place to report to
+		_ = NewJSON(stderr).Encode(ErrorJSON{err.Error(), status}) // there is nowhere else to report an error
 		return
 	}
 	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)
@@ -71,17 +70,17 @@ func PrintError(stderr io.Writer, asJSON bool, err error, status int) {
 
 // ErrorJSON is the error of a command, as --json prints it to standard error.
 type ErrorJSON struct {
-	Error  string `json:"error"`  // as text for people
-	Status int    `json:"status"` // the exit status
+	Error  string `json:"error"`  // text for people
+	Status int    `json:"status"` // exit status
 }
 
 // SkippedJSON is something that was skipped, as --json prints it to standard error.
 type SkippedJSON struct {
-	Skipped string `json:"skipped"` // the path
-	Reason  string `json:"reason"`  // as text for people
+	Skipped string `json:"skipped"` // path
+	Reason  string `json:"reason"`  // text for people
 }
 
-// PrintSkipped reports that the work called name has skipped path.
+// PrintSkipped reports that the command called name has skipped path.
 func PrintSkipped(stderr io.Writer, asJSON bool, name, path, why string) {
 	if asJSON {
 		_ = NewJSON(stderr).Encode(SkippedJSON{path, why})
@@ -90,7 +89,7 @@ func PrintSkipped(stderr io.Writer, asJSON bool, name, path, why string) {
 	fmt.Fprintf(stderr, "rpcrdma: %s: %s skipped: %s\n", name, cmp.Or(explain.Printable(path), `""`), why)
 }
 
-// ErrReported is a failure that has been reported already.
+// ErrReported is the error of a failure that has already been reported.
 var ErrReported = errors.New("failed, as reported")
 
 // Things returns "1 thing was" or "2 things were".

@@ -1,6 +1,5 @@
-// Package cli is the part of the command that knows no other machine: the tree of commands with its
-// help, manual pages and completion, invalid command lines, exit statuses, and output that all
-// commands share.
+// Package cli is the part of the command that uses no network: the tree of commands with help, manual pages and
+// completion, invalid command lines, exit statuses, and output that all commands share.
 package cli
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Run runs the command that args are for, and returns the exit status.
+// Run runs the command that args select, and returns the exit status.
 func Run(root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	root.SetIn(stdin)
@@ -25,7 +24,7 @@ func Run(root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetErr(stderr)
 	var unprinted error
 	help := root.HelpFunc()
-	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { // which has no error
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { // it returns no error
 		var text bytes.Buffer
 		out := cmd.OutOrStdout()
 		cmd.SetOut(&text)
@@ -44,12 +43,12 @@ func Run(root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.
 	usage, ok := errors.AsType[*usageError](err)
 	if ok {
 		status = 2
-		if name := firstWord(args); cmd == root && name != "" { // its flags are no flags of root
+		if name := firstWord(args); cmd == root && name != "" { // flags of an unknown command are not flags of root
 			err = &usageError{root.Name(), unknownCommand(root, name)}
 		}
 	}
 	asked, flagErr := cmd.Flags().GetBool("json")
-	// After a flag that makes no sense, flags are not looked at.
+	// Flags after an invalid flag are not parsed.
 	asJSON := asked || ok && (flagErr == nil || cmd == root) && slices.Contains(args, "--json")
 	PrintError(stderr, asJSON, err, status)
 	if ok && !asJSON {
@@ -58,7 +57,7 @@ func Run(root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.
 	return status
 }
 
-// A Group is a part of the list of commands, under a title. Commands without a group are listed last.
+// A Group is a titled part of the list of commands. Commands without a group are listed last.
 type Group struct {
 	ID, Title string
 	Commands  []*cobra.Command
@@ -66,7 +65,7 @@ type Group struct {
 
 // Root builds the tree of the commands of all groups.
 func Root(groups []Group) *cobra.Command {
-	version := false // people try --version first
+	version := false // for people who try --version first
 	root := &cobra.Command{
 		Use:   "rpcrdma",
 		Short: "ONC RPC over RDMA from the command line",
@@ -113,7 +112,7 @@ objects.`,
 	return root
 }
 
-// newHelp returns the help command, which refuses a word that is not a command.
+// newHelp returns the help command, which rejects a word that is not a command.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -139,16 +138,16 @@ func newHelp(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// NewTopic returns a help topic. A command that does not run is listed as such.
+// NewTopic returns a help topic: cobra lists a command that cannot run as a topic.
 func NewTopic(name, short, text string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: text}
 }
 
-// ErrInterrupted is why work ends after SIGINT or SIGTERM.
+// ErrInterrupted is the reason for stopping after SIGINT or SIGTERM.
 var ErrInterrupted = errors.New("interrupted")
 
-// Interruptible returns a context that ends with ErrInterrupted at the first SIGINT or
-// SIGTERM. The second one ends the process.
+// Interruptible returns a context that is canceled with ErrInterrupted by the first SIGINT or SIGTERM. The second one
+// ends the process.
 func Interruptible(parent context.Context) (ctx context.Context, stop func()) {
 	signals, stopSignals := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
 	ctx, cancel := context.WithCancelCause(parent)

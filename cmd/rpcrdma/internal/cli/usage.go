@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Messages about invalid command lines. Exit status 2.
+// Errors for invalid command lines. Their exit status is 2.
 
-// A usageError is a command line that makes no sense, as opposed to work that failed.
+// usageError is an invalid command line, as opposed to a command that failed.
 type usageError struct {
-	command string // the command to explain with --help
+	command string // command whose --help to suggest
 	err     error
 }
 
@@ -21,13 +21,12 @@ func (e *usageError) Error() string { return e.err.Error() }
 
 func (e *usageError) Unwrap() error { return e.err }
 
-// Usage returns err as the error of a command line that makes no sense.
+// Usage returns err as a command line error of cmd.
 func Usage(cmd *cobra.Command, err error) error {
 	return &usageError{command: cmd.CommandPath(), err: err}
 }
 
-// usageErrors makes every error about flags and arguments a *usageError, in cmd and its
-// subcommands.
+// usageErrors turns every error about flags and arguments into a *usageError, in cmd and its subcommands.
 func usageErrors(cmd *cobra.Command) {
 	wrap := func(cmd *cobra.Command, err error) error {
 		if err == nil {
@@ -75,8 +74,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// wanted describes the values of a flag. err is its parse error: a flag of our own describes them
-// there.
+// wanted describes the valid values of a flag. err is its parse error, which describes them for our own flag types.
 func wanted(f *pflag.Flag, err error) string {
 	switch f.Value.Type() {
 	case "int", "int64":
@@ -91,7 +89,7 @@ func wanted(f *pflag.Flag, err error) string {
 	return err.Error()
 }
 
-// otherCommands are commands that people know from elsewhere, and what to type instead. Immutable.
+// otherCommands maps commands that people know from elsewhere to what to type instead. Immutable.
 var otherCommands = map[string]string{
 	"mount":     "as root, 'mount -t nfs -o vers=3,proto=rdma,port=20049,nolock HOST:/EXPORT /MNT' mounts; 'rpcrdma ls HOST:/EXPORT' needs no mount",
 	"umount":    "'umount /MNT' unmounts",
@@ -101,7 +99,7 @@ var otherCommands = map[string]string{
 	"nfsstat":   "'rpcrdma stats' prints statistics",
 }
 
-// unknownCommand is the error of a first argument that is no command.
+// unknownCommand returns the error for a first argument that is not a command.
 func unknownCommand(root *cobra.Command, name string) error {
 	if instead, ok := otherCommands[strings.ToLower(name)]; ok {
 		return fmt.Errorf("unknown command %q: %s", name, instead)
@@ -131,7 +129,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q", name)
 }
 
-// firstWord returns the first argument that is no flag, or "".
+// firstWord returns the first argument that is not a flag, or "".
 func firstWord(args []string) string {
 	for _, arg := range args {
 		if !strings.HasPrefix(arg, "-") {
@@ -141,11 +139,11 @@ func firstWord(args []string) string {
 	return ""
 }
 
-// maxTypos is how many letters of a word may be wrong for it to be recognized.
+// maxTypos is how many letters of a word may be wrong for it to be suggested.
 const maxTypos = 2
 
-// nearest returns the one of the words that differs least from word, "" if each differs by more
-// than maxTypos letters, or by as many as word has.
+// nearest returns the word that differs least from word. It returns "" if all differ by more than maxTypos letters, or
+// by as many as word has.
 func nearest(word string, words []string) (near string) {
 	least := min(maxTypos+1, len(word))
 	for _, w := range words {
@@ -156,9 +154,9 @@ func nearest(word string, words []string) (near string) {
 	return near
 }
 
-// distance is how many bytes have to be added, removed or replaced to make b of a.
+// distance returns how many bytes must be added, removed or replaced to turn a into b.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1) // of the matrix of distances of all beginnings of a and b
+	row := make([]int, len(b)+1) // of the matrix of distances between all prefixes of a and b
 	for j := range row {
 		row[j] = j
 	}
@@ -176,8 +174,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// WantArgs returns a check for arguments with these names. One in brackets is optional, and of
-// one that ends in "..." there may be several.
+// WantArgs returns a check for arguments with these names. A name in brackets is optional, and one that ends in "..."
+// may be repeated.
 func WantArgs(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		var missing []string

@@ -27,8 +27,7 @@ func printOwnVersion(w io.Writer) error {
 	return printVersion(w, info)
 }
 
-// printVersion prints what the build has recorded. A binary that was built outside of a
-// repository has no revision.
+// printVersion prints what the build recorded. A binary built outside of a repository has no revision.
 func printVersion(w io.Writer, info *debug.BuildInfo) error {
 	settings := make(map[string]string)
 	for _, s := range info.Settings {

@@ -1,4 +1,4 @@
-// Package cmdtest has what the tests of several packages of the command share.
+// Package cmdtest has helpers shared by tests of several packages of the command.
 package cmdtest
 
 import (
@@ -19,21 +19,20 @@ import (
 
 // Main runs the tests of a package, and fails if goroutines or descriptors outlive them.
 func Main(m *testing.M) int {
-	// The first use of signals begins a goroutine that stays: it must not count as a
-	// command's.
+	// The first use of signals starts a goroutine that stays. It must not be blamed on a command.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 	signal.Stop(signals)
 	return leak.Main(m)
 }
 
-// A LineBuffer collects the output of a running process.
+// A LineBuffer collects the output of a running command.
 type LineBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-// Write is a method of io.Writer.
+// Write implements io.Writer.
 func (b *LineBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,8 +45,8 @@ func (b *LineBuffer) String() string {
 	return b.buf.String()
 }
 
-// Serve runs a serve command in this process until the test ends. It returns the line that the command
-// prints when it is ready.
+// Serve runs a serve command in this process until the test ends. It returns the line that the command prints when
+// ready.
 func Serve(t *testing.T, cmd *cobra.Command, args ...string) (ready string) {
 	t.Helper()
 	cmd.SetArgs(append([]string{"--addr", "127.0.0.1:0", "--squash", "none"}, args...))

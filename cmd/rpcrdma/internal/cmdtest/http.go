@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Flood has workers do something again and again until stop is called.
+// Flood makes workers call do repeatedly until stop is called.
 func Flood(t *testing.T, workers int, do func(ctx context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -22,7 +22,7 @@ func Flood(t *testing.T, workers int, do func(ctx context.Context)) (stop func()
 	return func() { cancel(); wg.Wait() }
 }
 
-// Fetch returns the status and the body of the answer to a request, for the host if there is one.
+// Fetch makes a request, with the Host header if not empty, and returns the status and body of the response.
 func Fetch(t *testing.T, method, url, host string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// DialerFrom returns a dialer that connects from an address of this machine.
+// DialerFrom returns a dialer that connects from a given local address.
 func DialerFrom(ip string) *net.Dialer {
 	return &net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// A ServiceManager is the socket that systemd gives to a service, and what came there.
+// A ServiceManager is the notification socket that systemd gives to a service, and the messages received on it.
 type ServiceManager struct {
 	t     *testing.T
 	heard chan string
@@ -28,8 +28,8 @@ func NotifySocket(t *testing.T) *net.UnixConn {
 	return conn
 }
 
-// NewServiceManager has the commands of a test report to it. It always listens: a socket holds a
-// few messages, and then the reporting process waits.
+// NewServiceManager makes the commands of a test report to it. It always reads: a socket holds only a few messages
+// before senders block.
 func NewServiceManager(t *testing.T) *ServiceManager {
 	t.Helper()
 	conn := NotifySocket(t)
@@ -53,7 +53,7 @@ func NewServiceManager(t *testing.T) *ServiceManager {
 	return m
 }
 
-// next returns the next message that is no sign of life. Of those it counts.
+// next returns the next message other than watchdog messages, and the number of those before it.
 func (m *ServiceManager) next() (lines []string, alive int) {
 	m.t.Helper()
 	for {
@@ -68,7 +68,7 @@ func (m *ServiceManager) next() (lines []string, alive int) {
 	}
 }
 
-// Read returns the next message, or "" if none comes in time.
+// Read returns the next message, or "" if none arrives in time.
 func (m *ServiceManager) Read(limit time.Duration) string {
 	m.t.Helper()
 	select {
@@ -79,10 +79,10 @@ func (m *ServiceManager) Read(limit time.Duration) string {
 	}
 }
 
-// Silent wants that no message has been sent.
+// Silent fails the test if a message has been sent.
 func (m *ServiceManager) Silent() {
 	m.t.Helper()
-	// A message of its own comes after what has been sent.
+	// A message of our own arrives after all that were sent.
 	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	testutil.Must(m.t, err)
 	defer conn.Close()
@@ -93,7 +93,7 @@ func (m *ServiceManager) Silent() {
 	}
 }
 
-// Want wants the next messages to have these lines, each of which may be the beginning of one.
+// Want fails the test unless the next messages have these lines. Each line may be a prefix.
 func (m *ServiceManager) Want(lines ...string) {
 	m.t.Helper()
 	got, _ := m.next()

@@ -1,5 +1,5 @@
-// Package connect has the flags of all commands that use a connection, and makes connections as they say:
-// with a provider, through rpcbind, within a time, recorded to a file.
+// Package connect has the flags shared by all commands that use a connection, and makes connections as they specify:
+// with a provider, through rpcbind, within a timeout, recorded to a file.
 package connect
 
 import (
@@ -25,12 +25,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A Dialer connects over p to addr, HOST:PORT, with the TLS of transport.Config.
+// A Dialer connects over p to addr, HOST:PORT, with TLS as in transport.Config.
 type Dialer func(ctx context.Context, p fabric.Provider, addr string, tls *transport.TLS) error
 
-// connect has dial connect to the server at addr, HOST:PORT, or HOST if its port is to be found, with
-// the provider of the options, all within the timeout. It returns the address with the port. rpcbind
-// looks up prog and vers.
+// connect calls dial to connect to the server at addr, HOST:PORT, or HOST if the port is to be looked up, with the
+// provider of the options, all within the timeout. It returns the address with the port. rpcbind looks up prog and
+// vers.
 func (o *Options) connect(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, dial Dialer) (string, error) {
 	var at stage
 	ctx, cancel := Within(ctx, o.Timeout, func() error { return o.Stalled(stderr, at.get(), nil) })
@@ -69,7 +69,7 @@ func (o *Options) connect(ctx context.Context, stderr io.Writer, addr string, pr
 	return addr, withHint(ctx, failed)
 }
 
-// after returns the providers that auto tries, of which the first is name.
+// after returns the providers that auto tries, of which name is the first.
 func after(name string) []string {
 	if name == provider.RDMA {
 		return []string{name, provider.IWARP, provider.TCP}
@@ -77,10 +77,10 @@ func after(name string) []string {
 	return []string{name, provider.TCP}
 }
 
-// rdmaTries bounds an attempt of auto over RDMA, where a server without it may be silent.
+// rdmaTries limits an attempt of auto over RDMA, because a server without RDMA may not answer.
 const rdmaTries = 5 * time.Second
 
-// bounded is over, within rdmaTries if it is not the last.
+// bounded is over, limited to rdmaTries unless it is the last attempt.
 func (a *attempt) bounded(ctx context.Context, name, addr string) (string, error) {
 	if name != provider.TCP {
 		var cancel context.CancelFunc
@@ -90,7 +90,7 @@ func (a *attempt) bounded(ctx context.Context, name, addr string) (string, error
 	return a.over(ctx, name, addr)
 }
 
-// why says why auto is the provider called name, after the one before it failed with err.
+// why returns the reason why auto uses the provider called name, after the previous one failed with err.
 func (a *attempt) why(name string, err error) string {
 	why := explain.NoConnection(err)
 	if e, ok := errors.AsType[*tcpServerError](err); ok {
@@ -102,7 +102,7 @@ func (a *attempt) why(name string, err error) string {
 	return why
 }
 
-// An attempt is a connection to be made, over one provider or over another.
+// attempt is a connection to be made, over one provider or another.
 type attempt struct {
 	o          *Options
 	stderr     io.Writer
@@ -112,8 +112,8 @@ type attempt struct {
 	tls        *transport.TLS
 }
 
-// over connects to addr over the provider called name, and returns the address with the port. A port
-// that is not known comes from rpcbind, or over TCP is 2049 if rpcbind has none.
+// over connects to addr over the provider called name, and returns the address with the port. An unknown port comes
+// from rpcbind. Over TCP it is 2049 if rpcbind has none.
 func (a *attempt) over(ctx context.Context, name, addr string) (string, error) {
 	var unregistered error
 	if _, _, err := net.SplitHostPort(addr); err != nil {
@@ -150,11 +150,11 @@ func (a *attempt) over(ctx context.Context, name, addr string) (string, error) {
 	return addr, err
 }
 
-// iwarpTime is how long a server of iWARP may take before the client checks whether it speaks TCP.
+// iwarpTime is how long an iWARP server may take before the client checks whether it speaks TCP.
 const iwarpTime = 500 * time.Millisecond
 
-// overIWARP is dial over iWARP. A server of ONC RPC over TCP is recognized, and not waited for: to
-// some of them the beginning of iWARP is that of a long record.
+// overIWARP is dial over iWARP. It detects a server of ONC RPC over TCP instead of waiting for it: some of them take
+// the beginning of iWARP for that of a long record.
 func (a *attempt) overIWARP(ctx context.Context, p fabric.Provider, addr string) error {
 	dialing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -172,7 +172,7 @@ func (a *attempt) overIWARP(ctx context.Context, p fabric.Provider, addr string)
 	return err
 }
 
-// guess returns addr with a port.
+// guess returns addr with the default port.
 func (a *attempt) guess(addr string, port int) string {
 	if _, _, err := net.SplitHostPort(addr); err == nil {
 		return addr
@@ -180,12 +180,12 @@ func (a *attempt) guess(addr string, port int) string {
 	return net.JoinHostPort(cli.BareHost(addr), strconv.Itoa(port))
 }
 
-// findsPort reports whether the port of a server is found while connecting if none is given.
+// findsPort reports whether the port of a server, if none is given, is looked up while connecting.
 func (o *Options) findsPort() bool {
 	return o.Rpcbind != "" || o.Provider.Value == provider.TCP || o.Provider.Value == provider.Auto
 }
 
-// speaksRPC reports whether a server of ONC RPC answers at addr over TCP.
+// speaksRPC reports whether a server of ONC RPC over TCP answers at addr.
 func speaksRPC(ctx context.Context, addr string, prog, vers uint32) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -198,24 +198,24 @@ func speaksRPC(ctx context.Context, addr string, prog, vers uint32) bool {
 	return err == nil || errors.As(err, new(*oncrpc.RPCError))
 }
 
-// A tcpServerError is a server that was taken for one with RDMA.
+// tcpServerError is the error for a TCP server that was assumed to use RDMA.
 type tcpServerError struct{ addr string }
 
 func (e *tcpServerError) what() string { return e.addr + " is an ONC RPC server over TCP" }
 
 func (e *tcpServerError) Error() string { return e.what() + ", not RDMA" }
 
-// Explain names the provider that the server needs.
+// Explain suggests the provider that the server needs.
 func (e *tcpServerError) Explain() string { return e.Error() + ": use --provider tcp" }
 
-// An autoError is a server that no provider reached: the error of each.
+// autoError holds the error of each provider, none of which reached the server.
 type autoError []error
 
 func (e autoError) Error() string { return e.join(error.Error) }
 
 func (e autoError) Unwrap() []error { return e }
 
-// Explain explains the error of each provider, the last with its hint.
+// Explain returns the explanation of each provider's error, the last one with its hint.
 func (e autoError) Explain() string {
 	last := len(e) - 1
 	return autoError(e[:last]).join(explain.NoConnection) + "; " + explain.Text(e[last])
@@ -229,19 +229,19 @@ func (e autoError) join(text func(error) string) string {
 	return strings.Join(texts, "; ")
 }
 
-// A lookupError is a connection that was not made, after rpcbind had no port for it.
+// lookupError is the error of a connection that failed after rpcbind had no port for it.
 type lookupError struct{ err, lookup error }
 
 func (e *lookupError) Error() string { return e.err.Error() + "; " + e.lookup.Error() }
 
 func (e *lookupError) Unwrap() error { return e.err }
 
-// Explain has both reasons.
+// Explain returns both reasons.
 func (e *lookupError) Explain() string {
 	return explain.NoConnection(e.err) + "; " + explain.Text(e.lookup)
 }
 
-// ConnectURL is connect to the NFS server of a URL. A URL without a port has it afterwards.
+// ConnectURL connects to the NFS server of a URL. If the URL has no port, ConnectURL sets it.
 func (o *Options) ConnectURL(ctx context.Context, stderr io.Writer, u *nfs.URL, dial Dialer) error {
 	if u.Port != 0 {
 		_, err := o.connect(ctx, stderr, u.Addr(), nfs.Program, nfs.Version, dial)
@@ -258,8 +258,8 @@ func (o *Options) ConnectURL(ctx context.Context, stderr io.Writer, u *nfs.URL, 
 	return err
 }
 
-// DialAddr connects to an argument that CheckAddr has returned, for a command that reports
-// a lost connection instead of making another one. It returns the address with the port.
+// DialAddr connects to an address returned by CheckAddr, for a command that reports a lost connection instead of
+// reconnecting. It returns the address with the port.
 func (o *Options) DialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.ClientConfig) (c *transport.Client, at string, err error) {
 	cfg.NoReconnect = true
 	at, err = o.connect(ctx, stderr, addr, prog, vers, func(ctx context.Context, p fabric.Provider, addr string, tls *transport.TLS) (err error) {
@@ -270,7 +270,7 @@ func (o *Options) DialAddr(ctx context.Context, stderr io.Writer, addr string, p
 	return c, at, err
 }
 
-// DialGroup is DialAddr with up to so many connections.
+// DialGroup is DialAddr for up to conns connections.
 func (o *Options) DialGroup(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.ClientConfig, conns int) (c transport.Requester, at string, err error) {
 	if conns == 1 {
 		return o.DialAddr(ctx, stderr, addr, prog, vers, cfg)
@@ -298,8 +298,8 @@ func (o *Options) Null(ctx context.Context, stderr io.Writer, c transport.Reques
 	return err
 }
 
-// withHint returns the error of a connection that was not made. A timeout has the same hint
-// about the other provider as other errors have.
+// withHint adds a hint to the error of a connection that was not made: for a timeout, the same hint about another
+// provider as for other errors.
 func withHint(ctx context.Context, err error) error {
 	stall, ok := context.Cause(ctx).(*StallError)
 	if dial, isDial := errors.AsType[*transport.DialError](err); ok && isDial {
@@ -314,28 +314,28 @@ func withHint(ctx context.Context, err error) error {
 	return err
 }
 
-// Connect has dial connect to the server at addr, HOST:PORT, as the options say, within their timeout. prog and
-// vers are what it serves.
+// Connect calls dial to connect to the server at addr, HOST:PORT, according to the options and within their timeout.
+// prog and vers are what it serves.
 func (o *Options) Connect(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, dial Dialer) error {
 	_, err := o.connect(ctx, stderr, addr, prog, vers, dial)
 	return err
 }
 
-// CheckServer is CheckAddr for an NFS server, and returns the server's root as a URL.
+// CheckServer is CheckAddr for an NFS server. It returns the server's root as a URL.
 func (o *Options) CheckServer(cmd *cobra.Command, arg string) (*nfs.URL, error) {
 	addr, err := o.CheckAddr(cmd, arg)
 	if err != nil {
 		return nil, err
 	}
 	host, port, err := net.SplitHostPort(addr)
-	if err != nil { // it is found later
+	if err != nil { // looked up later
 		return &nfs.URL{Host: cli.BareHost(addr), Path: "/"}, nil
 	}
 	n, err := net.DefaultResolver.LookupPort(cmd.Context(), "tcp", port)
 	return &nfs.URL{Host: host, Port: n, Path: "/"}, err
 }
 
-// CheckAddr checks an argument HOST or HOST:PORT, and adds the default port unless it is found while
+// CheckAddr checks an argument HOST or HOST:PORT, and adds the default port unless the port is looked up while
 // connecting. With --rpcbind it must be HOST. Errors are usage errors.
 func (o *Options) CheckAddr(cmd *cobra.Command, arg string) (addr string, err error) {
 	if err := o.CheckRPCBind(cmd); err != nil {

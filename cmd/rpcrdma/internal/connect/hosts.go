@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
 )
 
-// LocalAddresses completes an address of this machine, with a port.
+// LocalAddresses completes a local address, with a port.
 func LocalAddresses(port int) cobra.CompletionFunc {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		list := []string{fmt.Sprintf(":%d", port)}
@@ -27,7 +27,7 @@ func LocalAddresses(port int) cobra.CompletionFunc {
 	}
 }
 
-// LocalNetworks completes a network that this machine is in.
+// LocalNetworks completes a network to which this machine belongs.
 func LocalNetworks(*cobra.Command, []string, string) (list []string, _ cobra.ShellCompDirective) {
 	for _, p := range localPrefixes() {
 		list = append(list, p.Masked().String())
@@ -35,9 +35,9 @@ func LocalNetworks(*cobra.Command, []string, string) (list []string, _ cobra.She
 	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
-// localPrefixes are the addresses of this machine, without those that need a zone.
+// localPrefixes returns the local addresses that do not need a zone.
 func localPrefixes() (list []netip.Prefix) {
-	addrs, _ := net.InterfaceAddrs() // without them there is nothing to complete
+	addrs, _ := net.InterfaceAddrs() // without addresses there is nothing to complete
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLinkLocalUnicast() {
 			list = append(list, p)
@@ -51,7 +51,7 @@ func CompleteHost(*cobra.Command, []string, string) ([]string, cobra.ShellCompDi
 	return KnownHosts(os.DirFS("/")), cobra.ShellCompDirectiveNoFileComp
 }
 
-// KnownHosts are the hosts that NFS is mounted from, and those of the table of hosts.
+// KnownHosts returns the hosts from which NFS is mounted, and those in the hosts file.
 func KnownHosts(root fs.FS) []string {
 	var list []string
 	add := func(host string) {
@@ -68,7 +68,7 @@ func KnownHosts(root fs.FS) []string {
 	})
 	eachLine(root, "etc/hosts", func(fields []string) {
 		for _, name := range fields[1:] {
-			// Names of groups, which Debian has there.
+			// Debian lists names of groups there.
 			if !strings.HasPrefix(name, "ip6-") {
 				add(name)
 			}
@@ -77,8 +77,8 @@ func KnownHosts(root fs.FS) []string {
 	return list
 }
 
-// eachLine calls f with the fields of each line that has some and is no comment. It reads no further
-// than cli.CompletionFile.
+// eachLine calls f with the fields of each line that is not empty or a comment. It reads at most cli.CompletionFile
+// bytes.
 func eachLine(root fs.FS, name string, f func(fields []string)) {
 	file, err := root.Open(name)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 )
 
-// A ListenError is an address that cannot be listened on.
+// A ListenError reports an address on which the command cannot listen.
 type ListenError struct {
-	Flag string // that the address is the value of
+	Flag string // flag with the address
 	Addr string
 	Err  error
 }
@@ -20,7 +20,7 @@ func (e *ListenError) Error() string { return e.Explain() }
 
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// Explain names the address once.
+// Explain mentions the address only once.
 func (e *ListenError) Explain() string {
 	text, ok := explain.RDMA(e.Err)
 	if !ok {

@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Options are the flags of every command that uses a connection.
+// Options holds the flags of every command that uses a connection.
 type Options struct {
 	providerOptions
 	Timeout time.Duration // 0: no limit
@@ -24,10 +24,10 @@ type Options struct {
 
 	debugStalls bool
 	JSON        bool   // print JSON
-	Rpcbind     string // HOST:PORT; empty: leave it alone
+	Rpcbind     string // HOST:PORT; empty: not used
 }
 
-// AddOptions adds the flags of a client. meaning is the usage of --timeout.
+// AddOptions adds the flags of a client. meaning is the help text of --timeout.
 func AddOptions(cmd *cobra.Command, o *Options, timeout time.Duration, meaning string) {
 	AddServerOptions(cmd, o, timeout, meaning)
 	cmd.Flags().StringVar(&o.shm, "shm", "",
@@ -55,7 +55,7 @@ func (o *Options) Logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// VersionValue is a version of RPC-over-RDMA as a flag.
+// VersionValue is a flag value for a version of RPC-over-RDMA.
 type VersionValue struct{ transport.Version }
 
 func (v *VersionValue) Type() string { return "VERSION" }
@@ -80,7 +80,7 @@ func AddVersionOption(cmd *cobra.Command, v *VersionValue) {
 	cmd.Flags().Var(v, "version", "RPC-over-RDMA `VERSION`: 1, 2, or auto, which is 2 if the server supports it")
 }
 
-// A countValue is a number of connections as a flag.
+// countValue is a flag value for a number of connections.
 type countValue struct{ n *int }
 
 func (v countValue) Type() string { return "N" }
@@ -107,14 +107,14 @@ func AddConnectionsOption(cmd *cobra.Command, conns *int) {
 	cmd.Flags().Var(countValue{conns}, "connections", "add connections, up to `N` in all, while one is overloaded")
 }
 
-// LogInfo logs what the ends of a connection agreed on.
+// LogInfo logs what the peers of a connection agreed on.
 func LogInfo(log *slog.Logger, i rpc.ConnInfo) {
 	log.Debug("connected", "provider", i.Provider, "local", i.LocalAddr, "remote", i.RemoteAddr, "version", i.Version,
 		"private_data", i.PrivateData, "inline_send", i.InlineSend, "inline_recv", i.InlineRecv,
 		"remote_invalidation", i.RemoteInvalidation)
 }
 
-// LogStats logs the counters of a connection that are not zero.
+// LogStats logs the non-zero counters of a connection.
 func LogStats(log *slog.Logger, s rpc.Stats) {
 	var args []any
 	for c, n := range s.Counters() {
@@ -125,10 +125,10 @@ func LogStats(log *slog.Logger, s rpc.Stats) {
 	log.Debug("statistics", args...)
 }
 
-// limitValue is a time limit as a flag. Zero is no limit.
+// limitValue is a flag value for a time limit. Zero means no limit.
 type limitValue struct{ d *time.Duration }
 
-// NewLimit returns a time limit as a flag.
+// NewLimit returns a flag value for a time limit.
 func NewLimit(d *time.Duration) pflag.Value { return limitValue{d} }
 
 func (v limitValue) Type() string { return "TIME" }

@@ -48,7 +48,7 @@ For a device, --wait selects how to wait: event sleeps, poll keeps a processor b
 adaptive polls while that is faster (default). --unsafe-windows uses memory windows even on
 devices where they do not protect memory, such as rxe; it is for tests.`
 
-// A choice is a flag with a value from a few words.
+// choice is a flag value with a few possible words.
 type choice struct {
 	Value string
 	from  []string
@@ -56,7 +56,7 @@ type choice struct {
 
 func (c *choice) String() string { return c.Value }
 
-// Type is the name of the value in the help.
+// Type returns the name of the value in the help.
 func (c *choice) Type() string { return strings.Join(c.from, "|") }
 
 func (c *choice) Completions() []string { return c.from }
@@ -70,12 +70,12 @@ func (c *choice) Set(value string) error {
 	return nil
 }
 
-// providerOptions choose and configure an RDMA adapter.
+// providerOptions selects and configures an RDMA adapter.
 type providerOptions struct {
 	Provider      choice
 	wait          choice
 	unsafeWindows bool
-	shm           string // of a client: a socket, in place of a provider and an address
+	shm           string // for a client: a socket in place of provider and address
 	Recording     recording
 	tls           tlsOptions
 }
@@ -119,11 +119,10 @@ func addProviderOptions(cmd *cobra.Command, o *Options) {
 	}
 }
 
-// Shm is the socket of --shm, or empty.
+// Shm returns the socket of --shm, or "".
 func (o *Options) Shm() string { return o.shm }
 
-// chooseClient returns the name of the RDMA provider for a connection to addr. Why auto is which
-// is printed.
+// chooseClient returns the name of the RDMA provider for a connection to addr. It prints what auto stands for, and why.
 func (o *Options) chooseClient(ctx context.Context, stderr io.Writer, addr string) string {
 	if o.Provider.Value != provider.Auto {
 		return o.Provider.Value
@@ -137,7 +136,7 @@ func (o *Options) chooseClient(ctx context.Context, stderr io.Writer, addr strin
 	return c.Name
 }
 
-// NewServer makes the provider for a listener on addr. Why auto is which is printed.
+// NewServer returns the provider for a listener on addr. It prints what auto stands for, and why.
 func (o *Options) NewServer(ctx context.Context, stderr io.Writer, addr string) (fabric.Provider, error) {
 	if o.Provider.Value != provider.Auto {
 		return o.newProvider(stderr, o.Provider.Value)
@@ -159,7 +158,7 @@ func printChoice(stderr io.Writer, name, why string) {
 	fmt.Fprintf(stderr, "rpcrdma: provider %s: %s\n", name, why)
 }
 
-// choiceText says why auto is iwarp for addr.
+// choiceText returns the reason why auto is iwarp for addr.
 func choiceText(addr string, err error) string {
 	switch {
 	case errors.Is(err, provider.ErrLoopback):
@@ -170,7 +169,7 @@ func choiceText(addr string, err error) string {
 	return explain.Text(err)
 }
 
-// newProvider makes the provider called name.
+// newProvider returns the provider called name.
 func (o *Options) newProvider(stderr io.Writer, name string) (fabric.Provider, error) {
 	tls, err := o.tlsConfig(stderr)
 	if err != nil {
@@ -181,7 +180,7 @@ func (o *Options) newProvider(stderr io.Writer, name string) (fabric.Provider, e
 		return nil, fmt.Errorf("provider %s: %s; --provider iwarp needs no device", name, explain.Text(err)) // only rdma fails
 	}
 	if name == provider.TCP {
-		return p, nil // which is not recorded
+		return p, nil // TCP connections are not recorded here
 	}
 	return o.Recording.wrap(p)
 }
@@ -196,12 +195,12 @@ func (o *Options) rdmaConfig(log *slog.Logger) rdmacm.Config {
 	return cfg
 }
 
-// NewShared makes the provider over shared memory.
+// NewShared returns the provider over shared memory.
 func (o *Options) NewShared() (fabric.Provider, error) {
 	return o.Recording.wrap(shm.New(shm.Config{}))
 }
 
-// NewServerOn is NewServer on a socket that is open.
+// NewServerOn is NewServer on an open socket.
 func (o *Options) NewServerOn(stderr io.Writer, l *net.TCPListener) (fabric.Provider, error) {
 	if o.Provider.Value == provider.TCP {
 		return onSocket{l: l}, nil
@@ -214,7 +213,7 @@ func (o *Options) NewServerOn(stderr io.Writer, l *net.TCPListener) (fabric.Prov
 	return o.Recording.wrap(p)
 }
 
-// onSocket is TCP on a socket that is open.
+// onSocket is TCP on an open socket.
 type onSocket struct {
 	transport.TCP
 	l net.Listener

@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric/capture"
 )
 
-// A recording is the capture file of a command.
+// recording is the capture file of a command.
 type recording struct {
 	file    string // empty: none
 	snap    int
@@ -24,10 +24,10 @@ type recording struct {
 	files   int
 	framing choice
 
-	w *capture.Writer // from the first provider on
+	w *capture.Writer // set by the first provider
 }
 
-// add adds the flags, and has the file closed when the command has run.
+// add adds the flags, and arranges for the file to be closed after the command has run.
 func (r *recording) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&r.file, "capture", "", "record what crosses the wire to `FILE`, for Wireshark and 'rpcrdma decode', with all data")
@@ -67,7 +67,7 @@ func (r *recording) add(cmd *cobra.Command) {
 	}
 }
 
-// wrap returns p with its connections recorded, if recording is on.
+// wrap returns p, whose connections are recorded if recording is enabled.
 func (r *recording) wrap(p fabric.Provider) (fabric.Provider, error) {
 	if r.file == "" {
 		return p, nil
@@ -87,7 +87,7 @@ func (r *recording) wrap(p fabric.Provider) (fabric.Provider, error) {
 	return r.w.Provider(p), nil
 }
 
-// Listener returns l with its connections recorded, if wrap has begun a recording.
+// Listener returns l, whose connections are recorded if wrap has begun a recording.
 func (r *recording) Listener(l net.Listener) net.Listener {
 	if r.w == nil {
 		return l
@@ -95,15 +95,15 @@ func (r *recording) Listener(l net.Listener) net.Listener {
 	return r.w.Listener(l)
 }
 
-// sizeValue is a number of bytes as a flag: 1000000, 100M, 2G.
+// sizeValue is a flag value for a number of bytes: 1000000, 100M, 2G.
 type sizeValue int64
 
-// NewSize returns a number of bytes as a flag.
+// NewSize returns a flag value for a number of bytes.
 func NewSize(n *int64) pflag.Value { return (*sizeValue)(n) }
 
 func (v *sizeValue) String() string { return strconv.FormatInt(int64(*v), 10) }
 
-// Type is the name of the value in the help.
+// Type returns the name of the value in the help.
 func (v *sizeValue) Type() string { return "SIZE" }
 
 func (v *sizeValue) Set(s string) error {

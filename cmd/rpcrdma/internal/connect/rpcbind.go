@@ -20,7 +20,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 )
 
-// AddRPCBindOption adds --rpcbind, which means value if it has none.
+// AddRPCBindOption adds --rpcbind, which defaults to value if given without one.
 func AddRPCBindOption(cmd *cobra.Command, o *Options, value, usage string) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Rpcbind, "rpcbind", "", usage)
@@ -41,7 +41,7 @@ func AddLookupOption(cmd *cobra.Command, o *Options) {
 		"ask rpcbind for the server's port: the server's, or the one at `HOST:PORT`")
 }
 
-// CheckRPCBind refuses a value of --rpcbind that is not HOST:PORT.
+// CheckRPCBind rejects a value of --rpcbind that is not HOST:PORT.
 func (o *Options) CheckRPCBind(cmd *cobra.Command) error {
 	if o.Rpcbind == "" {
 		return nil
@@ -76,14 +76,14 @@ func (o *Options) ParseURL(cmd *cobra.Command, arg string, schemes ...string) (*
 	p, err := url.Parse(arg)
 	switch {
 	case err == nil && p.Port() == "" && o.findsPort():
-		u.Port = 0 // until ConnectURL has found it
+		u.Port = 0 // ConnectURL looks it up
 	case err == nil && p.Port() != "" && o.Rpcbind != "":
 		return refuse("--rpcbind finds the port: give the URL without :%s", p.Port())
 	}
 	return u, nil
 }
 
-// mountURL returns HOST:/PATH, as mount(8) has it, as a URL, and other arguments as they are.
+// mountURL converts HOST:/PATH, the notation of mount(8), to a URL, and returns other arguments unchanged.
 func mountURL(arg, scheme string) string {
 	host, path, ok := strings.Cut(arg, ":/")
 	if !ok || strings.HasPrefix(path, "/") || !cli.IsHost(host) {
@@ -95,12 +95,12 @@ func mountURL(arg, scheme string) string {
 	return (&url.URL{Scheme: scheme, Host: host, Path: "/" + path}).String()
 }
 
-// IsURL reports whether an argument is meant to be a URL, not a local file.
+// IsURL reports whether an argument is meant to be a URL rather than a local file.
 func IsURL(arg string) bool {
 	return strings.Contains(mountURL(arg, "nfs"), "://")
 }
 
-// Server names the server of a URL. Its port may not be known yet.
+// Server returns the name of a URL's server. The port may be unknown.
 func Server(u *nfs.URL) string {
 	if u.Port == 0 {
 		return u.Host
@@ -108,17 +108,17 @@ func Server(u *nfs.URL) string {
 	return u.Addr()
 }
 
-// rpcbindAt is the address of the rpcbind that lookupPort asks.
+// rpcbindAt returns the address of the rpcbind that lookupPort asks.
 func (o *Options) rpcbindAt(host string) string {
 	at, port, _ := net.SplitHostPort(o.Rpcbind)
 	return net.JoinHostPort(cmp.Or(at, host), cmp.Or(port, strconv.Itoa(rpcbind.Port)))
 }
 
-// unaskedLookup bounds a lookup without --rpcbind, after which there is another way.
+// unaskedLookup limits a lookup without --rpcbind, after which there is an alternative.
 const unaskedLookup = 2 * time.Second
 
-// lookupPort asks rpcbind on which port host serves a program over RDMA, or over TCP. It takes
-// only the port from the answer: the user has named the host.
+// lookupPort asks rpcbind for the port of a program on host, over RDMA or TCP. It uses only the port in the answer,
+// because the user has named the host.
 func (o *Options) lookupPort(ctx context.Context, host string, prog, vers uint32, tcp bool) (int, error) {
 	if o.Rpcbind == "" {
 		var cancel context.CancelFunc
@@ -133,7 +133,7 @@ func (o *Options) lookupPort(ctx context.Context, host string, prog, vers uint32
 	if ip, err := netip.ParseAddr(host); err == nil && !ip.Unmap().Is4() {
 		slices.Reverse(netids[:])
 	}
-	var absent error // for the first netid
+	var absent error // error for the first netid
 	for _, netid := range netids {
 		addr, err := c.GetAddr(ctx, prog, vers, netid)
 		if !errors.Is(err, rpcbind.ErrNotRegistered) {

@@ -42,24 +42,24 @@ Files are in PEM format. They may be replaced while the program runs: later conn
 the new files, except for a client's --tls-ca. If the new files are invalid, or do not match
 yet, the old ones stay in use, and the log says why.`
 
-// The values of --tls.
+// Values of --tls.
 const (
 	tlsOff     = "off"
 	tlsRequire = "require"
 	tlsPrefer  = "prefer"
 )
 
-// tlsOptions are the flags of TLS.
+// tlsOptions holds the TLS flags.
 type tlsOptions struct {
 	mode          choice
 	cert, key, ca string // FILE
 
 	once   sync.Once
-	config *tls.Config // of both roles
+	config *tls.Config // for both roles
 	err    error
 }
 
-// TLSFlags are the names of the flags of TLS.
+// TLSFlags returns the names of the TLS flags.
 func TLSFlags() []string { return []string{"tls", "tls-cert", "tls-key", "tls-ca"} }
 
 func (o *tlsOptions) add(cmd *cobra.Command) {
@@ -74,7 +74,7 @@ func (o *tlsOptions) add(cmd *cobra.Command) {
 	}
 }
 
-// CheckTLS refuses flags of TLS that make no sense together. A server has to have a certificate.
+// CheckTLS rejects invalid combinations of TLS flags. A server must have a certificate.
 func (o *Options) CheckTLS(server bool) error {
 	t := &o.tls
 	switch {
@@ -96,10 +96,10 @@ func (o *Options) CheckTLS(server bool) error {
 	return nil
 }
 
-// Certified reports whether a server with these options knows its clients by their certificates.
+// Certified reports whether a server with these options identifies its clients by certificate.
 func (o *Options) Certified() bool { return o.tls.mode.Value == tlsRequire && o.tls.ca != "" }
 
-// TLSFiles returns the flags of TLS that have a file, with it.
+// TLSFiles returns the TLS flags that are set to a file, with the file.
 func (o *Options) TLSFiles() iter.Seq2[string, string] {
 	return func(yield func(flag, file string) bool) {
 		for i, file := range []string{o.tls.key, o.tls.cert, o.tls.ca} {
@@ -110,7 +110,7 @@ func (o *Options) TLSFiles() iter.Seq2[string, string] {
 	}
 }
 
-// TLS returns the configuration for connections over TCP, at either end, or nil without --tls. Errors of new
+// TLS returns the configuration for TCP connections of either end, or nil without --tls. Errors of replaced
 // certificates go to stderr.
 func (o *Options) TLS(stderr io.Writer) (*transport.TLS, error) {
 	cfg, err := o.tlsConfig(stderr)
@@ -120,7 +120,7 @@ func (o *Options) TLS(stderr io.Writer) (*transport.TLS, error) {
 	return &transport.TLS{Config: cfg, Optional: o.tls.mode.Value == tlsPrefer}, nil
 }
 
-// tlsConfig returns the configuration of connections of both roles, or nil without --tls.
+// tlsConfig returns the configuration for connections of both roles, or nil without --tls.
 func (o *Options) tlsConfig(stderr io.Writer) (*tls.Config, error) {
 	t := &o.tls
 	if t.mode.Value == tlsOff {
@@ -132,7 +132,8 @@ func (o *Options) tlsConfig(stderr io.Writer) (*tls.Config, error) {
 			return
 		}
 		t.config = &tls.Config{
-			// They stay: VerifyConnection, which could use new ones, does not learn which IP address a certificate has to be for.
+			// The authorities are not reloaded: VerifyConnection, which could use new ones, does not know for which IP
+			// address a certificate must be.
 			RootCAs:              f.ca,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &f.current().Certificates[0], nil },
 			GetConfigForClient:   func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.current(), nil },
@@ -141,18 +142,18 @@ func (o *Options) tlsConfig(stderr io.Writer) (*tls.Config, error) {
 	return t.config, t.err
 }
 
-// certFiles are a certificate, its key and authorities, as files that may be replaced at any time.
+// certFiles holds a certificate, its key and authorities, in files that may be replaced at any time.
 type certFiles struct {
 	names [3]string // of the certificate, the key and the authorities; empty: none
 	log   *slog.Logger
 
 	mu     sync.Mutex
-	seen   [3]fs.FileInfo // as they were when they were last read, for better or worse
-	ca     *x509.CertPool // nil: none
-	server *tls.Config    // for connections of clients
+	seen   [3]fs.FileInfo // state when last read, successfully or not
+	ca     *x509.CertPool // nil: no authorities
+	server *tls.Config    // for client connections
 }
 
-// current returns the configuration of a server, by files that are good.
+// current returns the configuration of a server, from the latest valid files.
 func (f *certFiles) current() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,7 +170,7 @@ func (f *certFiles) current() *tls.Config {
 func (f *certFiles) stat() (infos [3]fs.FileInfo) {
 	for i, name := range f.names {
 		if name != "" {
-			infos[i], _ = os.Stat(name) // an error shows when it is read
+			infos[i], _ = os.Stat(name) // reading reports the error
 		}
 	}
 	return infos
@@ -183,12 +184,12 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// load reads the files. If it fails, what it has read before stays.
+// load reads the files. If it fails, the previous contents remain in use.
 func (f *certFiles) load() error {
-	f.seen = f.stat() // before they are read: what changes from now on is read again
+	f.seen = f.stat() // before reading, so that later changes are noticed
 	cfg := &tls.Config{
-		Certificates: make([]tls.Certificate, 1), // empty: there is no certificate
-		// A certificate is verified for each connection, not for the first of a session.
+		Certificates: make([]tls.Certificate, 1), // empty if there is no certificate
+		// Verify the certificate for each connection, not only for the first of a session.
 		SessionTicketsDisabled: true,
 	}
 	if f.names[0] != "" {
@@ -209,7 +210,7 @@ func (f *certFiles) load() error {
 	return nil
 }
 
-// CertError names the options that an error of a certificate and its key is about.
+// CertError adds to an error of a certificate and key the names of their options.
 func CertError(options string, err error) error {
 	if errors.As(err, new(*os.PathError)) {
 		return err
@@ -217,7 +218,7 @@ func CertError(options string, err error) error {
 	return fmt.Errorf("%s: %w", options, err)
 }
 
-// ReadAuthorities reads the certificates of authorities from the file of an option.
+// ReadAuthorities reads the certificates of authorities from an option's file.
 func ReadAuthorities(option, file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A StallError is a wait that has timed out.
+// A StallError is the error of a wait that has timed out.
 type StallError struct {
-	Limit time.Duration // that has passed
-	what  string        // was waited for, if known
-	state string        // of the connection, if there is one
-	hint  string        // what to try
+	Limit time.Duration // that was exceeded
+	what  string        // what was waited for, if known
+	state string        // state of the connection, if there is one
+	hint  string        // suggestion
 }
 
 func (e *StallError) Error() string {
@@ -31,11 +31,10 @@ func (e *StallError) Error() string {
 	return text + e.hint
 }
 
-// Explain returns the error as it is.
+// Explain returns the error text unchanged.
 func (e *StallError) Explain() string { return e.Error() }
 
-// Within returns a context that ends after limit, with the error that late then
-// returns. No limit is 0.
+// Within returns a context that ends after limit, with the error that late then returns. A limit of 0 means none.
 func Within(ctx context.Context, limit time.Duration, late func() error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if limit == 0 {
@@ -48,8 +47,7 @@ func Within(ctx context.Context, limit time.Duration, late func() error) (contex
 	}
 }
 
-// Stalled returns the error of a wait that has timed out. c is nil before there is a
-// connection.
+// Stalled returns the error of a wait that has timed out. c is nil if there is no connection yet.
 func (o *Options) Stalled(stderr io.Writer, what string, c transport.Requester) *StallError {
 	e := &StallError{Limit: o.Timeout, what: what}
 	if c != nil {
@@ -63,10 +61,10 @@ func (o *Options) Stalled(stderr io.Writer, what string, c transport.Requester) 
 	return e
 }
 
-// connState describes a connection on which nothing happens.
+// connState describes an idle connection.
 func connState(i rpc.ConnInfo, s rpc.Stats) string {
 	how := i.Provider
-	if i.Version != 0 { // not over TCP
+	if i.Version != 0 { // zero over TCP
 		how = fmt.Sprintf("RPC-over-RDMA version %d over %s", i.Version, i.Provider)
 	}
 	text := fmt.Sprintf("calls in flight: %d, credits: %d, replies before: %d, %s",
@@ -77,12 +75,12 @@ func connState(i rpc.ConnInfo, s rpc.Stats) string {
 	return text
 }
 
-// Heard is how many messages the server has sent.
+// Heard returns how many messages the server has sent.
 func Heard(s rpc.Stats) uint64 {
 	return s.Replies + s.ErrVers + s.ErrChunk + s.Dropped + s.Optional
 }
 
-// A stage is the current step of a command, for the error of a timeout.
+// stage is the current step of a command, for timeout errors.
 type stage struct {
 	mu   sync.Mutex
 	text string
@@ -100,11 +98,11 @@ func (s *stage) get() string {
 	return s.text
 }
 
-// AwaitSilence returns true when calls are outstanding and the server has sent nothing for limit, and
-// false when ctx ends. It checks at every tick; a tick's value is the time.
+// AwaitSilence returns true when calls are outstanding and the server has sent nothing for limit, and false when ctx
+// ends. It checks at every tick, whose value is the time.
 func AwaitSilence(ctx context.Context, ticks <-chan time.Time, limit time.Duration, stats func() rpc.Stats) (silent bool) {
 	var seen uint64
-	var since time.Time // of the first tick with this number
+	var since time.Time // of the first tick with this count
 	for {
 		select {
 		case <-ctx.Done():
@@ -120,18 +118,18 @@ func AwaitSilence(ctx context.Context, ticks <-chan time.Time, limit time.Durati
 	}
 }
 
-// A Pace limits how often the same is said: three times at once, then three times a minute.
+// A Pace limits how often a message is repeated: three times at once, then three times a minute.
 type Pace struct {
-	since time.Time // when the oldest one that counts was said
+	since time.Time // time of the oldest message that counts
 }
 
-// What a Pace allows.
+// Limits of a Pace.
 const (
-	PaceBurst    = 3                // times at once
-	PaceInterval = 20 * time.Second // until the next time
+	PaceBurst    = 3                // messages at once
+	PaceInterval = 20 * time.Second // until the next message
 )
 
-// Allows reports whether it may be said now, and counts it.
+// Allows reports whether a message may be printed now, and counts it.
 func (p *Pace) Allows() bool {
 	now := time.Now()
 	if oldest := now.Add(-PaceBurst * PaceInterval); p.since.Before(oldest) {

@@ -45,7 +45,7 @@ changed while it was read: the output may then mix versions of the file.`,
 	return cmd
 }
 
-// outputReads bounds the memory for a file that goes to standard output, in READs of 1 MiB.
+// outputReads limits the memory for a file that goes to standard output, in READs of 1 MiB.
 const outputReads = 64
 
 // printFile copies the file at the URL to w, in order.
@@ -55,8 +55,8 @@ func printFile(ctx context.Context, r *remote.Target, w io.Writer, parallel int)
 		return err
 	}
 	defer r.Known.Add(f.Handle, f.Path)()
-	// READs of 1 MiB run in parallel, as many as credits and the parallel option
-	// allows. The file may grow or shrink meanwhile: its end is where the server says.
+	// READs of 1 MiB run in parallel, as many as the credits and --parallel permit. The file may grow or shrink
+	// meanwhile: it ends where the server says.
 	buf := make([]byte, min(parallel, outputReads)<<20)
 	for off, end := int64(0), false; !end; {
 		n, err := f.ReadAt(ctx, buf, off)

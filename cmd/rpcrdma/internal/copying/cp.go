@@ -69,7 +69,7 @@ file is copied to, the file that it leads to is replaced, and the link stays.
 			var dst *remote.Target
 			if same {
 				shared := *src
-				to.Port = from.Port // it may be from rpcbind
+				to.Port = from.Port // it may come from rpcbind
 				shared.URL = to
 				dst = &shared
 			} else {
@@ -119,12 +119,12 @@ func (t *transfer) cp(ctx context.Context, from *remote.Target, recursive bool) 
 	return t.cpFile(ctx, from, &node, remoteName{dir: dir.Handle, path: path.Join(dir.Path, name), name: name}, t.parallel)
 }
 
-// errSameFile is why nothing is copied.
+// errSameFile is the reason why nothing is copied.
 var errSameFile = errors.New("both are the same")
 
-// isTarget reports whether a directory that is copied from is the one that is copied to. A handle
-// means something only to its server (RFC 1813 section 2.5), and others may make the same. Two
-// addresses may be one server's, though: then a name that is made in one is in the other.
+// isTarget reports whether a source directory is the target directory. A handle is meaningful only to its server (RFC
+// 1813 section 2.5), and other servers may use equal ones. But two addresses may belong to one server: a name created
+// in one directory then appears in the other.
 func (t *transfer) isTarget(ctx context.Context, from *remote.Target, dir, target nfs.FileHandle) (bool, error) {
 	if dir != target || t.sameServer {
 		return dir == target, nil
@@ -141,7 +141,7 @@ func (t *transfer) isTarget(ctx context.Context, from *remote.Target, dir, targe
 	return err == nil, remote.ReadError(err)
 }
 
-// cpFile copies a file of the other server.
+// cpFile copies a file from the other server.
 func (t *transfer) cpFile(ctx context.Context, from *remote.Target, n *nfs.Node, to remoteName, parallel int) error {
 	url := *from.URL
 	url.Path = n.Path
@@ -151,14 +151,14 @@ func (t *transfer) cpFile(ctx context.Context, from *remote.Target, n *nfs.Node,
 	return t.putFile(ctx, src, to, parallel)
 }
 
-// A branch is a directory of the copy on the way to where a tree is being walked.
+// branch is a directory of the copy on the path to where the tree is being walked.
 type branch struct {
 	rel string
 	dir nfs.FileHandle
 }
 
-// cpTree makes the directory at the URL a copy of one of the other server. Files are copied as
-// they are found, so memory does not limit their number.
+// cpTree makes the directory at the URL a copy of one on the other server. It copies files as it finds them, so memory
+// does not limit their number.
 func (t *transfer) cpTree(ctx context.Context, from *remote.Target, top nfs.Node) error {
 	target, err := t.makeTop(ctx, top.Attr.FileMode())
 	if err != nil {
@@ -173,7 +173,7 @@ func (t *transfer) cpTree(ctx context.Context, from *remote.Target, top nfs.Node
 	defer t.meter.close()
 	type item struct {
 		rel string
-		dir nfs.FileHandle // of the copy
+		dir nfs.FileHandle // directory of the copy
 		n   nfs.Node
 	}
 	files := newCopier(ctx, t.parallel, func(ctx context.Context, f item, parallel int) error {
@@ -202,7 +202,7 @@ func (t *transfer) cpTree(ctx context.Context, from *remote.Target, top nfs.Node
 		if same, err := t.isTarget(ctx, from, n.Handle, target.Handle); err != nil {
 			return t.pass(ctx, rel, err)
 		} else if same {
-			return fs.SkipDir // the copy, in the original
+			return fs.SkipDir // this is the copy, inside the original
 		}
 		for len(way) > 1 && way[len(way)-1].rel != strings.TrimPrefix(path.Dir("/"+rel), "/") {
 			way = way[:len(way)-1]

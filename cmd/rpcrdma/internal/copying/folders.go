@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// The folders of a local tree are its directories with files that are being copied. Files come one
-// directory after the other: so each is opened once, and its files are reached from there, where
-// os.Root would go the whole way from the top for every system call.
+// folders holds the open directories of a local tree whose files are being copied. Files come one directory after the
+// other. Each directory is opened once, and its files are opened relative to it, whereas os.Root would walk from the
+// top for every system call.
 type folders struct {
 	top *os.Root
 
 	mu   sync.Mutex
 	open map[string]*folder // by path below top
-	last *folder            // stays open for the next file, also without users
+	last *folder            // stays open for the next file, even without users
 }
 
-// A folder is a directory. It stays the one that was opened, whatever happens to its name.
+// folder is an open directory. It remains the same directory, whatever happens to its name.
 type folder struct {
 	*os.Root
 	path  string
@@ -27,8 +27,8 @@ func newFolders(top *os.Root) *folders {
 	return &folders{top: top, open: make(map[string]*folder)}
 }
 
-// enter opens the directory with a path below the top, "." being the top. leave has to follow if the
-// error is nil.
+// enter opens the directory at a path below the top, "." for the top. If it returns no error, the caller must call
+// leave.
 func (s *folders) enter(path string) (*folder, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *folders) enter(path string) (*folder, error) {
 	return f, nil
 }
 
-// leave ends one use of a folder.
+// leave undoes one enter.
 func (s *folders) leave(f *folder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *folders) leave(f *folder) {
 	s.drop(f)
 }
 
-// drop closes a folder that is not needed any more. mu is held.
+// drop closes a folder that is no longer needed. mu is held.
 func (s *folders) drop(f *folder) {
 	if f != nil && f.users == 0 && f != s.last {
 		delete(s.open, f.path)
@@ -65,7 +65,7 @@ func (s *folders) drop(f *folder) {
 	}
 }
 
-// close closes what is still open, when it is not in use.
+// close closes the remaining folders, none of which is in use.
 func (s *folders) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

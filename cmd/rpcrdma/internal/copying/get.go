@@ -93,7 +93,7 @@ that is read-only for its owner becomes so at the end, when everything is in it.
 	return cmd
 }
 
-// copyName returns where the copy of a URL goes: to LOCAL, or to its own name in the working directory.
+// copyName returns the local path for the copy of a URL: LOCAL, or its own name in the working directory.
 func copyName(args []string, u *nfs.URL, recursive bool) (string, error) {
 	name := path.Base(u.Path)
 	switch {
@@ -128,7 +128,7 @@ func (t *transfer) get(ctx context.Context, local string, recursive bool) error 
 			return &nfs.NameError{Name: name}
 		}
 	}
-	// A link to a device would be replaced, too, and root may do so.
+	// A link to a device would be replaced too, and root is permitted to.
 	if info, err := os.Stat(filepath.Join(dir, name)); err == nil && special(info.Mode()) {
 		return &fs.PathError{Op: "rename", Path: filepath.Join(dir, name), Err: errSpecialInTheWay}
 	}
@@ -145,15 +145,14 @@ func (t *transfer) get(ctx context.Context, local string, recursive bool) error 
 	return t.getLatest(ctx, localName{root, filepath.Clean(dir), name}, &node, t.parallel)
 }
 
-// A localName is where a local copy goes.
+// localName is the destination of a local copy.
 type localName struct {
 	root *os.Root
-	dir  string // of root
-	name string // in it
+	dir  string // below root
+	name string // in dir
 }
 
-// named replaces the name of the incomplete copy in an error by that of the copy, which the user
-// knows.
+// named replaces the name of the incomplete copy in an error by that of the copy, which the user knows.
 func (l localName) named(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok && remote.IsPart(filepath.Base(path.Path)) {
 		return &fs.PathError{Op: path.Op, Path: filepath.Join(l.dir, l.name), Err: path.Err}
@@ -161,11 +160,11 @@ func (l localName) named(err error) error {
 	return err
 }
 
-// getTries is how often a small file is read that changes all the time, and one that is replaced.
+// getTries is how often a small file that keeps changing is read, and how often a file that was replaced is looked up.
 const getTries = 3
 
-// getLatest is getFile for a file that may be replaced meanwhile: its handle is stale then, and
-// what has its name now is copied. Programs that save a file replace it.
+// getLatest is getFile for a file that may be replaced meanwhile, as programs that save files do. Its handle is then
+// stale, and getLatest copies the file that has its name now.
 func (t *transfer) getLatest(ctx context.Context, to localName, node *nfs.Node, parallel int) error {
 	for try := 1; ; try++ {
 		err := t.getFile(ctx, to, node, parallel)
@@ -180,7 +179,7 @@ func (t *transfer) getLatest(ctx context.Context, to localName, node *nfs.Node, 
 	}
 }
 
-// getFile copies a file to a name, where it appears when it is complete.
+// getFile copies a file to a name, where it appears once complete.
 func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, parallel int) (err error) {
 	defer t.Known.Add(node.Handle, node.Path)()
 	there, err := to.root.Lstat(to.name)
@@ -190,7 +189,7 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 	attr := node.Attr
 	large := attr.Size > smallFile
 	if large {
-		// Large files come last: the listing may be hours old.
+		// Large files are copied last: the listing may be hours old.
 		if attr, err = t.GetAttr(ctx, node.Handle); err != nil {
 			return err
 		}
@@ -242,7 +241,7 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 		if large || try == getTries || !ok || changed.After.Size > smallFile {
 			break
 		}
-		// Something happened to it after it was listed.
+		// The file was modified after it was listed.
 		attr = changed.After
 		if err := f.Truncate(0); err != nil {
 			return err
@@ -257,8 +256,8 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 	return t.gotFile(to, part, attr.MTime)
 }
 
-// An inTurn is a file that is written by one at a time. So is every file in Linux, by a lock for
-// which threads wait, and more of them are started meanwhile.
+// inTurn serializes the writes to a file. Linux does that too, with a lock that blocks threads, and the Go runtime
+// starts more of them meanwhile.
 type inTurn struct {
 	mu   sync.Mutex
 	file interface {
@@ -273,13 +272,13 @@ func (f *inTurn) WriteAt(p []byte, off int64) (int, error) {
 	return f.file.WriteAt(p, off)
 }
 
-// special reports whether a file is one that a copy does not replace: a device, a fifo or a socket.
+// special reports whether a file is one that a copy must not replace: a device, a fifo or a socket.
 func special(m fs.FileMode) bool { return m&(fs.ModeDevice|fs.ModeNamedPipe|fs.ModeSocket) != 0 }
 
-// errSpecialInTheWay is why a file is not copied.
+// errSpecialInTheWay is the reason why a file is not copied.
 var errSpecialInTheWay = errors.New("is a special file, which is not replaced; - is standard output")
 
-// gotFile gives a complete copy its name.
+// gotFile renames a complete copy to its final name.
 func (t *transfer) gotFile(to localName, part string, mtime nfs.Time) error {
 	if t.records != "" {
 		if err := to.root.Chtimes(part, time.Time{}, mtime.Time()); err != nil {
@@ -293,7 +292,7 @@ func (t *transfer) gotFile(to localName, part string, mtime nfs.Time) error {
 	return nil
 }
 
-// recorded returns the names of a file and its copy in a record.
+// recorded returns the names of a file and its copy for a record.
 func (t *transfer) recorded(to localName, node *nfs.Node) (from, path string, err error) {
 	url := *t.URL
 	url.Path = node.Path
@@ -318,7 +317,7 @@ func (t *transfer) getLarge(
 			return
 		}
 		f.Close()
-		// There is nothing to go on with if the file is another one now.
+		// If the file has changed, the part is useless.
 		if rec.Done == 0 || isChanged(err) {
 			to.root.Remove(part)
 			return
@@ -328,7 +327,7 @@ func (t *transfer) getLarge(
 	if err := t.download(ctx, node, &attr, v, rec, &inTurn{file: f}, parallel); err != nil {
 		return to.named(shorter(err))
 	}
-	if more := 0o600 &^ perm; more != 0 { // which the part had to have to be opened again
+	if more := 0o600 &^ perm; more != 0 { // added so that the part could be reopened
 		info, err := f.Stat()
 		if err != nil {
 			return err
@@ -343,7 +342,7 @@ func (t *transfer) getLarge(
 	return t.gotFile(to, part, attr.MTime)
 }
 
-// download copies what is not there yet.
+// download copies the missing part of a file.
 func (t *transfer) download(ctx context.Context, node *nfs.Node, before *nfs.Attr, v version, rec *record, out *inTurn, parallel int) error {
 	t.meter.spare(rec.Done)
 	progress, moved := t.meter.file(), int64(0)
@@ -362,10 +361,10 @@ func (t *transfer) download(ctx context.Context, node *nfs.Node, before *nfs.Att
 	})
 }
 
-// openPart opens the incomplete copy of a record, or makes one.
+// openPart opens the incomplete copy of a record, or creates one.
 func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
 	if rec.Part != "" {
-		// Nothing but a file of ours is written to.
+		// Only write to a file of our own.
 		info, err := to.root.Lstat(rec.Part)
 		if err == nil && info.Mode().IsRegular() && info.Size() >= rec.Done {
 			if f, err := to.root.OpenFile(rec.Part, os.O_WRONLY, 0); err == nil {
@@ -374,7 +373,7 @@ func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
 		}
 	}
 	if stale := rec.anew(); stale != "" {
-		// It may be gone.
+		// It may be gone already.
 		to.root.Remove(stale)
 	}
 	rec.Part = remote.PartName()
@@ -390,15 +389,14 @@ func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// A found is something below the directory that is being copied.
+// found is an object below the directory being copied.
 type found struct {
-	rel  string // local path below LOCAL
+	rel  string // path below LOCAL
 	node nfs.Node
 }
 
-// getTree makes local a copy of a directory. Files are copied as they are found, so memory
-// does not limit their number. Names come from the server: os.Root keeps them, and links
-// on their way, from leading out of local.
+// getTree makes local a copy of a directory. It copies files as it finds them, so memory does not limit their number.
+// Names come from the server: os.Root prevents them, and links on their paths, from leading out of local.
 func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) error {
 	var root *os.Root // nil until something is found
 	var dirs *folders // of root
@@ -489,13 +487,12 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		return nil
 	})
 	if err == nil {
-		err = open() // an empty directory
+		err = open() // the directory is empty
 	}
 	if err := files.wait(err); err != nil {
 		return err
 	}
-	// Links come last: nothing is written through one of them, and the directories that
-	// they lead through exist.
+	// Create links last, so that nothing is written through one, and the directories in their targets exist.
 	if more {
 		if err := t.getLinks(ctx, root, top); err != nil {
 			return err
@@ -516,25 +513,26 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 	})
 }
 
-// mayBeOurs reports whether the top of a copy, which was there with the given mode, may be of an
-// earlier copy: one that was cut, or one that is read-only like its original.
+// mayBeOurs reports whether the existing top of a copy, which has the given mode, may come from an earlier copy: one
+// that was interrupted, or one that is read-only like its original.
 func (t *transfer) mayBeOurs(mode uint32) bool { return t.records != "" || ownerRights&^mode != 0 }
 
-// open lets the owner of a local directory fill it until the copy is complete. mode is that of the original.
+// open gives the owner of a local directory the rights to fill it until the copy is complete. mode is that of the
+// original.
 func (t *transfer) open(root *os.Root, rel string, mode fs.FileMode) {
 	more := ownerRights &^ mode.Perm()
 	if more == 0 {
 		return
 	}
 	if info, err := root.Lstat(rel); err == nil && more&^info.Mode() != 0 {
-		_ = root.Chmod(rel, info.Mode()|more) // what cannot be made in it is reported
+		_ = root.Chmod(rel, info.Mode()|more) // failures to create files in it are reported
 	}
 	t.opened = append(t.opened, openedDir{rel: filepath.ToSlash(rel), more: uint32(more)})
 }
 
-// finishDirs takes the additional rights from the directories of a complete copy.
+// finishDirs removes the additional rights from the directories of a complete copy.
 func (t *transfer) finishDirs(ctx context.Context, finish func(openedDir) error) error {
-	for _, d := range slices.Backward(t.opened) { // its own directories come first
+	for _, d := range slices.Backward(t.opened) { // subdirectories come first
 		if err := t.pass(ctx, d.rel, finish(d)); err != nil {
 			return err
 		}
@@ -542,12 +540,11 @@ func (t *transfer) finishDirs(ctx context.Context, finish func(openedDir) error)
 	return nil
 }
 
-// MaxLinks is how many symbolic links are kept until the files are there. If there are more, the
-// tree is listed again for them.
+// MaxLinks is how many symbolic links are remembered until all files are copied. If there are more, the tree is listed
+// again for them.
 const MaxLinks = 1 << 14
 
-// getLinks copies all symbolic links below a directory. Other errors of the directory have been
-// reported already.
+// getLinks copies all symbolic links below a directory. Other errors of the directory have already been reported.
 func (t *transfer) getLinks(ctx context.Context, root *os.Root, top nfs.Node) error {
 	return t.Walk(ctx, t.URL.Path, func(n nfs.Node, err error) error {
 		rel := remote.Below(n.Path, top.Path)
@@ -568,7 +565,7 @@ func (t *transfer) getLinks(ctx context.Context, root *os.Root, top nfs.Node) er
 	})
 }
 
-// getDir makes a directory unless it exists.
+// getDir creates a directory unless it exists.
 func (t *transfer) getDir(root *os.Root, d found) error {
 	mode := d.node.Attr.FileMode().Perm()
 	err := root.Mkdir(d.rel, mode|ownerRights)
@@ -585,7 +582,7 @@ func (t *transfer) getDir(root *os.Root, d found) error {
 	return err
 }
 
-// errInTheWay is why a directory is not copied.
+// errInTheWay is the reason why a directory is not copied.
 var errInTheWay = errors.New("a local file is in the way of this directory")
 
 // getLink copies a symbolic link if it stays below LOCAL.
@@ -615,14 +612,12 @@ func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
 	return nil
 }
 
-// staysBelow reports whether a link at rel with this target leads to something in the same
-// tree, whatever other links exist or are made later, provided that it holds for each of
-// them.
+// staysBelow reports whether a link at rel with this target leads to something in the same tree, whatever other links
+// exist or are created later, provided that it holds for each of them.
 //
-// ".." leads to the real parent of the directory before it. So it may follow only real
-// directories: those above the link, and those that the target names. The copy never
-// replaces a directory by a link. Names without a ".." after them lead down, or through
-// other links, which stay below by themselves.
+// ".." leads to the real parent of the directory before it. It may therefore follow only real directories: those above
+// the link, and those named by the target. The copy never replaces a directory by a link. Names without a ".." after
+// them lead down, or through other links, which themselves stay below.
 func staysBelow(root *os.Root, rel, target string) bool {
 	if target == "" || strings.ContainsRune(target, 0) || path.IsAbs(target) || filepath.IsAbs(filepath.FromSlash(target)) {
 		return false

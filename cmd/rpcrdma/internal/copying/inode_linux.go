@@ -16,5 +16,5 @@ func inodeOf(info fs.FileInfo) (id uint64, ctime nfs.Time) {
 	return s.Ino, nfs.Time{Sec: uint32(s.Ctim.Sec), Nsec: uint32(s.Ctim.Nsec)}
 }
 
-// openWithoutWaiting has open(2) not wait for the other end of a fifo.
+// openWithoutWaiting makes open(2) not wait for the other end of a fifo.
 const openWithoutWaiting = syscall.O_NONBLOCK

@@ -8,8 +8,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// inodeOf returns zeros: size and time of modification have to do.
+// inodeOf returns zeros: size and modification time must suffice.
 func inodeOf(fs.FileInfo) (id uint64, ctime nfs.Time) { return 0, nfs.Time{} }
 
-// openWithoutWaiting is Linux's.
+// openWithoutWaiting exists only on Linux.
 const openWithoutWaiting = 0

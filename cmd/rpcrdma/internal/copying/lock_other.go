@@ -6,5 +6,5 @@ import (
 	"os"
 )
 
-// lockFile does not lock here: the user must not run the same copy twice at once.
+// lockFile does nothing on this system: the user must not run the same copy twice at once.
 func lockFile(*os.File) error { return nil }

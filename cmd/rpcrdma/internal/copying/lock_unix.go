@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// lockFile locks a file until it is closed. It does not wait.
+// lockFile locks a file until it is closed, or fails without waiting.
 func lockFile(f *os.File) error {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {

@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// createPart makes an empty file with a name of its own in a directory.
+// createPart creates an empty file with a unique name in a directory.
 func (t *transfer) createPart(ctx context.Context, dir nfs.FileHandle, mode uint32) (string, nfs.FileHandle, error) {
 	part := remote.PartName()
 	fh, _, err := t.Create(ctx, &nfs.CreateArgs{
@@ -22,7 +22,7 @@ func (t *transfer) createPart(ctx context.Context, dir nfs.FileHandle, mode uint
 	return part, fh, err
 }
 
-// symlinkPart makes a symbolic link with a name of its own in a directory.
+// symlinkPart creates a symbolic link with a unique name in a directory.
 func (t *transfer) symlinkPart(ctx context.Context, dir nfs.FileHandle, target string) (string, nfs.FileHandle, error) {
 	part := remote.PartName()
 	fh, _, err := t.Symlink(ctx, dir, part, target, new(nfs.SetAttr))
@@ -32,7 +32,7 @@ func (t *transfer) symlinkPart(ctx context.Context, dir nfs.FileHandle, target s
 	return part, fh, err
 }
 
-// ours finds what a call has created if the reply to it was lost.
+// ours looks up what a call has created if its reply was lost.
 func (t *transfer) ours(ctx context.Context, dir nfs.FileHandle, name string, kind nfs.FileType) (nfs.FileHandle, error) {
 	fh, attr, err := t.LookupAttr(ctx, dir, name)
 	if err == nil && attr.Type != kind {
@@ -41,12 +41,12 @@ func (t *transfer) ours(ctx context.Context, dir nfs.FileHandle, name string, ki
 	return fh, err
 }
 
-// renamePart gives what createPart or symlinkPart has made its name.
+// renamePart renames the result of createPart or symlinkPart to its final name.
 func (t *transfer) renamePart(ctx context.Context, dir, fh nfs.FileHandle, part, name string) error {
 	err := t.Rename(ctx, dir, part, dir, name)
 	if remote.IsMissing(err) && t.Resent() {
 		if there, attr, e := t.LookupAttr(ctx, dir, name); e == nil && t.SameFile(ctx, fh, there, attr) {
-			return nil // the first time it worked
+			return nil // the first attempt succeeded
 		}
 	}
 	return err

@@ -10,18 +10,18 @@ import (
 	"golang.org/x/term"
 )
 
-// A meter counts what a transfer has moved, and shows a progress bar on a terminal.
+// meter counts the bytes of a transfer, and shows a progress bar on a terminal.
 type meter struct {
 	mu    sync.Mutex
 	files int
 	bytes int64
 	total int64 // as far as known
 
-	spared int64                    // bytes that need not be moved
+	spared int64                    // bytes that need not be transferred
 	bar    *progressbar.ProgressBar // nil: no terminal
 }
 
-// newMeter makes a meter for total bytes. The bar goes to w if that is a terminal.
+// newMeter returns a meter for total bytes. It draws the bar on w if that is a terminal.
 func newMeter(w io.Writer, total int64) *meter {
 	m := &meter{total: total}
 	if f, ok := w.(*os.File); ok && total > 0 && term.IsTerminal(int(f.Fd())) {
@@ -47,8 +47,8 @@ func (m *meter) more(n int64) {
 	}
 }
 
-// file returns a function that is called with the number of bytes of one file that have
-// been moved so far. The number may fall, when the file is copied once more.
+// file returns a function to be called with the number of bytes of one file transferred so far. The number may fall
+// when the file is copied again.
 func (m *meter) file() func(int64) {
 	var last int64
 	return func(n int64) {
@@ -62,7 +62,7 @@ func (m *meter) file() func(int64) {
 	}
 }
 
-// spare counts bytes that were copied earlier.
+// spare counts bytes copied earlier.
 func (m *meter) spare(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -62,7 +62,7 @@ file is put, the file that it leads to is replaced, and the link stays.
 			if err := remote.CheckParallel(cmd, o.parallel); err != nil {
 				return err
 			}
-			// Local errors need no server.
+			// Report local errors before connecting.
 			var info fs.FileInfo
 			fromStdin := args[0] == "-"
 			if fromStdin {
@@ -108,7 +108,7 @@ func (t *transfer) put(ctx context.Context, local string) error {
 	if err != nil {
 		return err
 	}
-	real, err := filepath.EvalSymlinks(local) // wherever it leads: it was asked for
+	real, err := filepath.EvalSymlinks(local) // follow links, because the file was named explicitly
 	if err != nil {
 		return err
 	}
@@ -135,8 +135,8 @@ func (t *transfer) put(ctx context.Context, local string) error {
 	return t.putFile(ctx, src, remoteName{dir.Handle, path.Join(dir.Path, name), name, from}, t.parallel)
 }
 
-// target returns the directory and the name for a copy at the URL, or in the directory there,
-// under the given name.
+// target returns the directory and the name for a copy at the URL, or, if the URL is a directory, in it under the name
+// base.
 func (t *transfer) target(ctx context.Context, base string) (dir nfs.Node, name string, err error) {
 	node, err := t.Stat(ctx, t.URL.Path)
 	switch {
@@ -159,12 +159,12 @@ func (t *transfer) target(ctx context.Context, base string) (dir nfs.Node, name 
 	return t.throughLink(ctx, dir, path.Base(t.URL.Path))
 }
 
-// throughLink returns where a file goes that is written to a name in a directory: elsewhere if the
-// name is that of a symbolic link.
+// throughLink returns where a file written to a name in a directory ends up: elsewhere if the name is that of a
+// symbolic link.
 func (t *transfer) throughLink(ctx context.Context, dir nfs.Node, name string) (nfs.Node, string, error) {
 	_, attr, err := t.LookupAttr(ctx, dir.Handle, name)
 	if err != nil || attr.Type != nfs.TypeLnk {
-		return dir, name, nil // no link, or the copy itself reports the error
+		return dir, name, nil // not a link, or the copy itself reports the error
 	}
 	real, err := t.RealPath(ctx, path.Join(dir.Path, name))
 	if remote.IsMissing(err) {
@@ -176,18 +176,18 @@ func (t *transfer) throughLink(ctx context.Context, dir nfs.Node, name string) (
 	return dir, path.Base(real), err
 }
 
-// errDangling is why a file is not written.
+// errDangling is the reason why a file is not written.
 var errDangling = errors.New("is a symbolic link to something that does not exist; 'rpcrdma rm' removes it")
 
-// A remoteName is where a copy on a server goes, and what it is a copy of.
+// remoteName is the destination of a copy on a server, and its original.
 type remoteName struct {
 	dir  nfs.FileHandle
-	path string // on the server
-	name string // in dir
-	from string // the original: an absolute path, or a URL
+	path string // path on the server
+	name string // name in dir
+	from string // original: an absolute path, or a URL
 }
 
-// putFile copies a file to a name on the server, where it appears when it is complete.
+// putFile copies a file to a name on the server, where it appears once complete.
 func (t *transfer) putFile(ctx context.Context, src source, to remoteName, parallel int) (err error) {
 	v, err := src.version()
 	if err != nil {
@@ -201,7 +201,7 @@ func (t *transfer) putFile(ctx context.Context, src source, to remoteName, paral
 			t.meter.spare(v.Size)
 			t.has()
 			return nil
-		case err != nil && !remote.IsMissing(err) && !remote.IsStatus(err, nfs.StatusStale): // another client replaces it
+		case err != nil && !remote.IsMissing(err) && !remote.IsStatus(err, nfs.StatusStale): // another client is replacing it
 			return err
 		}
 		url := *t.URL
@@ -219,7 +219,7 @@ func (t *transfer) putFile(ctx context.Context, src source, to remoteName, paral
 	if rec != nil {
 		defer func() { rec.close(keep) }()
 	}
-	// A server may refuse WRITE to a file that is read-only.
+	// A server may refuse WRITE to a read-only file.
 	part, fh, err := t.putPart(ctx, to.dir, rec, v.mode|0o600)
 	if err != nil {
 		return err
@@ -263,7 +263,7 @@ func (t *transfer) putFile(ctx context.Context, src source, to remoteName, paral
 	return nil
 }
 
-// putPart finds the incomplete copy of a record, or makes one. There may be no record.
+// putPart finds the incomplete copy of a record, or creates one. rec may be nil.
 func (t *transfer) putPart(ctx context.Context, dir nfs.FileHandle, rec *record, mode uint32) (part string, fh nfs.FileHandle, err error) {
 	if rec != nil && rec.Part != "" {
 		fh, attr, err := t.LookupAttr(ctx, dir, rec.Part)
@@ -294,7 +294,7 @@ func (t *transfer) putPart(ctx context.Context, dir nfs.FileHandle, rec *record,
 	return part, fh, err
 }
 
-// upload copies what is not there yet.
+// upload copies the missing part of a file.
 func (t *transfer) upload(ctx context.Context, src source, fh nfs.FileHandle, v version, rec *record, parallel int) error {
 	progress := t.meter.file()
 	if rec == nil {
@@ -315,19 +315,17 @@ func (t *transfer) upload(ctx context.Context, src source, fh nfs.FileHandle, v 
 	})
 }
 
-// A leftover is a file on the server that remains to be removed.
+// leftover is a file on the server that remains to be removed.
 type leftover struct {
 	dir  nfs.FileHandle
 	name string
 }
 
-// cleanupTimeout bounds each attempt to remove leftovers: on the connection of the put,
-// and on a new one.
+// cleanupTimeout limits each attempt to remove leftovers: on the connection of the put, and on a new one.
 const cleanupTimeout = 2 * time.Second
 
-// discard removes an incomplete file, even after an interrupt has ended ctx. If the
-// connection is lost, clean has to do it: canceling a call while the server moves its
-// data may end the connection.
+// discard removes an incomplete file, even after an interrupt has ended ctx. If the connection is lost, clean has to do
+// it, because canceling a call while the server transfers its data may end the connection.
 func (t *transfer) discard(ctx context.Context, dir nfs.FileHandle, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -338,8 +336,7 @@ func (t *transfer) discard(ctx context.Context, dir nfs.FileHandle, name string)
 	}
 }
 
-// clean removes what discard could not, over a connection of its own. It names files that it could
-// not remove.
+// clean removes what discard could not, over a new connection. It names the files that it cannot remove.
 func (t *transfer) clean() {
 	if len(t.left) == 0 {
 		return
@@ -361,12 +358,12 @@ func (t *transfer) clean() {
 	}
 }
 
-// A localItem is something below the directory that is being copied.
+// localItem is an object below the directory being copied.
 type localItem struct {
 	rel  string
 	size int64
 	mode fs.FileMode
-	dir  nfs.FileHandle // of the directory that it goes to; or zero
+	dir  nfs.FileHandle // its destination directory, or zero
 }
 
 // putTree makes the URL's directory a copy of a local one.
@@ -376,8 +373,7 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 		return err
 	}
 	defer root.Close()
-	// List everything first: if the server is on this machine, the copy may grow inside the
-	// original.
+	// List everything first: if the server is on this machine, the copy may grow inside the original.
 	var dirs, files, links []localItem
 	var total int64
 	err = fs.WalkDir(root.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
@@ -468,27 +464,27 @@ func (t *transfer) finishRemoteDirs(ctx context.Context) error {
 	})
 }
 
-// openRemoteDir lets the owner of a directory on the server fill it until the copy is complete. attr
-// is nil if the directory is new; mode is that of the original.
+// openRemoteDir gives the owner of a directory on the server the rights to fill it until the copy is complete. attr is
+// nil if the directory is new; mode is that of the original.
 func (t *transfer) openRemoteDir(ctx context.Context, rel string, fh nfs.FileHandle, attr *nfs.Attr, mode fs.FileMode) {
 	more := uint32(ownerRights &^ mode.Perm())
 	if more == 0 {
 		return
 	}
 	if attr != nil && more&^attr.Mode != 0 {
-		_ = t.SetAttr(ctx, fh, &nfs.SetAttr{SetMode: true, Mode: (attr.Mode | more) & 0o7777}) // what cannot be made in it is reported
+		_ = t.SetAttr(ctx, fh, &nfs.SetAttr{SetMode: true, Mode: (attr.Mode | more) & 0o7777}) // failures to create files in it are reported
 	}
 	t.opened = append(t.opened, openedDir{rel: rel, fh: fh, more: more})
 }
 
-// makeDirs makes the directories, the URL's first and each before its contents, and sets
-// the directory of each file and link.
+// makeDirs creates the directories, the URL's first and each before its contents, and sets the directory of each file
+// and link.
 func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem) error {
 	top, err := t.makeTop(ctx, dirs[0].mode)
 	if err != nil {
 		return err
 	}
-	// Files below a directory that could not be made are not tried.
+	// Skip files below a directory that could not be created.
 	handles := map[string]nfs.FileHandle{".": top.Handle}
 	for _, d := range dirs[1:] {
 		parent, ok := handles[path.Dir(d.rel)]
@@ -513,7 +509,7 @@ func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem)
 	return nil
 }
 
-// makeTop makes the directory at the URL unless it exists.
+// makeTop creates the directory at the URL unless it exists.
 func (t *transfer) makeTop(ctx context.Context, mode fs.FileMode) (nfs.Node, error) {
 	top, err := t.Stat(ctx, t.URL.Path)
 	made := remote.IsMissing(err)
@@ -532,7 +528,7 @@ func (t *transfer) makeTop(ctx context.Context, mode fs.FileMode) (nfs.Node, err
 	return top, err
 }
 
-// makeDir makes a directory unless it exists.
+// makeDir creates a directory unless it exists.
 func (t *transfer) makeDir(ctx context.Context, dir nfs.FileHandle, rel string, mode fs.FileMode) (nfs.FileHandle, error) {
 	var before *nfs.Attr
 	fh, _, err := t.Mkdir(ctx, dir, path.Base(rel), &nfs.SetAttr{SetMode: true, Mode: uint32(mode.Perm() | ownerRights)})
@@ -550,10 +546,10 @@ func (t *transfer) makeDir(ctx context.Context, dir nfs.FileHandle, rel string, 
 	return fh, err
 }
 
-// errOtherInTheWay is why a directory is not copied.
+// errOtherInTheWay is the reason why a directory is not copied.
 var errOtherInTheWay = errors.New("a file on the server is in the way of this directory")
 
-// putLink makes a symbolic link.
+// putLink creates a symbolic link.
 func (t *transfer) putLink(ctx context.Context, target string, dir nfs.FileHandle, name string) error {
 	part, fh, err := t.symlinkPart(ctx, dir, target)
 	if err != nil {
@@ -567,19 +563,19 @@ func (t *transfer) putLink(ctx context.Context, target string, dir nfs.FileHandl
 	return nil
 }
 
-// Standard input is read in blocks, of which one is read while another is written.
+// Standard input is read in blocks: one is read while another is written.
 const (
 	StreamBlock  = 16 << 20 // bytes
 	streamBlocks = 2
 )
 
-// An inputBlock is a part of standard input.
+// inputBlock is a part of standard input.
 type inputBlock struct {
 	data []byte
-	err  error // why it is the last; io.EOF: the end
+	err  error // why it is the last block; io.EOF: the end
 }
 
-// putStream makes a file of what r has until its end.
+// putStream creates a file from the data of r.
 func (t *transfer) putStream(ctx context.Context, r io.Reader) (err error) {
 	if t.wantsDir {
 		return errors.New("is a directory: standard input needs the name of a file")
@@ -601,7 +597,7 @@ func (t *transfer) putStream(ctx context.Context, r io.Reader) (err error) {
 		}
 	}()
 	defer t.Known.Add(fh, t.URL.Path)()
-	// The reader may wait forever, and then ends with the process.
+	// The reader may block forever; it then ends with the process.
 	free, full := make(chan []byte, streamBlocks), make(chan inputBlock, streamBlocks)
 	for range streamBlocks {
 		free <- make([]byte, StreamBlock)

@@ -16,30 +16,30 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// How a copy that was cut goes on with --resume.
+// How --resume continues an interrupted copy.
 //
-// A complete copy has the size and the time of modification of its original. The incomplete copy of a
-// large file is kept, under its own name beside the target, with a record in the user's cache: which
-// version of the original it is of, and how many bytes are safe, on the local disk or by COMMIT on
-// the server's. The record is not beside the copy: there is no way to keep others from writing the
-// same file, and it would be lost with the server.
+// A complete copy has the size and modification time of its original. The incomplete copy of a large file is kept
+// beside the target under its own name, with a record in the user's cache. The record says which version of the
+// original it is of, and how many bytes are safe, on the local disk or by COMMIT on the server's. The record is not
+// beside the copy, because it could not be kept safe from others who write the same file there, and it would be lost
+// with the server.
 //
-// A record is locked as long as its copy is under way, and is believed only if the original is still
-// the same version. Bytes after the safe ones are copied again.
+// A record is locked while its copy is running, and is valid only if the original is still the same version. Bytes
+// after the safe ones are copied again.
 
 const (
-	// resumeStep is how many bytes are copied between two entries in a record.
+	// resumeStep is how many bytes are copied between two updates of a record.
 	resumeStep = 16 << 20
 
-	// ResumeLeast is the size below which a file is begun anew.
+	// ResumeLeast is the size below which an interrupted copy of a file starts over.
 	ResumeLeast = 8 << 20
 
 	maxRecord = 64 << 10 // bytes
 )
 
-// A recordJSON is the contents of a record.
+// recordJSON is the contents of a record.
 type recordJSON struct {
-	Done   int64   `json:"done"` // bytes that are safe; first, so that no write tears it
+	Done   int64   `json:"done"` // safe bytes; first, so that no write tears it
 	From   string  `json:"from"`
 	To     string  `json:"to"`
 	Source version `json:"source"`
@@ -47,10 +47,10 @@ type recordJSON struct {
 	PartID uint64  `json:"partid,omitempty"` // its file id on a server
 }
 
-// A record is an open record. Its methods are for one goroutine.
+// record is an open record. It must not be used concurrently.
 type record struct {
 	recordJSON
-	stale string // name of an incomplete copy of another version, which is to be removed
+	stale string // incomplete copy of another version, to be removed
 	file  *os.File
 	path  string
 }
@@ -58,7 +58,7 @@ type record struct {
 // errUnderWay means that a record is locked.
 var errUnderWay = errors.New("another copy of it with --resume is under way")
 
-// resumeDir returns the directory of the records, and makes it.
+// resumeDir returns the directory of the records, and creates it if necessary.
 func resumeDir() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -68,14 +68,13 @@ func resumeDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// recordPath returns the name of the file of a record.
+// recordPath returns the file name of a record.
 func recordPath(dir, from, to string) string {
 	sum := sha256.Sum256([]byte(from + "\x00" + to))
 	return filepath.Join(dir, hex.EncodeToString(sum[:16])+".json")
 }
 
-// dropRecord removes the record of a copy that has become too small for one, and has its incomplete
-// copy removed.
+// dropRecord removes the record of a copy that is now too small for one, and calls remove for its incomplete copy.
 func dropRecord(dir, from, to string, remove func(part string)) error {
 	if _, err := os.Lstat(recordPath(dir, from, to)); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -91,8 +90,8 @@ func dropRecord(dir, from, to string, remove func(part string)) error {
 	return nil
 }
 
-// openRecord opens and locks the record of a copy. Without one that is good for this version of
-// the original, Part is empty.
+// openRecord opens and locks the record of a copy. Part is empty if there is no record for this version of the
+// original.
 func openRecord(dir, from, to string, v version) (*record, error) {
 	r := &record{path: recordPath(dir, from, to)}
 	for {
@@ -104,7 +103,7 @@ func openRecord(dir, from, to string, v version) (*record, error) {
 			f.Close()
 			return nil, err
 		}
-		// The process that had the lock may have removed the record.
+		// The process that held the lock may have removed the record.
 		mine, err := f.Stat()
 		if err == nil {
 			var there fs.FileInfo
@@ -135,8 +134,7 @@ func openRecord(dir, from, to string, v version) (*record, error) {
 	return r, nil
 }
 
-// anew gives up the incomplete copy of the record. It returns the name of the one to remove, if
-// there is any.
+// anew abandons the incomplete copy of the record. It returns the name of the one to remove, if any.
 func (r *record) anew() (stale string) {
 	if r.Part != "" {
 		r.stale = r.Part
@@ -146,25 +144,25 @@ func (r *record) anew() (stale string) {
 	return stale
 }
 
-// save writes down that the first done bytes are safe.
+// save records that the first done bytes are safe.
 func (r *record) save(done int64) error {
 	r.Done = done
 	text, err := json.Marshal(r.recordJSON)
 	if err != nil {
 		return err
 	}
-	// One write: a record that is cut short by a crash does not decode, or has the end of the
-	// longer one before it and does not either.
+	// Use a single write: a record truncated by a crash does not decode, and neither does one followed by the end of a
+	// longer previous one.
 	if _, err := r.file.WriteAt(text, 0); err != nil {
 		return err
 	}
 	return r.file.Truncate(int64(len(text)))
 }
 
-// close ends the use of the record, and removes it unless it is to be kept.
+// close closes the record, and removes it unless keep is set.
 func (r *record) close(keep bool) {
 	if !keep {
-		os.Remove(r.path) // before the lock is given up
+		os.Remove(r.path) // before the lock is released
 	}
 	r.file.Close()
 }
@@ -175,7 +173,7 @@ again if its copy has the same size and time. An interrupted copy of a large fil
 where it is safely stored, unless the original has changed meanwhile. Give --resume from the
 first run on.`
 
-// A keptError is the end of a copy that can go on later.
+// keptError is the error of a copy that can be resumed.
 type keptError struct {
 	err  error
 	done int64
@@ -187,12 +185,12 @@ func (e *keptError) Unwrap() error { return e.err }
 
 func (e *keptError) Explain() string { return explain.Text(e.err) + e.Hint() }
 
-// Hint is the end of a sentence.
+// Hint returns the end of a sentence.
 func (e *keptError) Hint() string {
 	return fmt.Sprintf("; %d MiB are kept, and the same command goes on from there", e.done>>20)
 }
 
-// steps calls f for the ranges that are copied between two entries in a record, from done on.
+// steps calls f for the ranges copied between two updates of a record, starting at done.
 func steps(done, size int64, f func(from, to int64) error) error {
 	for done < size {
 		next := min(size, done+resumeStep-done%resumeStep)
@@ -204,5 +202,5 @@ func steps(done, size int64, f func(from, to int64) error) error {
 	return nil
 }
 
-// isCopy reports whether a file of this size and time is taken for a complete copy of v.
+// isCopy reports whether a file of this size and time counts as a complete copy of v.
 func (v version) isCopy(size int64, mtime nfs.Time) bool { return v.Size == size && v.MTime == mtime }

@@ -14,22 +14,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// A source is a file that is copied to a server.
+// source is a file to be copied to a server.
 type source interface {
 	io.ReaderAt
 	io.Closer
 
-	// version returns what the file is like now.
+	// version returns the current version of the file.
 	version() (version, error)
 }
 
-// A version distinguishes the versions of a file's contents. Two are compared with ==.
+// version identifies a version of a file's contents. Versions are compared with ==.
 type version struct {
-	FileID uint64   `json:"fileid"` // 0 if not known
+	FileID uint64   `json:"fileid"` // 0 if unknown
 	Size   int64    `json:"size"`
 	MTime  nfs.Time `json:"mtime"`
-	CTime  nfs.Time `json:"ctime"` // zero if not known
-	mode   uint32   // does not count: see same
+	CTime  nfs.Time `json:"ctime"` // zero if unknown
+	mode   uint32   // ignored: see same
 }
 
 func (v version) same(w version) bool {
@@ -37,7 +37,7 @@ func (v version) same(w version) bool {
 	return v == w
 }
 
-// A changedError is a file that was not the same at the end of its copy as at the beginning.
+// changedError reports that a file changed during its copy.
 type changedError struct{ before, after version }
 
 func (e *changedError) Error() string {
@@ -53,7 +53,7 @@ func (e *changedError) how() string {
 
 // isChanged reports whether err means that a file changed while it was copied.
 func isChanged(err error) bool {
-	if errors.Is(err, net.ErrClosed) { // its reason may look like the end of a file
+	if errors.Is(err, net.ErrClosed) { // a connection's error may look like the end of a file
 		return false
 	}
 	_, reading := errors.AsType[*nfs.ChangedError](err)
@@ -61,7 +61,7 @@ func isChanged(err error) bool {
 	return reading || copying || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// A shorterError is a file that has ended before its end.
+// shorterError reports that a file ended early.
 type shorterError struct{ err error }
 
 func (e *shorterError) Error() string { return "the file became shorter while it was copied" }
@@ -70,8 +70,8 @@ func (e *shorterError) Unwrap() error { return e.err }
 
 func (e *shorterError) Explain() string { return e.Error() }
 
-// shorter returns an error of Download or Upload as a *shorterError if it is about the end of the
-// file: a connection may end in the same words.
+// shorter converts an error of Download or Upload to a *shorterError if it is about the end of the file. Errors of a
+// connection may use the same words.
 func shorter(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, net.ErrClosed) && !errors.As(err, new(*remote.SourceError)) {
 		return &shorterError{err}
@@ -79,7 +79,7 @@ func shorter(err error) error {
 	return err
 }
 
-// versionOf returns the version that a server's attributes show.
+// versionOf returns the version described by a server's attributes.
 func versionOf(a *nfs.Attr) (version, error) {
 	if a.Size > 1<<62 {
 		return version{}, &nfs.Error{Op: "READ", Status: nfs.StatusFBig}
@@ -87,7 +87,7 @@ func versionOf(a *nfs.Attr) (version, error) {
 	return version{FileID: a.FileID, Size: int64(a.Size), MTime: a.MTime, CTime: a.CTime, mode: a.Mode & 0o777}, nil
 }
 
-// A localFile is a source on this machine.
+// localFile is a source on this machine.
 type localFile struct{ *os.File }
 
 func (f localFile) version() (version, error) {
@@ -98,8 +98,7 @@ func (f localFile) version() (version, error) {
 	return localVersion(info), nil
 }
 
-// openLocal opens a regular file. By now it may be a fifo or a device, which must not be waited for
-// or read.
+// openLocal opens a regular file. By now it may be a fifo or a device, on which it must not wait or read.
 func openLocal(root *os.Root, name string) (source, error) {
 	info, err := root.Stat(name)
 	if err == nil && !info.Mode().IsRegular() {
@@ -108,7 +107,7 @@ func openLocal(root *os.Root, name string) (source, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It may have become one since.
+	// It may have become one in the meantime.
 	f, err := root.OpenFile(name, os.O_RDONLY|openWithoutWaiting, 0)
 	if err != nil {
 		return nil, err
@@ -133,7 +132,7 @@ func openBelow(from *folders, rel string) (source, error) {
 	return openLocal(dir.Root, path.Base(rel))
 }
 
-// errNotFile is why something is not copied that was a file when it was found.
+// errNotFile is the reason why something that was a file when it was found is not copied.
 var errNotFile = errors.New("it is not a file any more")
 
 func localVersion(info fs.FileInfo) version {
@@ -142,7 +141,7 @@ func localVersion(info fs.FileInfo) version {
 	return v
 }
 
-// A remoteFile is a source on a server.
+// remoteFile is a source on a server.
 type remoteFile struct {
 	ctx    context.Context // of the copy
 	from   *remote.Target

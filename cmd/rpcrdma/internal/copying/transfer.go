@@ -1,5 +1,5 @@
-// Package copying has the commands that copy the contents of files from an NFS server and to one: cat, get,
-// put and cp. Copies appear under their names when they are complete, and with --resume go on after a cut.
+// Package copying implements the commands that copy the contents of files from an NFS server and to one: cat, get, put
+// and cp. Copies appear under their names once complete. With --resume an interrupted copy can continue.
 package copying
 
 import (
@@ -38,8 +38,7 @@ func addTransferOptions(cmd *cobra.Command, o *transferOptions) {
 	remote.AddRetryOption(cmd, &o.Options)
 }
 
-// newTransfer returns the transfer of a command. The target is where get copies from, and put
-// and cp copy to.
+// newTransfer returns the transfer of a command. The target r is what get copies from, and what put and cp copy to.
 func (o *transferOptions) newTransfer(cmd *cobra.Command, r *remote.Target) (*transfer, error) {
 	t := &transfer{Target: r, parallel: o.parallel, json: o.JSON, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
 	if !o.resume {
@@ -50,38 +49,38 @@ func (o *transferOptions) newTransfer(cmd *cobra.Command, r *remote.Target) (*tr
 	return t, err
 }
 
-// A transfer is a get, put or cp under way.
+// transfer is a get, put or cp in progress.
 type transfer struct {
 	*remote.Target
 	parallel int
 	json     bool
 	stderr   io.Writer
 	start    time.Time
-	from     *remote.Target // what cp copies from
-	records  string         // directory of the records of --resume; empty: without it
-	wantsDir bool           // the URL that is copied to ends in a slash
+	from     *remote.Target // source of cp
+	records  string         // directory of the records of --resume; empty: disabled
+	wantsDir bool           // the destination URL ends in a slash
 
-	sameServer bool // of a cp: both URLs have one address
+	sameServer bool // for cp: both URLs have the same address
 
 	meter  *meter
 	dirs   int
 	links  int
 	opened []openedDir
 
-	mu      sync.Mutex // of what follows
+	mu      sync.Mutex // guards the fields below
 	skipped int
-	had     int        // files that were there already, with --resume
-	left    []leftover // that a failed put could not remove
+	had     int        // files that existed already, with --resume
+	left    []leftover // files that a failed put could not remove
 }
 
-// has counts a file that was there already.
+// has counts a file that existed already.
 func (t *transfer) has() {
 	t.mu.Lock()
 	t.had++
 	t.mu.Unlock()
 }
 
-// skip reports something that cannot be copied.
+// skip reports an object that cannot be copied.
 func (t *transfer) skip(path string, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,11 +90,11 @@ func (t *transfer) skip(path string, why string) {
 
 // ResultJSON is the result of get, put and cp as --json prints it.
 type ResultJSON struct {
-	URL         string    `json:"url"`             // of a cp, what it was copied to
-	Local       string    `json:"local,omitempty"` // of a get and put
-	From        string    `json:"from,omitempty"`  // of a cp
+	URL         string    `json:"url"`             // for cp, the destination
+	Local       string    `json:"local,omitempty"` // for get and put
+	From        string    `json:"from,omitempty"`  // for cp, the source
 	Files       int       `json:"files"`
-	Unchanged   int       `json:"unchanged"` // files that were complete before, with --resume
+	Unchanged   int       `json:"unchanged"` // files that were complete already, with --resume
 	Directories int       `json:"directories"`
 	Links       int       `json:"links"`
 	Skipped     int       `json:"skipped"`
@@ -104,8 +103,7 @@ type ResultJSON struct {
 	Stats       rpc.Stats `json:"stats"`
 }
 
-// finish cleans up after a transfer that ended with err, and prints the result, which has
-// Local or From already.
+// finish cleans up after a transfer that ended with err, and prints the result, in which Local or From is set.
 func (t *transfer) finish(ctx context.Context, result ResultJSON, stdout io.Writer, err error) error {
 	result.Seconds = time.Since(t.start).Seconds()
 	result.Stats = t.Transport().Stats()
@@ -128,7 +126,7 @@ func (t *transfer) finish(ctx context.Context, result ResultJSON, stdout io.Writ
 	return nil
 }
 
-// passable is remote.ConcernsOne for copies, which have errors of their own.
+// passable is remote.ConcernsOne for copies, which have additional errors.
 func passable(ctx context.Context, err error) bool {
 	if remote.ConcernsOne(ctx, err) {
 		return true
@@ -140,7 +138,7 @@ func passable(ctx context.Context, err error) bool {
 		errors.Is(err, errInTheWay) || errors.Is(err, errOtherInTheWay)
 }
 
-// pass handles the result of copying one item of a tree: what concerns that alone is skipped.
+// pass handles the result of copying one item of a tree: it skips errors that concern only that item.
 func (t *transfer) pass(ctx context.Context, rel string, err error) error {
 	if err != nil {
 		err = t.Forgotten(ctx, err)
@@ -160,15 +158,14 @@ func (t *transfer) pass(ctx context.Context, rel string, err error) error {
 	return explain.Item(rel, err)
 }
 
-// smallFile is the size up to which one READ or WRITE moves a file, in bytes.
+// smallFile is the largest file that one READ or WRITE copies, in bytes.
 const smallFile = 1 << 20
 
-// maxLarge is how many large files wait for the end. Those after them are copied as they come.
+// maxLarge is how many large files are left until the end. Further ones are copied immediately.
 const maxLarge = 1 << 14
 
-// A copier copies files with no more than parallel calls in flight: small files in
-// parallel as they are added, large ones at the end, one after the other with that many
-// calls each.
+// copier copies files with up to parallel calls in flight: small files in parallel as they are added, large ones at the
+// end, one after the other with that many calls each.
 type copier[F any] struct {
 	parallel int
 	work     func(ctx context.Context, f F, parallel int) error
@@ -188,7 +185,7 @@ func newCopier[F any](ctx context.Context, parallel int, work func(ctx context.C
 		c.running.Go(func() {
 			for f := range c.queue {
 				if err := work(c.ctx, f, 1); err != nil {
-					c.cancel(err) // the first one stays
+					c.cancel(err) // the first error wins
 				}
 			}
 		})
@@ -196,8 +193,7 @@ func newCopier[F any](ctx context.Context, parallel int, work func(ctx context.C
 	return c
 }
 
-// add has a file copied, after waiting for a free worker. It returns the error that has
-// ended the work.
+// add copies a file after waiting for a free worker. It returns the error that has ended the work.
 func (c *copier[F]) add(f F, size int64) error {
 	if size > smallFile {
 		if len(c.large) < maxLarge {
@@ -220,8 +216,8 @@ func (c *copier[F]) add(f F, size int64) error {
 	}
 }
 
-// wait copies the large files, unless the caller has failed with err. It returns the first
-// error when all work has ended.
+// wait copies the large files, unless the caller has failed with err. It returns the first error after all work has
+// ended.
 func (c *copier[F]) wait(err error) error {
 	if err != nil {
 		c.cancel(err)
@@ -243,27 +239,26 @@ func (c *copier[F]) wait(err error) error {
 	return nil
 }
 
-// An openedDir is a directory of a copy that grants its owner more rights than the original does,
-// until the directory is filled.
+// openedDir is a directory of a copy whose owner has more rights than on the original, until the directory is filled.
 type openedDir struct {
 	rel  string         // below the top, "." for the top
 	fh   nfs.FileHandle // on a server
-	more uint32         // permissions
+	more uint32         // additional permissions
 }
 
 // ownerRights are the permissions that the owner of a directory needs to fill it.
 const ownerRights = 0o700
 
-// errIsDir is why a directory is not copied without -r.
+// errIsDir is the reason why a directory is not copied without -r.
 var errIsDir = errors.New("is a directory (-r copies it)")
 
-// A direction is which arguments of a command that copies are URLs.
+// direction says which arguments of a copying command are URLs.
 type direction struct{ from, to bool }
 
-// directions are those of the commands. Immutable.
+// directions maps directions to commands. Immutable.
 var directions = map[direction]string{{true, false}: "get", {false, true}: "put", {true, true}: "cp"}
 
-// checkDirection refuses arguments that another command copies.
+// checkDirection rejects arguments that are for another command.
 func checkDirection(cmd *cobra.Command, args []string) error {
 	if len(args) < 2 {
 		return nil
