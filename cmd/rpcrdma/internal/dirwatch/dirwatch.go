@@ -1,13 +1,11 @@
-// Package dirwatch reports what changes in a tree of directories on this machine, whichever
-// program changes it, as events of package notify.
+// Package dirwatch reports changes in a tree of directories on this machine, whichever program makes them, as events of
+// package notify.
 //
-// Everything goes through an [os.Root] and no symbolic link is followed, so nothing
-// outside of the tree can be watched. Subdirectories are watched as they appear, with
-// what was made in them before they could be; and where the system lost events, an
-// overflow is reported instead of them.
+// All access is through an [os.Root] and no symbolic link is followed, so nothing outside of the tree can be watched.
+// Subdirectories are watched as they appear, including what was created in them before that. If the system loses
+// events, an overflow is reported in their place.
 //
-// The package is in the command's module because it uses fsnotify, which the library does
-// not require.
+// The package is in the command's module because it uses fsnotify, which the library does not require.
 package dirwatch
 
 import (
@@ -26,29 +24,28 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 )
 
-// Limits of a Watcher, for all its users together.
+// Limits of a Watcher for all its users together.
 const (
-	// MaxDirs is how many directories it watches; fewer if the system allows few
-	// descriptors.
+	// MaxDirs is how many directories a Watcher watches, or fewer if the system permits few descriptors.
 	MaxDirs = 8192
-	// MaxNames is how many names it keeps of what is in them. They take some 40 MB, or
-	// 150 MB if each is as long as a name can be.
+	// MaxNames is how many names of entries a Watcher keeps. They use some 40 MB, or 150 MB if all names have the
+	// maximum length.
 	MaxNames = 1 << 19
 )
 
-// errReplaced is a directory that something else has taken the place of.
+// errReplaced is the error for a directory that was replaced by something else.
 var errReplaced = fmt.Errorf("replaced meanwhile: %w", fs.ErrNotExist)
 
-// A Watcher reports what changes in a tree. Its methods may be called by many goroutines at
-// once. While nothing is watched it takes no descriptor and no goroutine.
+// A Watcher reports changes in a tree. Its methods are safe for concurrent use. While nothing is watched it uses no
+// descriptor and no goroutine.
 //
-// The system reports changes of the names in one directory, not below it. So every directory of
-// interest is watched by itself, and so are the directories above it, since only they tell when it is
-// removed or renamed. The names in a directory are kept: what was made in a new directory before it
-// was watched is found by reading it, and reported once.
+// The system reports changes of the names in one directory, not below it. Every directory of interest is therefore
+// watched separately, and so are the directories above it, because only they report when it is removed or renamed. The
+// names in a directory are kept: what was created in a new directory before it was watched is found by reading it, and
+// reported once.
 type Watcher struct {
 	root *os.Root
-	dir  string // its absolute path
+	dir  string // absolute path
 	log  *slog.Logger
 
 	maxDirs, maxNames int
@@ -57,53 +54,53 @@ type Watcher struct {
 	running sync.WaitGroup
 	closed  bool
 	source  *source             // nil: nothing is watched
-	top     *watched            // the root, with source
+	top     *watched            // the root; set if source is
 	watched map[string]*watched // by key
-	byID    map[fileID]*watched // on systems that have file IDs
-	names   int                 // in all directories
+	byID    map[fileID]*watched // on systems with file IDs
+	names   int                 // number in all directories
 	gone    []*departed         // oldest first
-	ending  []ending            // to be reported when the tree is consistent again
-	slots   slots               // descriptors of directories
+	ending  []ending            // to be reported once the tree is consistent
+	slots   slots               // allocates descriptors of directories
 }
 
-// A watched is a directory that is watched.
+// watched is a directory being watched.
 type watched struct {
 	name      string
-	parent    *watched // nil: the root
+	parent    *watched // nil for the root
 	file      *os.File
 	key       string // its path in fsnotify's events
 	id        fileID
-	names     map[string]bool     // its entries; true: a directory
-	dirs      map[string]*watched // its subdirectories that are watched
+	names     map[string]bool     // its entries; true for a directory
+	dirs      map[string]*watched // watched subdirectories
 	interests []*interest
 }
 
-// An interest is a call of Watch.
+// interest is a call of Watch.
 type interest struct {
-	dir       *watched // nil: it has ended
+	dir       *watched // nil: ended
 	recursive bool
 	may       May // nil: always true
 	tell      func(notify.Event)
 }
 
-// A departed is a name that was renamed, to what is not known yet.
+// departed is a name that was renamed, to a name not known yet.
 type departed struct {
 	key   string // its path in fsnotify's events
 	dir   *watched
 	name  string
 	isDir bool
-	node  *watched // nil: it is not watched
+	node  *watched // nil: not watched
 	at    time.Time
 }
 
-// An ending is an interest that ends.
+// ending is an interest that ends.
 type ending struct {
 	interest *interest
 	status   notify.Status
 }
 
-// New returns a Watcher of the tree below root, which remains the caller's and must not be
-// closed before the Watcher. log may be nil.
+// New returns a Watcher of the tree below root. The caller keeps owning root, which must not be closed before the
+// Watcher. log may be nil.
 func New(root *os.Root, log *slog.Logger) (*Watcher, error) {
 	dir, err := filepath.Abs(root.Name())
 	if err != nil {
@@ -119,7 +116,7 @@ func New(root *os.Root, log *slog.Logger) (*Watcher, error) {
 	}, nil
 }
 
-// Close ends all watches, without telling.
+// Close ends all watches without events.
 func (w *Watcher) Close() error {
 	w.mu.Lock()
 	w.closed = true
@@ -134,14 +131,14 @@ func (w *Watcher) Close() error {
 // does not keep dir, does not block, and does not call the Watcher.
 type May func(dir *os.File, list bool) bool
 
-// Watch calls tell for each change in the directory at a slash-separated path below the root, and with recursive
-// below it, until stop is called. The last event is of kind [notify.Ended] if the directory goes away or a limit is
-// reached. tell must not block, nor call the Watcher.
+// Watch calls tell for each change in the directory at a slash-separated path below the root, and with recursive also
+// below it, until stop is called. The last event is of kind [notify.Ended] if the directory is removed or a limit is
+// reached. tell must neither block nor call the Watcher.
 //
-// The caller needs the right to look up each name of the path, and to list the directory; otherwise the error is
-// fs.ErrPermission, whether the rest of the path exists or not. A change is reported if, when it happens, the caller
-// may list the directories from there up to the one that is watched. A nil may permits everything. Other errors are a
-// [notify.Status] or of the file system.
+// The caller needs the right to look up each name of the path, and to list the directory. Otherwise the error is
+// fs.ErrPermission, whether or not the rest of the path exists. A change is reported if, at that time, the caller may
+// list the directories from there up to the watched one. A nil may permits everything. Other errors are a
+// [notify.Status] or an error of the file system.
 func (w *Watcher) Watch(dir string, recursive bool, may May, tell func(notify.Event)) (stop func(), err error) {
 	i, err := w.watch(dir, &interest{recursive: recursive, may: may, tell: tell})
 	if err != nil {
@@ -168,7 +165,7 @@ func (w *Watcher) watch(path string, i *interest) (*interest, error) {
 	return i, nil
 }
 
-// split returns the names in a path below the root. No ".." leads above it.
+// split returns the names in a path below the root. ".." never leads above the root.
 func split(name string) []string {
 	if name = strings.Trim(path.Clean("/"+name), "/"); name != "" {
 		return strings.Split(name, "/")
@@ -183,7 +180,7 @@ func (w *Watcher) unwatch(i *interest) {
 	w.forget(i)
 }
 
-// reach watches the directories that an interest needs. mu is held.
+// reach watches the directories that an interest requires. mu is held.
 func (w *Watcher) reach(i *interest, path []string) error {
 	d := w.top
 	for _, name := range path {
@@ -229,7 +226,7 @@ func (w *Watcher) grow(d *watched) error {
 	return nil
 }
 
-// forget removes an interest, and stops watching what only it needed. mu is held.
+// forget removes an interest, and stops watching what only it required. mu is held.
 func (w *Watcher) forget(i *interest) {
 	if i.dir != nil {
 		i.dir.interests = slices.DeleteFunc(i.dir.interests, func(j *interest) bool { return j == i })
@@ -241,8 +238,8 @@ func (w *Watcher) forget(i *interest) {
 	w.settle()
 }
 
-// prune stops watching what no interest needs. covered: a recursive interest above needs
-// everything below. It returns whether d is needed; if not, the caller drops it.
+// prune stops watching what no interest requires. covered is set if a recursive interest above requires everything
+// below. It reports whether d is required; if not, the caller drops it.
 func (w *Watcher) prune(d *watched, covered bool) bool {
 	covered = covered || slices.ContainsFunc(d.interests, func(i *interest) bool { return i.recursive })
 	needed := covered || len(d.interests) > 0
@@ -256,8 +253,7 @@ func (w *Watcher) prune(d *watched, covered bool) bool {
 	return needed
 }
 
-// settle tells interests that they have ended. It is the last step of every operation
-// that changes the tree. mu is held.
+// settle reports ended interests. It is the last step of every operation that changes the tree. mu is held.
 func (w *Watcher) settle() {
 	for len(w.ending) > 0 {
 		e := w.ending[0]

@@ -7,13 +7,13 @@ import (
 	"os"
 )
 
-// keysFollow: a renamed directory has to be watched again under its new path.
+// keysFollow is unset because a renamed directory must be watched again under its new path.
 const keysFollow = false
 
-// watchLimit is how many directories may be watched.
+// watchLimit returns how many directories may be watched.
 func watchLimit() int { return MaxDirs }
 
-// slots has nothing to allocate where paths are watched.
+// slots has nothing to allocate, because paths are watched.
 type slots struct{}
 
 // keep returns f, and its path as the key for fsnotify.
@@ -22,8 +22,7 @@ func (s *slots) keep(f *os.File, path string) (*os.File, string, error) { return
 // open opens a directory again.
 func (w *Watcher) open(d *watched) (*os.Root, error) { return w.root.OpenRoot(d.path()) }
 
-// still fails unless the directory at a path, which is watched by now, is the one that info
-// describes.
+// still fails unless the directory at a path, which is now being watched, is the one that info describes.
 func still(path string, info fs.FileInfo) error {
 	now, err := os.Lstat(path)
 	if err == nil && !os.SameFile(now, info) {
@@ -32,7 +31,7 @@ func still(path string, info fs.FileInfo) error {
 	return err
 }
 
-// A fileID identifies a file, which is not needed where paths are watched.
+// fileID is not needed, because paths are watched.
 type fileID struct{}
 
 // idOf returns no ID.

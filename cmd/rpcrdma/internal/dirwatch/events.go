@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 )
 
-// lost handles a loss of events: it reports it, and reads all directories again.
+// lost handles a loss of events: it reports the loss and reads all directories again.
 func (w *Watcher) lost() {
 	w.log.Debug("changes have come too fast for the system to tell them all")
 	var all []*watched
@@ -46,7 +46,7 @@ func (w *Watcher) handle(n notice) {
 // entry handles an event about a name in a directory.
 func (w *Watcher) entry(d *watched, name string, n notice) {
 	for _, g := range slices.Clone(w.gone) {
-		// The name is in use again, or a directory that was renamed reports its contents.
+		// The name is in use again, or a renamed directory reports its contents.
 		if g.dir == d && g.name == name || g.node != nil && d.within(g.node) {
 			w.flush(g)
 		}
@@ -71,13 +71,12 @@ func (w *Watcher) entry(d *watched, name string, n notice) {
 	if n.Has(fsnotify.Chmod) && known {
 		w.emit(notify.Attributes, d, name, isDir)
 		if isDir && d.dirs[name] == nil {
-			w.enter(d, name) // perhaps it may be read now
+			w.enter(d, name) // perhaps it is now readable
 		}
 	}
 }
 
-// renamedFrom returns the old path of a Create event that is a rename. fsnotify keeps it
-// private and shows it only in the event's text.
+// renamedFrom returns the old path of a Create event for a rename. fsnotify exposes it only in the event's text.
 func renamedFrom(ev fsnotify.Event) string {
 	_, from, ok := strings.Cut(ev.String(), strconv.Quote(ev.Name)+" ← ")
 	if !ok {
@@ -98,8 +97,7 @@ func (w *Watcher) depart(d *watched, name, key string) {
 	w.gone = append(w.gone, g)
 }
 
-// flush gives up waiting for the second half of a rename: the name has left the tree, or
-// the part of it that is watched.
+// flush stops waiting for the second half of a rename: the name has left the tree, or its watched part.
 func (w *Watcher) flush(g *departed) {
 	at := slices.Index(w.gone, g)
 	if at < 0 {
@@ -112,8 +110,7 @@ func (w *Watcher) flush(g *departed) {
 	}
 }
 
-// arrive handles a name that has appeared. from is its old key if fsnotify knows that it
-// was renamed.
+// arrive handles a new name. from is its old key if fsnotify knows that it was renamed.
 func (w *Watcher) arrive(d *watched, name, from string) {
 	info, err := w.lstat(d, name)
 	isDir := err == nil && info.IsDir()
@@ -128,13 +125,13 @@ func (w *Watcher) arrive(d *watched, name, from string) {
 	case !known:
 		w.create(d, name, isDir)
 	case err != nil:
-		// It is gone again: an event will tell.
+		// It is gone again: another event will report that.
 	case isDir && was && d.dirs[name] == nil:
 		w.enter(d, name)
 	case isDir && was && d.dirs[name].is(info):
-		// It was found when the directory was read.
+		// It was already found when the directory was read.
 	case !isDir && !was:
-		// That may be so for a file, too. Or another file has taken its place.
+		// That may be the case for a file too, or another file has taken its place.
 		w.emit(notify.Modified, d, name, false)
 	default:
 		w.vanish(d, name)
@@ -142,8 +139,7 @@ func (w *Watcher) arrive(d *watched, name, from string) {
 	}
 }
 
-// moved handles a complete rename. isDir reports whether the new name is a directory by now, which
-// may have changed again.
+// moved handles a complete rename. isDir reports whether the new name is now a directory; that may have changed again.
 func (w *Watcher) moved(g *departed, d *watched, name string, isDir bool) {
 	w.gone = slices.DeleteFunc(w.gone, func(h *departed) bool { return h == g })
 	if old := d.dirs[name]; old != nil {
@@ -196,18 +192,18 @@ func (w *Watcher) moved(g *departed, d *watched, name string, isDir bool) {
 	}
 }
 
-// movedSelf handles the event that a renamed directory has of its own, after those of its
-// old and new parents. fsnotify has stopped watching the directory.
+// movedSelf handles a renamed directory's own event, which follows those of its old and new parents. fsnotify has
+// stopped watching the directory.
 func (w *Watcher) movedSelf(d *watched, n notice) {
 	for _, g := range slices.Clone(w.gone) {
 		if g.node == d {
-			w.flush(g) // it has left the tree: otherwise it would have arrived before
+			w.flush(g) // it has left the tree; otherwise it would have arrived before
 			return
 		}
 	}
 	err := w.source.Add(d.key)
 	if errors.Is(err, fs.ErrNotExist) {
-		return // removed meanwhile: an event will tell
+		return // removed meanwhile: another event will report that
 	}
 	if err != nil {
 		w.log.Warn("cannot watch", "dir", d.path(), "err", err)
@@ -216,11 +212,11 @@ func (w *Watcher) movedSelf(d *watched, n notice) {
 		}
 		return
 	}
-	// The file system's clock may lag by a tick, which is at most 10 ms.
+	// The file system's clock may lag by a tick of up to 10 ms.
 	w.resync(d, n.since.Add(-10*time.Millisecond))
 }
 
-// resync reads a directory, and reports its changes and the files that were written to after since.
+// resync reads a directory and reports its changes, including files written after since.
 func (w *Watcher) resync(d *watched, since time.Time) {
 	now := make(map[string]bool)
 	if err := d.list(func(name string, isDir bool) error {
@@ -230,7 +226,7 @@ func (w *Watcher) resync(d *watched, since time.Time) {
 		}
 		return nil
 	}); err != nil {
-		if !errors.Is(err, fs.ErrNotExist) { // an event will tell
+		if !errors.Is(err, fs.ErrNotExist) { // another event will report that
 			w.must(d, err)
 		}
 		return

@@ -12,15 +12,15 @@ import (
 // moveTime is how long the two halves of a rename may be apart.
 const moveTime = 100 * time.Millisecond
 
-// maxUnread is how many events of the system may wait to be handled.
+// maxUnread is how many events of the system may be waiting.
 const maxUnread = 1 << 16
 
-// A source is an fsnotify watcher. Its goroutine queues the events: fsnotify must not
-// wait for a goroutine that waits for fsnotify to add a directory.
+// source is an fsnotify watcher. Its goroutine queues the events: fsnotify must not wait for a goroutine that itself
+// waits for fsnotify to add a directory.
 type source struct {
 	*fsnotify.Watcher
 	kick chan struct{} // capacity 1: unread or lost has changed
-	done chan struct{} // closed after the watcher
+	done chan struct{} // closed after the watcher is
 
 	mu     sync.Mutex
 	unread []notice
@@ -28,13 +28,13 @@ type source struct {
 	last   time.Time
 }
 
-// A notice is an event of fsnotify.
+// notice is an event of fsnotify.
 type notice struct {
 	fsnotify.Event
-	since time.Time // when the previous one came
+	since time.Time // time of the previous event
 }
 
-// start makes a source unless there is one. mu is held.
+// start creates the source unless there is one. mu is held.
 func (w *Watcher) start() error {
 	if w.source != nil {
 		return nil
@@ -92,7 +92,7 @@ func (s *source) run() {
 			if !ok {
 				return
 			}
-			// Whatever it is, events may be missing.
+			// Whatever the error is, events may be missing.
 			s.mu.Lock()
 			s.lost = true
 			s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *source) run() {
 	}
 }
 
-// take returns the queue, and whether events are missing in it.
+// take returns the queue, and whether events are missing from it.
 func (s *source) take() (unread []notice, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

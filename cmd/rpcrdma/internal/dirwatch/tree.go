@@ -14,8 +14,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 )
 
-// create handles a new name. A directory is watched before it is reported, so that nothing
-// that is done in it afterwards is reported twice.
+// create handles a new name. It watches a directory before reporting it, so that later changes in it are not reported
+// twice.
 func (w *Watcher) create(d *watched, name string, isDir bool) {
 	w.addName(d, name, isDir)
 	if isDir && w.names <= w.maxNames && d.covered() {
@@ -30,8 +30,7 @@ func (w *Watcher) create(d *watched, name string, isDir bool) {
 
 func (w *Watcher) created(d *watched, name string) { w.emit(notify.Created, d, name, d.names[name]) }
 
-// enter watches a directory that was reported before, if an interest covers it, and reports
-// its contents.
+// enter watches a directory that was reported before, if an interest covers it, and reports its contents.
 func (w *Watcher) enter(d *watched, name string) {
 	if d.covered() {
 		w.must(d, w.descend(d, name, func(dir *watched, below string) {
@@ -66,7 +65,7 @@ func (w *Watcher) forgetName(d *watched, name string) {
 	}
 }
 
-// must ends the interests in a directory that an error makes impossible.
+// must ends the interests in a directory that an error makes impossible to serve.
 func (w *Watcher) must(d *watched, err error) {
 	if err == nil {
 		return
@@ -76,9 +75,8 @@ func (w *Watcher) must(d *watched, err error) {
 	}
 }
 
-// descend watches a directory and everything below it, and calls found first for the
-// directory, when it is watched, and then for its contents. A name that is no longer a
-// directory, or may not be read, is not an error.
+// descend watches a directory and everything below it. It calls found first for the directory, once it is watched, and
+// then for its contents. A name that is no longer a directory, or that may not be read, is not an error.
 func (w *Watcher) descend(parent *watched, name string, found func(dir *watched, name string)) error {
 	d, err := w.add(parent, name)
 	if found != nil {
@@ -105,8 +103,8 @@ func (w *Watcher) descend(parent *watched, name string, found func(dir *watched,
 	return nil
 }
 
-// add watches one directory and then reads it. parent is nil for the root. If it fails
-// because the name changes meanwhile, an event of parent will tell.
+// add watches one directory and then reads it. parent is nil for the root. If it fails because the name changes
+// meanwhile, an event of parent will report that.
 func (w *Watcher) add(parent *watched, name string) (*watched, error) {
 	path := parent.below(name)
 	if len(w.watched) >= w.maxDirs || len(path) > notify.MaxPath {
@@ -149,8 +147,7 @@ func (w *Watcher) add(parent *watched, name string) (*watched, error) {
 	return d, nil
 }
 
-// openDir opens the directory called name, which must not be watched yet. The caller
-// closes the file.
+// openDir opens the directory called name, which must not be watched yet. The caller must close the file.
 func (w *Watcher) openDir(parent *watched, name string) (*os.File, fs.FileInfo, error) {
 	in := w.root
 	if parent == nil {
@@ -184,22 +181,21 @@ func (w *Watcher) openDir(parent *watched, name string) (*os.File, fs.FileInfo, 
 	return f, info, nil
 }
 
-// cannotWatch returns the error for a directory that the system does not watch.
+// cannotWatch returns the error for a directory that the system cannot watch.
 func (w *Watcher) cannotWatch(path string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	w.log.Warn("cannot watch", "dir", path, "err", err)
-	if errors.Is(err, syscall.ENOSPC) { // the user's limit, inotify_add_watch(2)
+	if errors.Is(err, syscall.ENOSPC) { // the user's limit: inotify_add_watch(2)
 		return notify.StatusTooMuch
 	}
 	return notify.StatusSystem
 }
 
-// alone reports whether a directory that is to be watched is not watched under another
-// name already, since the system would not watch it twice. A directory that is mounted in
-// two places is. One that was renamed is forgotten under its old name; the event of the
-// rename is still to come, or lost.
+// alone reports whether a directory to be watched is not already watched under another name, because the system would
+// not watch it twice. A directory mounted in two places is. A renamed directory is dropped under its old name; the
+// event of the rename is still to come, or lost.
 func (w *Watcher) alone(id fileID) bool {
 	d := w.byID[id]
 	if d == nil {
@@ -248,7 +244,7 @@ func (w *Watcher) drop(d *watched) {
 	}
 }
 
-// endBelow ends the interests in a directory and below it, after their paths are gone.
+// endBelow ends the interests in a directory and below it after it has been removed.
 func (w *Watcher) endBelow(d *watched) {
 	for _, i := range d.interests {
 		w.ending = append(w.ending, ending{i, notify.StatusGone})
@@ -258,14 +254,14 @@ func (w *Watcher) endBelow(d *watched) {
 	}
 }
 
-// emit tells the interests of a change of a name in a directory.
+// emit reports a change of a name in a directory to the interests.
 func (w *Watcher) emit(kind notify.Kind, d *watched, name string, isDir bool) {
 	for i, path := range d.audience(name) {
 		i.tell(notify.Event{Kind: kind, IsDir: isDir, Path: path})
 	}
 }
 
-// audience returns the interests in a name in a directory that may see it, with its path for each.
+// audience returns the interests that may see a name in a directory, with its path for each.
 func (d *watched) audience(name string) iter.Seq2[*interest, string] {
 	return func(yield func(*interest, string) bool) {
 		for a, path := d, name; a != nil; a, path = a.parent, a.name+"/"+path {
@@ -278,7 +274,7 @@ func (d *watched) audience(name string) iter.Seq2[*interest, string] {
 	}
 }
 
-// sees reports whether the interest may list d, its own directory or one below that, and those in between.
+// sees reports whether the interest may list d, which is its own directory or below it, and those in between.
 func (i *interest) sees(d *watched) bool {
 	for i.may != nil {
 		if !i.may(d.file, true) {
@@ -304,7 +300,7 @@ func (d *watched) interested() (all []*interest) {
 	return all
 }
 
-// covered reports whether a recursive interest includes d.
+// covered reports whether a recursive interest covers d.
 func (d *watched) covered() bool {
 	for a := d; a != nil; a = a.parent {
 		for _, i := range a.interests {
@@ -336,7 +332,7 @@ func (d *watched) within(dir *watched) bool {
 	return false
 }
 
-// path is the path below the root, in the form that os.Root takes.
+// path returns the path below the root, in the form that os.Root accepts.
 func (d *watched) path() string {
 	if d.parent == nil {
 		return "."
@@ -344,7 +340,7 @@ func (d *watched) path() string {
 	return d.parent.below(d.name)
 }
 
-// below is the path of a name in d, or of the root if d is nil.
+// below returns the path of a name in d, or of the root if d is nil.
 func (d *watched) below(name string) string {
 	if d == nil {
 		return "."
@@ -371,7 +367,7 @@ func (w *Watcher) lstat(d *watched, name string) (fs.FileInfo, error) {
 	return in.Lstat(name)
 }
 
-// list calls f for every entry, until f fails.
+// list calls f for every entry until f fails.
 func (d *watched) list(f func(name string, isDir bool) error) error {
 	if _, err := d.file.Seek(0, io.SeekStart); err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Package explain says for people what an error means: what went wrong, where that is not known yet, what to
-// do about it, and what the protocol calls it. It knows the errors of the libraries. An error of a command
-// says itself what it means, as an [Explainer].
+// Package explain turns errors into messages for people: what went wrong, where if that is not obvious, what to do
+// about it, and what the protocol calls it. It knows the errors of the libraries. The command's own errors explain
+// themselves, as an [Explainer].
 package explain
 
 import (
@@ -32,10 +32,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Text returns an error as one line for people: what went wrong, where that has not been said, what
-// to do about it, and in parentheses what the protocol calls it. All sentences about errors come from
-// here. Errors of the command come first, those of the system last: each error may wrap errors of the
-// layers below.
+// Text returns an error as one line for people: what went wrong, where if that has not been said, what to do about it,
+// and in parentheses what the protocol calls it. All explanations of errors come from here. Errors of the command are
+// checked first, and those of the system last, because each error may wrap errors of the layers below.
 func Text(err error) string {
 	for _, layer := range [...]func(error) (text string, ok bool){
 		explainOwn, explainNFS, explainSecurity, explainRPC, explainConn, RDMA, explainSystem,
@@ -47,13 +46,13 @@ func Text(err error) string {
 	return OneLine(err)
 }
 
-// An Explainer is an error of a command that says itself what Text returns for it.
+// An Explainer is an error of the command that provides its own Text.
 type Explainer interface {
 	error
 	Explain() string
 }
 
-// explainOwn is Text for the errors of the command.
+// explainOwn is Text for errors of the command.
 func explainOwn(err error) (text string, ok bool) {
 	if item, ok := err.(*ItemError); ok {
 		return Printable(item.path) + ": " + Text(item.err), true
@@ -64,7 +63,7 @@ func explainOwn(err error) (text string, ok bool) {
 	return "", false
 }
 
-// explainNFS is Text for what servers of NFS and MOUNT answer.
+// explainNFS is Text for errors from NFS and MOUNT servers.
 func explainNFS(err error) (text string, ok bool) {
 	var (
 		status   *nfs.Error
@@ -96,7 +95,7 @@ func explainNFS(err error) (text string, ok bool) {
 	return "", false
 }
 
-// mountText says why an export was not mounted.
+// mountText returns the reason why an export could not be mounted.
 func mountText(e *nfs.MountError) string {
 	if e.Status == nfs.MountNoEnt {
 		return fmt.Sprintf("the server does not export %s (%v)", Printable(e.Dir), e.Status)
@@ -110,7 +109,7 @@ func mountText(e *nfs.MountError) string {
 	return text
 }
 
-// explainSecurity is Text for what Kerberos and RPCSEC_GSS have refused, at either end.
+// explainSecurity is Text for errors of Kerberos and RPCSEC_GSS, at either end.
 func explainSecurity(err error) (text string, ok bool) {
 	var (
 		context *rpcsec.ContextError
@@ -134,7 +133,7 @@ func explainSecurity(err error) (text string, ok bool) {
 	return "", false
 }
 
-// explainRPC is Text for what RPC, rpcbind and RPC-over-RDMA answer.
+// explainRPC is Text for errors from RPC, rpcbind and RPC-over-RDMA.
 func explainRPC(err error) (text string, ok bool) {
 	var (
 		binding *rpcbind.OpError
@@ -146,7 +145,7 @@ func explainRPC(err error) (text string, ok bool) {
 		dial    *transport.DialError
 	)
 	switch {
-	case errors.As(err, &dial) && errors.As(dial.Err, &plain): // whatever a server has said about TLS
+	case errors.As(err, &dial) && errors.As(dial.Err, &plain): // whatever the server said about TLS
 		return NoConnection(dial), true
 	case errors.As(err, &plain):
 		return OneLine(plain), true
@@ -164,7 +163,7 @@ func explainRPC(err error) (text string, ok bool) {
 	return "", false
 }
 
-// explainConn is Text for connections that were not made, or are lost.
+// explainConn is Text for connections that could not be made or were lost.
 func explainConn(err error) (text string, ok bool) {
 	var (
 		dial     *transport.DialError
@@ -204,10 +203,10 @@ func explainConn(err error) (text string, ok bool) {
 	return "", false
 }
 
-// askServer is the end of a sentence about a connection that was not made.
+// askServer is appended to errors of connections that could not be made.
 const askServer = "; is there an RDMA server?"
 
-// NoConnection says of an error that no connection was made, and why, without a hint at what to try.
+// NoConnection returns the reason why no connection was made, without a suggestion.
 func NoConnection(err error) string {
 	dial, ok := errors.AsType[*transport.DialError](err)
 	if !ok || errors.As(err, new(Explainer)) {
@@ -226,7 +225,7 @@ func NoConnection(err error) string {
 	return fmt.Sprintf("no connection to %s over %s: %s", Printable(dial.Addr), dial.Provider, why)
 }
 
-// handshake says why there was no TLS below iWARP, or nothing if that was not the trouble.
+// handshake returns the reason why TLS below iWARP failed, or "" if that was not the problem.
 func handshake(dial *transport.DialError) string {
 	if e, ok := errors.AsType[*iwarp.SetupError](dial.Err); ok && strings.HasPrefix(e.Reason, "no TLS") {
 		return strings.TrimPrefix(e.Error(), dial.Provider+": "+dial.Addr+": ")
@@ -234,8 +233,8 @@ func handshake(dial *transport.DialError) string {
 	return ""
 }
 
-// Unanswered reports whether the other end took the TCP connection of a provider, and then said
-// nothing that the provider knows.
+// Unanswered reports whether the other end accepted the TCP connection of a provider, but then sent nothing that the
+// provider understands.
 func Unanswered(err error) bool {
 	dial, ok := errors.AsType[*transport.DialError](err)
 	if !ok || dial.Provider == provider.TCP {
@@ -245,7 +244,7 @@ func Unanswered(err error) bool {
 	return ended || errors.As(dial.Err, new(*iwarp.SetupError)) && errors.Is(dial.Err, os.ErrDeadlineExceeded)
 }
 
-// lostText says why a connection is lost, or was not made again.
+// lostText returns the reason why a connection was lost or could not be reestablished.
 func lostText(err error) string {
 	if errors.As(err, new(*transport.DialError)) {
 		return Text(err)
@@ -257,8 +256,8 @@ func lostText(err error) string {
 	return "connection lost: " + why
 }
 
-// Ended describes the end of a TCP connection, if err is that: at the other end, or by an error of
-// the system. Elsewhere the same errors are about files.
+// Ended describes the end of a TCP connection, closed by the other end or by a system error. Elsewhere the same errors
+// concern files.
 func Ended(err error) (text string, ok bool) {
 	var errno syscall.Errno
 	conn, ok := errors.AsType[*fabric.ConnError](err)
@@ -273,7 +272,7 @@ func Ended(err error) (text string, ok bool) {
 	return "", false
 }
 
-// explainSystem is Text for what the system says.
+// explainSystem is Text for errors of the system.
 func explainSystem(err error) (text string, ok bool) {
 	var (
 		dns     *net.DNSError
@@ -303,7 +302,7 @@ func explainSystem(err error) (text string, ok bool) {
 	return "", false
 }
 
-// Error returns err with what Text says of it as its text.
+// Error returns an error that wraps err and whose text is Text(err).
 func Error(err error) error {
 	if err == nil {
 		return nil
@@ -316,7 +315,7 @@ func OneLine(err error) string {
 	return strings.ReplaceAll(strings.TrimPrefix(err.Error(), "nfs: "), "\n", "; ")
 }
 
-// rpcText says why a server did not execute a call.
+// rpcText returns the reason why a server did not execute a call.
 func rpcText(e *oncrpc.RPCError) string {
 	name, _ := dump.Names(e.Prog, e.Vers, e.Proc)
 	if name == "" && e.Names != nil {
@@ -348,7 +347,7 @@ func rpcText(e *oncrpc.RPCError) string {
 	return OneLine(e)
 }
 
-// statusText returns a status as text for people.
+// statusText describes a status for people.
 func statusText(s nfs.Status) string {
 	text, ok := statusTexts[s]
 	if !ok {
@@ -385,7 +384,7 @@ var statusTexts = map[nfs.Status]string{
 	nfs.StatusJukebox:     "the server needs more time; try again later",
 }
 
-// Printable returns a name without anything that a terminal would execute.
+// Printable returns a name in which everything that a terminal would interpret is escaped.
 func Printable(name string) string {
 	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
 		return quoted
@@ -393,7 +392,7 @@ func Printable(name string) string {
 	return name
 }
 
-// noExportText names the exports of a server instead: the beginning of its list.
+// noExportText lists the first exports of a server instead.
 func noExportText(e *nfs.NoExportError) string {
 	const most = 3
 	var dirs []string
@@ -409,9 +408,9 @@ func noExportText(e *nfs.NoExportError) string {
 	return fmt.Sprintf("the server exports only %s", strings.Join(dirs, ", "))
 }
 
-// An ItemError is the error of one file of a tree.
+// An ItemError is an error of one file of a tree.
 type ItemError struct {
-	path string // below the tree's root, with slashes
+	path string // slash-separated, below the tree's root
 	err  error
 }
 
@@ -419,7 +418,7 @@ func (e *ItemError) Error() string { return e.path + ": " + e.err.Error() }
 
 func (e *ItemError) Unwrap() error { return e.err }
 
-// Item returns err as the error of one file of a tree.
+// Item returns err as an error of one file of a tree.
 func Item(path string, err error) error { return &ItemError{path, err} }
 
 // TypeName returns a word for a file type.
@@ -453,8 +452,8 @@ func HowToGetDevices(contained bool) string {
 		"For one in software, as root: 'modprobe rdma_rxe rdma_ucm', then 'rdma link add rxe0 type rxe netdev NETDEV'"
 }
 
-// OtherProvider returns a hint to try another provider where no server was found, or another port, as
-// the end of a sentence, or "".
+// OtherProvider returns the end of a sentence that suggests another provider, or another port, where no server was
+// found. It may be "".
 func OtherProvider(e *transport.DialError) string {
 	refused := errors.Is(e.Err, syscall.ECONNREFUSED)
 	switch {
@@ -470,7 +469,7 @@ func OtherProvider(e *transport.DialError) string {
 	return ""
 }
 
-// rpcbindText names the request that an rpcbind has refused, and the reason.
+// rpcbindText describes the request that an rpcbind refused, and the reason.
 func rpcbindText(e *rpcbind.OpError) string {
 	program, _ := dump.Names(e.Prog, e.Vers, 0)
 	what := fmt.Sprintf("%s version %d over %s", cmp.Or(program, fmt.Sprintf("program %d", e.Prog)), e.Vers, e.Netid)

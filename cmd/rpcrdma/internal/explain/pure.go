@@ -2,7 +2,7 @@
 
 package explain
 
-// This build has no errors of provider rdma to explain.
+// This build has no provider rdma, and thus no errors of it.
 
 // NoAnswer reports whether a connection of provider rdma failed because there was no answer.
 func NoAnswer(error) bool { return false }

@@ -56,8 +56,8 @@ func noDeviceText(e *ibv.NoDeviceError, contained bool) string {
 	return text + "module ib_uverbs, package ibverbs-providers (libibverbs on Fedora) or the files of /dev/infiniband are missing"
 }
 
-// managerText returns advice about a missing connection manager. librdmacm looks for its device file,
-// and for those of the adapters.
+// managerText returns advice for a missing connection manager. librdmacm checks for its device file, and for those of
+// the adapters.
 func managerText(errno syscall.Errno, contained bool) string {
 	text := fmt.Sprintf("the RDMA connection manager is not there (%v): ", errno)
 	if contained {
@@ -66,7 +66,7 @@ func managerText(errno syscall.Errno, contained bool) string {
 	return text + "'modprobe rdma_ucm' loads it"
 }
 
-// callText says why a call of librdmacm failed.
+// callText returns the reason why a call of librdmacm failed.
 func callText(e *rdmacm.CallError) string {
 	const channel = "/dev/infiniband/rdma_cm"
 	switch {
@@ -86,7 +86,7 @@ func callText(e *rdmacm.CallError) string {
 	case taken(e):
 		return e.Addr + ": address already in use"
 	case e.Errno == syscall.EINVAL && e.Op == "rdma_resolve_addr":
-		// The kernel's error for the loopback interface once that has had a device.
+		// The kernel returns this error for the loopback interface if that has had a device.
 		return "no RDMA device has a route there" + seeDevices
 	case noDevice(e.Errno) || e.Errno == syscall.EPERM || e.Errno == syscall.EACCES:
 		if err := denied(); err != nil {
@@ -109,8 +109,8 @@ func callText(e *rdmacm.CallError) string {
 	return fmt.Sprintf("%s: %v", e.Op, e.Errno)
 }
 
-// taken reports whether a port is in use. If another listener has it on all addresses, the
-// kernel says instead that a device's address is not available.
+// taken reports whether a port is in use. If another listener has it on all addresses, the kernel reports instead that
+// a device's address is not available.
 func taken(e *rdmacm.CallError) bool {
 	if e.Errno != syscall.EADDRNOTAVAIL {
 		return e.Errno == syscall.EADDRINUSE
@@ -122,8 +122,7 @@ func taken(e *rdmacm.CallError) bool {
 	return err == nil
 }
 
-// denied returns the error of a device that this process may not open, or nil. librdmacm
-// skips such devices without a word.
+// denied returns the error of a device that this process may not open, or nil. librdmacm silently skips such devices.
 func denied() error {
 	devices, _ := ibv.Devices()
 	for _, d := range devices {
@@ -137,8 +136,7 @@ func denied() error {
 	return nil
 }
 
-// noDevice reports whether errno is one for an address that no device has, or no device
-// has a route to.
+// noDevice reports whether errno means that no device has the address, or a route to it.
 func noDevice(errno syscall.Errno) bool {
 	return errno == syscall.ENODEV || errno == syscall.EADDRNOTAVAIL || errno == syscall.ENETUNREACH
 }
@@ -157,7 +155,7 @@ func NoAnswer(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded)
 }
 
-// memorySize returns a number of bytes in KiB or MiB.
+// memorySize formats a number of bytes in KiB or MiB.
 func memorySize(n uint64) string {
 	if n < 1<<20 {
 		return fmt.Sprintf("%d KiB", n>>10)
@@ -165,7 +163,7 @@ func memorySize(n uint64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/(1<<20)), ".0") + " MiB"
 }
 
-// eventText says why the connection manager has reported an error event.
+// eventText returns the reason for an error event of the connection manager.
 func eventText(e *rdmacm.EventError) string {
 	var what string
 	switch errno, _ := e.Unwrap().(syscall.Errno); {

@@ -12,27 +12,27 @@ import (
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
 )
 
-// A backend is the connection to a server over RDMA. It is made when a call needs it, so that the proxy and
-// the server start in any order. From then on the transport makes it anew when it is lost.
+// backend is the connection to a server over RDMA. It is made when a call needs it, so that the proxy and the server
+// can start in any order. Afterwards the transport reestablishes it when it is lost.
 type backend struct {
 	dial   func(ctx context.Context, news bool) (*grpcrdma.ClientConn, error) // errors are statuses
-	ctx    context.Context                                                    // of attempts
+	ctx    context.Context                                                    // for attempts
 	cancel context.CancelFunc
 	trying sync.WaitGroup
 
 	mu     sync.Mutex
-	latest *attempt // nil: none
+	latest *attempt // nil: none yet
 }
 
-// An attempt to connect is one for all calls that wait for it.
+// attempt is an attempt to connect, shared by all calls that wait for it.
 type attempt struct {
-	done chan struct{} // closed at the end
+	done chan struct{} // closed when the attempt ends
 	cc   *grpcrdma.ClientConn
 	err  error
-	at   time.Time // when it has failed
+	at   time.Time // when it failed
 }
 
-// again is how long calls fail at once after an attempt has.
+// again is how long calls fail immediately after an attempt has failed.
 const again = time.Second
 
 func newBackend(dial func(ctx context.Context, news bool) (*grpcrdma.ClientConn, error)) *backend {
@@ -41,7 +41,7 @@ func newBackend(dial func(ctx context.Context, news bool) (*grpcrdma.ClientConn,
 	return b
 }
 
-// begin returns the attempt that a call waits for.
+// begin returns the attempt that a call should wait for.
 func (b *backend) begin() *attempt {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -59,7 +59,7 @@ func (b *backend) begin() *attempt {
 	return a
 }
 
-// stale reports whether an attempt has failed some time ago.
+// stale reports whether an attempt failed some time ago.
 func (a *attempt) stale() bool {
 	select {
 	case <-a.done:
@@ -69,7 +69,7 @@ func (a *attempt) stale() bool {
 	}
 }
 
-// get returns the connection, after waiting for it. Errors are statuses.
+// get returns the connection, waiting for it if necessary. Errors are statuses.
 func (b *backend) get(ctx context.Context) (grpc.ClientConnInterface, error) {
 	a := b.begin()
 	if a == nil {
@@ -86,7 +86,7 @@ func (b *backend) get(ctx context.Context) (grpc.ClientConnInterface, error) {
 	return a.cc, nil
 }
 
-// Close ends the connection, or the attempt to make it.
+// Close ends the connection or the attempt to make it.
 func (b *backend) Close() error {
 	b.mu.Lock()
 	b.cancel()

@@ -8,13 +8,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
 )
 
-// rawCodec passes messages on HTTP/2 as they are: each is a *grpcrdma.RawMessage.
+// rawCodec passes HTTP/2 messages unchanged: each is a *grpcrdma.RawMessage.
 type rawCodec struct{}
 
-// Name is what the content-type of HTTP/2 calls the messages.
+// Name returns the name of the encoding in the content-type of HTTP/2.
 func (rawCodec) Name() string { return "proto" }
 
-// Marshal does not copy: the memory of a message has no other use.
+// Marshal does not copy, because the memory of a message is not used otherwise.
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	raw, ok := v.(*grpcrdma.RawMessage)
 	if !ok {
@@ -23,7 +23,7 @@ func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(*raw)}, nil
 }
 
-// Unmarshal copies: the buffers go back to their pool.
+// Unmarshal copies, because the buffers return to their pool.
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	raw, ok := v.(*grpcrdma.RawMessage)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package grpcproxy has the command grpc-proxy, which passes gRPC calls between HTTP/2 and RPC-over-RDMA, in
-// either direction. It knows no services: messages pass as they are.
+// Package grpcproxy implements the command grpc-proxy, which passes gRPC calls between HTTP/2 and RPC-over-RDMA, in
+// either direction. It does not know the services, and passes messages unchanged.
 package grpcproxy
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/connect"
 )
 
-// defaultPort is what gRPC's own examples use.
+// defaultPort is the port in the examples of gRPC.
 const defaultPort = 50051
 
 // defaultMessage is the limit of a message in bytes, as in every implementation of gRPC.
@@ -29,8 +29,8 @@ type options struct {
 	to         string // HOST:PORT
 	reverse    bool
 	maxMessage int64
-	cert, key  string // FILE, of HTTP/2 that is served
-	tls        bool   // on HTTP/2, to the server
+	cert, key  string // FILE, for serving HTTP/2
+	tls        bool   // use TLS on HTTP/2 to the server
 	ca         string // FILE
 }
 
@@ -97,7 +97,7 @@ those under way, and exits.`,
 	return cmd
 }
 
-// check checks the options, and adds the default ports. Errors are usage errors.
+// check checks the options and adds default ports. Errors are usage errors.
 func (o *options) check(cmd *cobra.Command, to string) (err error) {
 	if o.addr, err = cli.WithPort(o.addr, defaultPort, true); err != nil {
 		return fmt.Errorf("--addr: %w", err)
@@ -106,7 +106,7 @@ func (o *options) check(cmd *cobra.Command, to string) (err error) {
 		return err
 	}
 	switch {
-	case o.maxMessage > math.MaxInt32/2: // what the transport adds has to fit, too
+	case o.maxMessage > math.MaxInt32/2: // leave room for what the transport adds
 		return fmt.Errorf("--max-message is %d, want at most 1023M", o.maxMessage)
 	case (o.cert == "") != (o.key == ""):
 		return errors.New("--http-cert and --http-key need each other")

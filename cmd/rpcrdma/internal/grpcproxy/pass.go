@@ -16,20 +16,20 @@ import (
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
 )
 
-// A passer passes calls to a server.
+// passer passes calls to a server.
 type passer struct {
 	server  func(context.Context) (grpc.ClientConnInterface, error)
-	running sync.WaitGroup // goroutines of calls, beside those of handlers
+	running sync.WaitGroup // goroutines of calls, in addition to those of handlers
 	active  atomic.Int64
 	calls   atomic.Uint64
 	failed  atomic.Uint64
 }
 
-// both is every call: whether it is a stream is known to the ends alone.
+// both describes every call as a bidirectional stream: only its ends know what it is.
 var both = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 
-// handle is a grpc.StreamHandler: it passes one call. Its goroutine passes replies, and one more requests. Each
-// has one message at most, which it has read and not sent, so that flow control reaches from end to end.
+// handle is a grpc.StreamHandler that passes one call. Its goroutine passes replies, and another one requests. Each
+// holds at most one message that it has read and not sent, so that flow control works end to end.
 func (p *passer) handle(_ any, in grpc.ServerStream) (err error) {
 	p.calls.Add(1)
 	p.active.Add(1)
@@ -72,13 +72,13 @@ func (p *passer) handle(_ any, in grpc.ServerStream) (err error) {
 	return err
 }
 
-// A requestError is a request that does not pass, which ends the call.
+// requestError is the error of a request that could not be passed, which ends the call.
 type requestError struct{ err error }
 
 func (e *requestError) Error() string { return e.err.Error() }
 
-// requests passes the messages of the client, until it sends no further ones. It ends with the handler at the
-// latest, after which in has no messages.
+// requests passes the messages of the client until the client sends no more. It ends at the latest with the handler,
+// after which in returns no messages.
 func requests(in grpc.ServerStream, out grpc.ClientStream) error {
 	for {
 		var m grpcrdma.RawMessage
@@ -90,16 +90,16 @@ func requests(in grpc.ServerStream, out grpc.ClientStream) error {
 		}
 		if err := out.SendMsg(&m); err != nil {
 			if err == io.EOF {
-				return nil // replies learns why
+				return nil // replies gets the reason
 			}
 			return err
 		}
 	}
 }
 
-// replies passes the header as soon as it is there, then messages. It returns how the call has ended.
+// replies passes the header as soon as it arrives, then messages. It returns the final status of the call.
 func replies(in grpc.ServerStream, out grpc.ClientStream) error {
-	// Without a header there is the status alone, which RecvMsg returns.
+	// Without a header there is only the status, which RecvMsg returns.
 	if md, err := out.Header(); err == nil && md != nil {
 		if err := in.SendHeader(passed(md)); err != nil {
 			return err
@@ -119,10 +119,10 @@ func replies(in grpc.ServerStream, out grpc.ClientStream) error {
 	}
 }
 
-// contentType is of a hop: each end of one writes its own.
+// contentType applies to a hop: each end of one sets its own.
 const contentType = "content-type"
 
-// passed is the metadata of a call on the other side. Both ends leave out what gRPC keeps for itself.
+// passed returns the metadata of a call for the other side. Both ends omit what is reserved for gRPC.
 func passed(md metadata.MD) metadata.MD {
 	if _, ok := md[contentType]; ok {
 		md = md.Copy()
@@ -131,7 +131,7 @@ func passed(md metadata.MD) metadata.MD {
 	return md
 }
 
-// checkType refuses messages that the other side would take for ones of Protocol Buffers.
+// checkType rejects messages that the other side would mistake for Protocol Buffers.
 func checkType(md metadata.MD) error {
 	for _, t := range md[contentType] {
 		if _, sub, ok := strings.Cut(t, "+"); ok && !strings.HasPrefix(sub, "proto") {

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	_ "google.golang.org/grpc/encoding/gzip" // which peers on HTTP/2 may use
+	_ "google.golang.org/grpc/encoding/gzip" // peers on HTTP/2 may use it
 	"google.golang.org/grpc/status"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/cli"
@@ -25,13 +25,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Counts are what the command prints at its end, with --json.
+// Counts is what the command prints at its end with --json.
 type Counts struct {
 	Calls  uint64 `json:"calls"`
-	Failed uint64 `json:"failed"` // calls that ended with another status than OK
+	Failed uint64 `json:"failed"` // calls that did not end with OK
 }
 
-// A proxy is a grpc-proxy command under way.
+// proxy is a running grpc-proxy command.
 type proxy struct {
 	*options
 	passer
@@ -41,11 +41,11 @@ type proxy struct {
 	back   io.Closer
 }
 
-// A front is the side that clients call.
+// front is the side that clients call.
 type front struct {
-	where    string // it listens
+	where    string // where it listens
 	serve    func() error
-	graceful func() // stops it when calls have ended
+	graceful func() // stops it after calls have ended
 	stop     func() // stops it at once
 }
 
@@ -68,7 +68,7 @@ func (o *options) run(ctx context.Context, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// open makes both sides. The caller closes back, even after an error.
+// open opens both sides. The caller must close back, even after an error.
 func (p *proxy) open(ctx context.Context) error {
 	if !p.reverse {
 		b := newBackend(p.dial)
@@ -90,20 +90,20 @@ func (p *proxy) open(ctx context.Context) error {
 
 func (p *proxy) limit() int { return int(p.maxMessage) }
 
-// config is that of our transport, at either end.
+// config returns the configuration of our transport, for either end.
 func (p *proxy) config() transport.Config {
 	cfg := grpcrdma.Config(max(p.limit(), defaultMessage))
 	cfg.Logger = p.log
 	return cfg
 }
 
-// serve passes calls until ctx ends, and then stops in order.
+// serve passes calls until ctx ends, and then stops gracefully.
 func (p *proxy) serve(ctx context.Context, stdout io.Writer) error {
 	done := make(chan error, 1)
 	go func() { done <- p.front.serve() }()
 	err := p.announce(stdout)
 	if b, ok := p.back.(*backend); ok && err == nil {
-		b.begin() // so that a server that is not there is noticed before a call is made
+		b.begin() // so that a missing server is noticed before the first call
 	}
 	if err == nil {
 		select {
@@ -116,7 +116,7 @@ func (p *proxy) serve(ctx context.Context, stdout io.Writer) error {
 		if n := p.active.Load(); n > 0 {
 			return fmt.Errorf("calls still under way after %v were cut off (%d)", p.Timeout, n)
 		}
-		return nil // connections of clients that say nothing
+		return nil // idle connections of clients
 	})
 	defer cancel()
 	stop := context.AfterFunc(late, p.front.stop)
@@ -152,10 +152,10 @@ func (p *proxy) announce(stdout io.Writer) error {
 
 // ---- HTTP/2
 
-// maxStreams bounds the calls under way of a client's connection, as package grpcrdma does on the other side.
+// maxStreams limits the calls in flight on a client's connection, as package grpcrdma does on the other side.
 const maxStreams = 100_000
 
-// listenHTTP makes the front for clients on HTTP/2.
+// listenHTTP opens the front for clients on HTTP/2.
 func (p *proxy) listenHTTP(ctx context.Context) error {
 	how := "HTTP/2"
 	opts := []grpc.ServerOption{
@@ -183,7 +183,7 @@ func (p *proxy) listenHTTP(ctx context.Context) error {
 	return nil
 }
 
-// clientCredentials are those of a connection to a server on HTTP/2.
+// clientCredentials returns the credentials for a connection to a server on HTTP/2.
 func (p *proxy) clientCredentials() (credentials.TransportCredentials, error) {
 	if !p.tls && p.ca == "" {
 		return insecure.NewCredentials(), nil
@@ -201,11 +201,11 @@ func (p *proxy) clientCredentials() (credentials.TransportCredentials, error) {
 
 // ---- RDMA
 
-// dial connects to the server. An error is logged when it is news.
+// dial connects to the server. It logs an error if news is set.
 func (p *proxy) dial(ctx context.Context, news bool) (cc *grpcrdma.ClientConn, err error) {
 	stderr := p.stderr
 	if !news {
-		stderr = io.Discard // which has been said, such as what auto stands for
+		stderr = io.Discard // already printed, such as what auto stands for
 	}
 	program := grpcrdma.NewServer().Program()
 	err = p.Connect(ctx, stderr, p.to, program.Number, program.High, func(ctx context.Context, adapter fabric.Provider, addr string, tls *transport.TLS) (err error) {
@@ -224,7 +224,7 @@ func (p *proxy) dial(ctx context.Context, news bool) (cc *grpcrdma.ClientConn, e
 	return nil, status.Error(codes.Unavailable, "grpc-proxy: "+text)
 }
 
-// listenRDMA makes the front for clients over RDMA, shared memory or TCP.
+// listenRDMA opens the front for clients over RDMA, shared memory or TCP.
 func (p *proxy) listenRDMA(ctx context.Context) (err error) {
 	cfg := p.config()
 	if cfg.TLS, err = p.TLS(p.stderr); err != nil {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A Histogram counts durations in buckets no wider than 1/64 of the durations in them,
-// which bounds the error of its quantiles. Its size is fixed, 30 KB. The zero value is
-// empty and ready for use. A Histogram must not be used by two goroutines at once.
+// A Histogram counts durations in buckets no wider than 1/64 of the durations in them, which bounds the error of its
+// quantiles. Its size is fixed, 30 KB. The zero value is empty and ready for use. A Histogram must not be used
+// concurrently.
 type Histogram struct {
 	buckets  [histogramSize]uint64
 	n        uint64
@@ -31,19 +31,19 @@ func bucketOf(d time.Duration) int {
 	return shift<<fineBits + int(v>>shift)
 }
 
-// bucketStart is the least duration in bucket i.
+// bucketStart returns the least duration in bucket i.
 func bucketStart(i int) time.Duration {
 	shift := max(0, i>>fineBits-1)
 	return time.Duration(i-shift<<fineBits) << shift
 }
 
-// N is how many durations were counted.
+// N returns how many durations were counted.
 func (h *Histogram) N() uint64 { return h.n }
 
-// Min is the shortest duration, 0 without any.
+// Min returns the shortest duration, or 0 if there is none.
 func (h *Histogram) Min() time.Duration { return h.min }
 
-// Max is the longest duration, 0 without any.
+// Max returns the longest duration, or 0 if there is none.
 func (h *Histogram) Max() time.Duration { return h.max }
 
 // Add counts d. A negative duration counts as 0.
@@ -57,7 +57,7 @@ func (h *Histogram) Add(d time.Duration) {
 	h.buckets[bucketOf(d)]++
 }
 
-// Merge adds the durations that o has counted.
+// Merge adds the durations counted by o.
 func (h *Histogram) Merge(o *Histogram) {
 	if o.n == 0 {
 		return
@@ -100,8 +100,7 @@ type Bar struct {
 	Calls uint64  `json:"calls"`
 }
 
-// Bars returns two bars for each power of two, from the first bar with something in it to
-// the last one.
+// Bars returns two bars for each power of two, from the first to the last bar that is not empty.
 func (h *Histogram) Bars() []Bar {
 	const step = 1 << (fineBits - 1)
 	list := []Bar{}
@@ -140,5 +139,5 @@ func (h *Histogram) Draw(w io.Writer, width int) error {
 	return nil
 }
 
-// Micros is d in microseconds.
+// Micros returns d in microseconds.
 func Micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

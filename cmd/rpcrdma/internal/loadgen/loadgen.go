@@ -16,45 +16,44 @@ import (
 // A Result is the measurement of a step.
 type Result struct {
 	Step
-	Histogram               // of the calls' latencies
-	Took      time.Duration // from the first call to the end of the last one, more than 0
+	Histogram               // latencies of the calls
+	Took      time.Duration // from the start of the first call to the end of the last one, above 0
 }
 
-// Rate is in calls per second.
+// Rate returns the number of calls per second.
 func (r *Result) Rate() float64 { return float64(r.n) / r.Took.Seconds() }
 
-// BytesPerSecond counts the data of a call once, even of Echo, which moves it twice.
+// BytesPerSecond returns the data rate. It counts the data of a call once, even for Echo, which moves it twice.
 func (r *Result) BytesPerSecond() float64 { return r.Rate() * float64(r.Size) }
 
 // Errors that end a step.
 var (
-	// ErrWrongData is an answer of the wrong length or contents.
+	// ErrWrongData means that an answer has the wrong length or contents.
 	ErrWrongData = errors.New("the answer has the wrong length or contents")
-	// ErrStalled is a server that did not answer any call for [Config].Timeout.
+	// ErrStalled means that the server did not answer any call for [Config].Timeout.
 	ErrStalled = errors.New("no answer from the server")
 )
 
-// Config is the time of a step, and the functions that it reports to.
+// Config is the duration of a step, and the functions that it reports to.
 type Config struct {
-	Time  time.Duration // make calls for so long,
-	Calls int64         // or make this number of calls if it is not 0
+	Time  time.Duration // make calls for this long
+	Calls int64         // or this number of calls if it is not 0
 
-	// Timeout is how long no answer may come; 0 is no limit. Then Stalled returns why
-	// the step fails, while the calls are still outstanding; nil returns ErrStalled.
+	// Timeout is how long the server may not answer; 0 means no limit. After it, Stalled returns the error of the step,
+	// while the calls are still outstanding. A nil Stalled means ErrStalled.
 	Timeout time.Duration
 	Stalled func() error
 
-	// Progress is called about ten times a second with the part of Time that has
-	// passed, from 0 to 1, by one goroutine at a time. It may be nil.
+	// Progress is called about ten times a second with the elapsed fraction of Time, from 0 to 1. The calls do not
+	// overlap. It may be nil.
 	Progress func(done float64)
 }
 
-// warmup is how many calls each worker makes that are not counted. They let the credit
-// grant grow and the memory be registered.
+// warmup is how many calls of each worker are not counted. They let the credit grant grow and the memory be registered.
 const warmup = 4
 
-// Run measures s on c, a connection or several, to a server that has [Program]. The first error of a
-// call ends it, and so does the end of ctx; then the error is the context's cause.
+// Run measures s on c, a connection or several, to a server that has [Program]. It ends with the first error of a call,
+// or with ctx; the error is then the context's cause.
 func Run(ctx context.Context, c rpc.Caller, s Step, cfg Config) (*Result, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -88,7 +87,7 @@ func Run(ctx context.Context, c rpc.Caller, s Step, cfg Config) (*Result, error)
 	return result, nil
 }
 
-// A runner is a step under way.
+// runner is a step in progress.
 type runner struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
@@ -97,17 +96,17 @@ type runner struct {
 	workers []*worker
 
 	answers atomic.Int64
-	left    atomic.Int64              // calls that have not begun, if Calls limits them
-	start   atomic.Pointer[time.Time] // of the measurement; nil: warming up
+	left    atomic.Int64              // calls not begun yet, if Calls limits them
+	start   atomic.Pointer[time.Time] // start of the measurement; nil: warming up
 }
 
-// each runs f for every worker at once, until one fails.
+// each runs f for every worker concurrently until one fails.
 func (r *runner) each(f func(*worker) error) error {
 	var wg sync.WaitGroup
 	for _, w := range r.workers {
 		wg.Go(func() {
 			if err := f(w); err != nil {
-				r.cancel(err) // the first one stays
+				r.cancel(err) // the first error wins
 			}
 		})
 	}
@@ -138,7 +137,7 @@ func (r *runner) measure(w *worker, start time.Time) error {
 	return nil
 }
 
-// more reports whether another call is to be made after so long.
+// more reports whether to make another call after this time.
 func (r *runner) more(after time.Duration) bool {
 	if r.cfg.Calls > 0 {
 		return r.left.Add(-1) >= 0
@@ -146,7 +145,7 @@ func (r *runner) more(after time.Duration) bool {
 	return after < r.cfg.Time
 }
 
-// watch reports progress, and ends the step if no answer comes for the timeout.
+// watch reports progress, and ends the step if no answer arrives within the timeout.
 func (r *runner) watch(stop <-chan struct{}) {
 	every := 100 * time.Millisecond
 	if r.cfg.Timeout > 0 {
@@ -181,8 +180,8 @@ func (r *runner) stalled() error {
 	return r.cfg.Stalled()
 }
 
-// A worker makes the calls of a step one after the other. It checks every answer: its length always,
-// its contents for Echo, the only op with data that both ends know.
+// worker makes the calls of a step one after the other. It checks the length of every answer, and the contents for
+// Echo, the only operation whose data both ends know.
 type worker struct {
 	step      Step
 	call      rpc.Call

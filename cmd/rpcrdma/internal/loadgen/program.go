@@ -33,7 +33,7 @@ const (
 	ProcSource = 3
 )
 
-// Program returns the benchmark program, for a server to register. It keeps no state.
+// Program returns the benchmark program for a server to register. It has no state.
 func Program() rpc.Program {
 	return rpc.Program{
 		Number: ProgramNumber, Low: ProgramVersion, High: ProgramVersion,

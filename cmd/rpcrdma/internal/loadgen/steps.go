@@ -13,10 +13,10 @@ import (
 // An Op is a kind of call, named after what it does to the client's data.
 type Op string
 
-// All kinds of calls.
+// The kinds of calls.
 const (
-	Null  Op = "null"  // no data: the round trip that is part of every call
-	Echo  Op = "echo"  // data to the server and back, inline as far as it fits
+	Null  Op = "null"  // no data: the round trip of every call
+	Echo  Op = "echo"  // data to the server and back, inline if it fits
 	Read  Op = "read"  // data from the server, which writes it into the client's memory
 	Write Op = "write" // data to the server, which reads it from the client's memory
 )
@@ -26,17 +26,17 @@ func Ops() []Op { return []Op{Null, Echo, Read, Write} }
 
 // Limits of a [Step].
 const (
-	// MaxSize is the largest data of a call, in bytes. With the headers of the call it
-	// makes the longest message that a server with the default configuration takes.
+	// MaxSize is the largest data of a call, in bytes. With the headers of the call it makes the longest message that a
+	// server accepts with the default configuration.
 	MaxSize = transport.DefaultMaxMessage - 4096
-	// MaxDepth is how many credits a server with the default configuration grants.
+	// MaxDepth is how many credits a server grants with the default configuration.
 	MaxDepth = transport.DefaultCredits
 )
 
-// A Step is calls of one kind with a fixed number of them outstanding.
+// A Step is a kind of calls with a fixed number of them outstanding.
 type Step struct {
 	Op    Op
-	Size  int // of a call's data in bytes, 1 to MaxSize; 0 for Null
+	Size  int // data of a call in bytes, 1 to MaxSize; 0 for Null
 	Depth int // calls outstanding, 1 to MaxDepth
 }
 
@@ -47,7 +47,7 @@ func (s Step) String() string {
 	return fmt.Sprintf("%s of %s, depth %d", s.Op, FormatSize(s.Size), s.Depth)
 }
 
-// check refuses steps that make no calls.
+// check rejects invalid steps.
 func (s Step) check() error {
 	switch {
 	case !slices.Contains(Ops(), s.Op):
@@ -60,9 +60,8 @@ func (s Step) check() error {
 	return nil
 }
 
-// ParseSizes reads numbers such as 64, 4Ki and 1Mi, and ranges of them such as 4Ki..1Mi,
-// which double from the first number up to the last. All must lie in least to most. It
-// fails if list is empty.
+// ParseSizes reads numbers such as 64, 4Ki and 1Mi, and ranges of them such as 4Ki..1Mi, which double from the first
+// number up to the last. All must be from least to most. It fails if list is empty.
 func ParseSizes(list []string, least, most int) ([]int, error) {
 	var all []int
 	for _, s := range list {

@@ -22,10 +22,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// maxBenchSteps keeps a sweep from taking days.
+// maxBenchSteps prevents a sweep that takes days.
 const maxBenchSteps = 1000
 
-// benchOptions are the flags of bench.
+// benchOptions holds the flags of bench.
 type benchOptions struct {
 	connect.Options
 	version   connect.VersionValue
@@ -106,7 +106,7 @@ MiB/s counts the data of a call once, even for echo. The default port is 20049.`
 	return cmd
 }
 
-// steps returns what the options ask for, in the order of the options.
+// steps returns the steps that the options specify, in the order of the options.
 func (o *benchOptions) steps() ([]loadgen.Step, error) {
 	if o.time <= 0 {
 		return nil, fmt.Errorf("--time is %v, want more than 0", o.time)
@@ -143,7 +143,7 @@ func (o *benchOptions) steps() ([]loadgen.Step, error) {
 	return steps, nil
 }
 
-// sizesOf returns the sizes to measure op with.
+// sizesOf returns the sizes at which to measure op.
 func (o *benchOptions) sizesOf(op loadgen.Op) ([]int, error) {
 	switch {
 	case op == loadgen.Null:
@@ -182,7 +182,7 @@ func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []loadgen.Ste
 	}
 	defer c.Close()
 	connect.LogInfo(log, c.Info())
-	// A server without the program is not reported as a failed measurement.
+	// Report a server without the program before measuring.
 	if err := o.Null(ctx, stderr, c, loadgen.ProgramNumber, loadgen.ProgramVersion); err != nil {
 		return fmt.Errorf("bench %s: %w", addr, explain.Error(err))
 	}
@@ -216,7 +216,7 @@ func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []loadgen.Ste
 	return err
 }
 
-// A benchProgress shows a progress bar on a terminal.
+// benchProgress shows a progress bar on a terminal.
 type benchProgress struct {
 	bar *progressbar.ProgressBar // nil: no terminal
 }
@@ -238,8 +238,7 @@ func newBenchProgress(w io.Writer, steps int) *benchProgress {
 	return p
 }
 
-// show moves the bar to where the part done of a step is over. It must not be called by
-// two goroutines at once.
+// show moves the bar to the fraction done of a step. It must not be called concurrently.
 func (p *benchProgress) show(step string, number int, done float64) {
 	if p.bar != nil {
 		p.bar.Describe(step)
@@ -253,12 +252,12 @@ func (p *benchProgress) close() {
 	}
 }
 
-// A benchReport is the output of bench.
+// benchReport is the output of bench.
 type benchReport struct {
 	addr    string
 	info    rpc.ConnInfo
 	started time.Time
-	conns   uint64 // at the end
+	conns   uint64 // set at the end
 	results []*loadgen.Result
 }
 
@@ -304,7 +303,7 @@ func short(d time.Duration) time.Duration {
 	return d.Round(100 * time.Nanosecond)
 }
 
-// BenchJSON is a benchReport as JSON.
+// BenchJSON is a benchReport for JSON.
 type BenchJSON struct {
 	Address    string          `json:"address"`
 	Provider   string          `json:"provider"`

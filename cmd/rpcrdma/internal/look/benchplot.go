@@ -16,26 +16,25 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
 )
 
-// Sizes of a plot in text, in characters.
+// Dimensions of a plot in text, in characters.
 const (
 	plotWidth  = 78
 	plotHeight = 16
 )
 
-// openSVG opens the file of --svg, before anything is measured for it. Without --svg it is nil, which
-// may be closed.
+// openSVG opens the file of --svg before the measurement. Without --svg it returns nil, which may be closed.
 func (o *benchOptions) openSVG() (*os.File, error) {
 	if o.svg == "" {
 		return nil, nil
 	}
-	f, err := os.OpenFile(o.svg, os.O_WRONLY|os.O_CREATE, 0o666) // what is in it stays if nothing comes of it
+	f, err := os.OpenFile(o.svg, os.O_WRONLY|os.O_CREATE, 0o666) // keep its contents in case of a failure
 	if err != nil {
 		return nil, fmt.Errorf("bench: --svg: %w", explain.Error(err))
 	}
 	return f, nil
 }
 
-// errNoPlot is why there is no plot.
+// errNoPlot is the reason why there is no plot.
 var errNoPlot = errors.New("there is nothing to draw: measure several sizes or depths, or more calls")
 
 // draw draws what --plot and --svg ask for.
@@ -61,7 +60,7 @@ func (o *benchOptions) draw(r *benchReport, svg *os.File, out io.Writer) error {
 		return nil
 	}
 	err := svg.Truncate(0)
-	if errors.Is(err, syscall.EINVAL) { // of a pipe or a device
+	if errors.Is(err, syscall.EINVAL) { // a pipe or a device
 		err = nil
 	}
 	if err == nil {
@@ -73,11 +72,11 @@ func (o *benchOptions) draw(r *benchReport, svg *os.File, out io.Writer) error {
 	return nil
 }
 
-// maxLatencies is of how many steps latencies are drawn: there are many points, close to each other.
+// maxLatencies is for how many steps latencies are drawn: there are many points, close together.
 const maxLatencies = 6
 
-// charts returns what there is to see: throughput by size and rates by depth, if there are several
-// sizes or depths of the same, and the latencies.
+// charts returns the charts with contents: throughput by size and rates by depth, if several sizes or depths were
+// measured, and the latencies.
 func (r *benchReport) charts() (list []*chart.Chart) {
 	at := func(what string) string { return fmt.Sprintf("%s at %s over %s", what, r.addr, r.info.Provider) }
 	bySize := &chart.Chart{
@@ -101,7 +100,7 @@ func (r *benchReport) charts() (list []*chart.Chart) {
 	for _, c := range []*chart.Chart{bySize, byDepth} {
 		least := 2
 		if len(list) > 0 {
-			least = 3 // two depths are two lines of the other chart
+			least = 3 // two depths are two lines in the other chart
 		}
 		c.Series = slices.DeleteFunc(c.Series, func(s chart.Series) bool { return len(s.Points) < least })
 		list = append(list, parts(c)...)
@@ -132,11 +131,11 @@ func addPoint(c *chart.Chart, name string, x, y float64) {
 	}
 }
 
-// quantiles are those of the latency that are drawn. Immutable.
+// quantiles are the quantiles of the latency that are drawn. Immutable.
 var quantiles = []float64{0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999}
 
-// latencies returns the chart of the latencies. Its X axis counts nines, so that slow calls are as
-// wide as fast ones.
+// latencies returns the chart of the latencies. Its X axis counts nines, so that slow calls get as much space as fast
+// ones.
 func (r *benchReport) latencies(title string) *chart.Chart {
 	nines := func(q float64) float64 { return -math.Log10(1 - q) }
 	c := &chart.Chart{
@@ -152,7 +151,7 @@ func (r *benchReport) latencies(title string) *chart.Chart {
 	for _, s := range r.results {
 		line := chart.Series{Name: s.String()}
 		for _, q := range quantiles {
-			// Of 100 calls, none tells where 99.9 % are.
+			// 100 calls are too few for a 99.9 % quantile.
 			if d := s.Quantile(q); d > 0 && float64(s.N())*(1-q) >= 1 {
 				line.Points = append(line.Points, chart.Point{X: nines(q), Y: float64(d)})
 			}
@@ -164,8 +163,8 @@ func (r *benchReport) latencies(title string) *chart.Chart {
 	return c
 }
 
-// parts returns a chart as several with as many series as can be distinguished, none if there is
-// nothing in it.
+// parts splits a chart into charts with no more series than can be distinguished. It returns none if the chart is
+// empty.
 func parts(c *chart.Chart) (list []*chart.Chart) {
 	for series := range slices.Chunk(c.Series, chart.MaxSeries) {
 		part := *c

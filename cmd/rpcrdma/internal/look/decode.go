@@ -70,10 +70,10 @@ there are violations, or if the capture has no RPC-over-RDMA.`,
 	return cmd
 }
 
-// decode prints the messages that in holds in hexadecimal. Problems go to stderr, each
-// after its message, and make the result cli.ErrReported.
+// decode prints the messages that in holds in hexadecimal. It prints problems to stderr, each after its message, and
+// then returns cli.ErrReported.
 func decode(in *bufio.Reader, name string, asJSON bool, stdout, stderr io.Writer) error {
-	start, _ := in.Peek(512) // its errors come again
+	start, _ := in.Peek(512) // errors occur again on reading
 	messages, err := dump.ReadHex(in, name)
 	switch {
 	case err != nil && !isText(start):
@@ -106,14 +106,14 @@ func decode(in *bufio.Reader, name string, asJSON bool, stdout, stderr io.Writer
 	return result
 }
 
-// isText reports whether b may be the beginning of a text.
+// isText reports whether b may be the beginning of text.
 func isText(b []byte) bool {
 	return !bytes.ContainsFunc(b, func(r rune) bool {
 		return r == utf8.RuneError || r < ' ' && r != '\t' && r != '\n' && r != '\r' && r != '\f'
 	})
 }
 
-// decodeCapture sums up a capture file.
+// decodeCapture summarizes a capture file.
 func decodeCapture(in io.Reader, name string, asJSON, calls bool, stdout, stderr io.Writer) error {
 	f, err := trace.Read(in, calls)
 	if err != nil {

@@ -91,10 +91,10 @@ type ReportJSON struct {
 type providerJSON struct {
 	Name   string `json:"name"`
 	Usable bool   `json:"usable"`
-	Reason string `json:"reason,omitempty"` // why not
+	Reason string `json:"reason,omitempty"` // why no device can be used
 }
 
-// newReport reports which of the devices can be used. err is why none can be listed.
+// newReport reports which devices can be used. err is the reason why none can be listed.
 func newReport(devices []provider.Device, err error, contained bool) *ReportJSON {
 	rdma := providerJSON{Name: provider.RDMA, Usable: len(provider.Usable(devices)) > 0}
 	switch {
@@ -117,7 +117,7 @@ func newReport(devices []provider.Device, err error, contained bool) *ReportJSON
 	return &ReportJSON{Providers: []providerJSON{{Name: provider.IWARP, Usable: true}, rdma}, Devices: devices}
 }
 
-// print writes the report for people, no line wider than width.
+// print writes the report for people. No line is wider than width.
 func (r *ReportJSON) print(out io.Writer, verbose bool) error {
 	b := &block{column: 16}
 	for _, p := range r.Providers {
@@ -224,13 +224,13 @@ func yesNo(b bool) string {
 // width is the maximum width of the output for people.
 const width = 100
 
-// A block is text of two columns, names and values.
+// block is text in two columns, names and values.
 type block struct {
 	strings.Builder
-	column int // where the second begins
+	column int // where the second column begins
 }
 
-// row adds a row. Long text continues on lines below its beginning; words are not split.
+// row adds a row. Long text continues on the next lines; words are not split.
 func (b *block) row(name, text string) {
 	fmt.Fprintf(b, "%-*s", b.column, name)
 	at := b.column

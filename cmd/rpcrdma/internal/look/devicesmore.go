@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 )
 
-// printMore adds to b what --verbose prints of a device besides.
+// printMore adds to b the further details of a device that --verbose prints.
 func printMore(b *block, d *provider.Device) {
 	row := func(name, format string, args ...any) { b.row("  "+name, fmt.Sprintf(format, args...)) }
 	if u := d.InUse; u != nil {
@@ -55,7 +55,7 @@ func printMore(b *block, d *provider.Device) {
 	row("tag matching", "%d tags, %d operations, %d elements, headers of %d bytes, flags %#x", m.MaxTags, m.MaxOps, m.MaxSGE, m.MaxHeader, m.Flags)
 }
 
-// printPort adds the further lines of a port.
+// printPort adds the further details of a port.
 func printPort(b *block, p *provider.Port) {
 	row := func(name, format string, args ...any) { b.row("    "+name, fmt.Sprintf(format, args...)) }
 	b.row(fmt.Sprintf("  port %d", p.Port), "physically "+strings.ReplaceAll(p.PhysicalState, "_", " "))
@@ -71,5 +71,5 @@ func printPort(b *block, p *provider.Port) {
 	row("GIDs", "%d, in a table of %d", len(p.GIDs), p.GIDTable)
 }
 
-// someWords joins words, "no" if there are none.
+// someWords joins words, or returns "no" if there are none.
 func someWords(list []string) string { return cmp.Or(strings.Join(list, ", "), "no") }

@@ -16,11 +16,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 )
 
-// maxProcFile bounds what is read of a file of the kernel, in bytes.
+// maxProcFile limits how much is read of a kernel file, in bytes.
 const maxProcFile = 16 << 20
 
-// kernelSample reads the kernel's counters from the files below root, which is "/". Counters that the
-// kernel lacks are left out.
+// kernelSample reads the kernel's counters from the files below root, which is "/". It omits counters that the kernel
+// lacks.
 func kernelSample(root fs.FS, now time.Time) (*Sample, error) {
 	s := &Sample{Time: now}
 	for _, source := range []struct {
@@ -62,7 +62,7 @@ func readProc(root fs.FS, name string) ([]byte, error) {
 	return b, err
 }
 
-// A statLine is a line of a file of the kernel: a word, and what follows it.
+// statLine is a line of a kernel file: a word, and the fields after it.
 type statLine struct {
 	key    string
 	fields []string
@@ -80,7 +80,7 @@ func statLines(b []byte) (list []statLine) {
 	return list
 }
 
-// numbers returns the fields as such. All fields have to be numbers.
+// numbers parses the fields, all of which must be numbers.
 func (l *statLine) numbers() ([]float64, error) {
 	list := make([]float64, len(l.fields))
 	for i, f := range l.fields {
@@ -93,8 +93,7 @@ func (l *statLine) numbers() ([]float64, error) {
 	return list, nil
 }
 
-// named gives names to the first of the numbers; later kernels have more of them. An empty name is
-// for what is left out.
+// named assigns names to the first numbers; newer kernels have more of them. An empty name skips a number.
 func named(figures map[string]float64, numbers []float64, names ...string) {
 	for i, name := range names[:min(len(names), len(numbers))] {
 		if name != "" {
@@ -121,7 +120,7 @@ func parseServerStats(b []byte) ([]*section, error) {
 			names = []string{"calls", "bad calls", "bad calls, format", "bad calls, credential", "bad calls, client"}
 		case "th":
 			if len(l.fields) > 0 {
-				l.fields = l.fields[:1] // what follows has been zero for long
+				l.fields = l.fields[:1] // the remaining fields have long been zero
 				n, err := l.numbers()
 				if err != nil {
 					return nil, err
@@ -164,7 +163,7 @@ func parseClientStats(b []byte) ([]*section, error) {
 			if err != nil {
 				return nil, err
 			}
-			if l.key == "proc4" { // these are operations, numbered as this client likes
+			if l.key == "proc4" { // operations, in the numbering of this client
 				for i := range ops {
 					ops[i].Name = fmt.Sprintf("NFS 4 client operation %d", i)
 				}
@@ -175,7 +174,7 @@ func parseClientStats(b []byte) ([]*section, error) {
 	return present(sec), nil
 }
 
-// present returns the section, if there is something in it.
+// present returns the section unless it is empty.
 func present(sec *section) []*section {
 	if len(sec.Figures)+len(sec.Levels)+len(sec.Ops) == 0 {
 		return nil
@@ -183,7 +182,7 @@ func present(sec *section) []*section {
 	return []*section{sec}
 }
 
-// operations reads a line that has the number of procedures and the calls of each.
+// operations parses a line with the number of procedures and the calls of each.
 func (l *statLine) operations() ([]operation, error) {
 	n, err := l.numbers()
 	if err != nil {
@@ -254,14 +253,14 @@ func parseMountStats(b []byte) (list []*section, err error) {
 			}
 			figures := make(map[string]float64)
 			named(figures, n, names...)
-			for name, n := range figures { // of several connections, with nconnect
+			for name, n := range figures { // one of several connections, with nconnect
 				sec.Figures[name] += n
 			}
 		case l.key == "per-op":
 			inOps = true
 		case inOps && strings.HasSuffix(l.key, ":"):
-			// operations, transmissions, timeouts, bytes sent and received, and milliseconds
-			// in the queue, to the reply, and in all; then errors, of newer kernels
+			// operations, transmissions, timeouts, bytes sent and received, and milliseconds in the queue, until the
+			// reply, and in total; then errors, on newer kernels
 			n, err := l.numbers()
 			if err != nil {
 				return nil, err
@@ -279,8 +278,7 @@ func parseMountStats(b []byte) (list []*section, err error) {
 	return list, nil
 }
 
-// portStats reads the counters of the ports of RDMA devices, those of the standard and those of
-// the adapter's maker.
+// portStats reads the counters of the ports of RDMA devices, both the standard ones and the vendor's.
 func portStats(root fs.FS) (list []*section, err error) {
 	const class = "sys/class/infiniband"
 	devices, err := fs.ReadDir(root, class)
@@ -291,16 +289,16 @@ func portStats(root fs.FS) (list []*section, err error) {
 		return nil, err
 	}
 	for _, device := range devices {
-		ports, _ := fs.ReadDir(root, path.Join(class, device.Name(), "ports")) // a device that has gone has none
+		ports, _ := fs.ReadDir(root, path.Join(class, device.Name(), "ports")) // a device that has disappeared has none
 		for _, port := range ports {
 			sec := &section{Name: fmt.Sprintf("RDMA device %s port %s", device.Name(), port.Name()), Figures: make(map[string]float64)}
 			for _, dir := range []string{"counters", "hw_counters"} {
 				at := path.Join(class, device.Name(), "ports", port.Name(), dir)
-				files, _ := fs.ReadDir(root, at) // drivers need not have both
+				files, _ := fs.ReadDir(root, at) // a driver need not have both
 				for _, f := range files {
 					b, err := readProc(root, path.Join(at, f.Name()))
 					if err != nil {
-						continue // not every counter can be read on every device
+						continue // not every counter is readable on every device
 					}
 					if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 0, 64); err == nil && f.Name() != "lifespan" {
 						sec.Figures[f.Name()] = float64(n)

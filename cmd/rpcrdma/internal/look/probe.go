@@ -86,10 +86,10 @@ func probeConfig(ccp bool, version transport.Version) *transport.ClientConfig {
 	return cfg
 }
 
-// InfoJSON is rpc.ConnInfo as --json prints it. Sizes are in bytes.
+// InfoJSON is rpc.ConnInfo for --json. Sizes are in bytes.
 type InfoJSON struct {
 	Provider           string `json:"provider"`
-	Device             string `json:"device,omitempty"` // of provider rdma
+	Device             string `json:"device,omitempty"` // for provider rdma
 	Local              string `json:"local"`
 	Remote             string `json:"remote"`
 	Version            uint32 `json:"version"`

@@ -1,4 +1,4 @@
-// Package look has the commands that look at servers, devices and captures, and measure: ping, probe, bench,
+// Package look implements the commands that inspect and measure servers, devices and captures: ping, probe, bench,
 // stats, devices, decode and watch.
 package look
 
@@ -110,8 +110,7 @@ stat'.`,
 	return cmd
 }
 
-// serverLooks is how often a server looks at itself: what it tells does not change in between, and
-// it does not answer much more often.
+// serverLooks is how often a server updates its status. It does not answer much more often.
 const serverLooks = time.Second
 
 type statsOptions struct {
@@ -119,38 +118,38 @@ type statsOptions struct {
 	count             int
 	root              string
 	all, json, plain  bool
-	again             <-chan struct{} // asks a view to show the sample again; nil: there is no view
+	again             <-chan struct{} // asks a view to show the sample again; nil without a view
 }
 
-// A Sample has the counts up to a moment or of an interval.
+// A Sample holds the counts up to a time, or of an interval.
 type Sample struct {
 	Time     time.Time  `json:"time"`
-	Seconds  float64    `json:"seconds,omitempty"` // of the interval; 0: since the counters were zero
+	Seconds  float64    `json:"seconds,omitempty"` // length of the interval; 0: since the counters were zero
 	Sections []*section `json:"sections"`
 
-	now, was *status.Snapshot // of a server, at the end and at the beginning of the interval
+	now, was *status.Snapshot // for a server, at the end and at the start of the interval
 }
 
-// A section is the counters of one thing.
+// section holds the counters of one thing.
 type section struct {
 	Name    string             `json:"name"`
 	Figures map[string]float64 `json:"figures,omitempty"` // counters
-	Levels  map[string]float64 `json:"levels,omitempty"`  // what may also fall
+	Levels  map[string]float64 `json:"levels,omitempty"`  // values that may also fall
 	Ops     []operation        `json:"operations,omitempty"`
 }
 
-// An operation is a procedure. Not every source has all of it.
+// operation holds the counters of a procedure. Not every source has all of them.
 type operation struct {
 	Name     string  `json:"name"`
 	Calls    float64 `json:"calls"`
 	Failed   float64 `json:"failed,omitempty"`
 	Sent     float64 `json:"sent,omitempty"`     // bytes
 	Received float64 `json:"received,omitempty"` // bytes
-	Waited   float64 `json:"waited,omitempty"`   // seconds, of all calls
-	Took     float64 `json:"took,omitempty"`     // seconds, of all calls
+	Waited   float64 `json:"waited,omitempty"`   // seconds, for all calls
+	Took     float64 `json:"took,omitempty"`     // seconds, for all calls
 }
 
-// run shows samples until there have been enough of them.
+// run shows samples until there have been enough.
 func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*Sample, error), show func(*Sample) error) error {
 	take := func() (*Sample, error) {
 		ctx, cancel := connect.Within(ctx, o.timeout, func() error { return fmt.Errorf("no answer in %v", o.timeout) })
@@ -172,7 +171,7 @@ func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*S
 		return show(last)
 	}
 	shown := last
-	if o.again != nil { // what there is, until there is an interval
+	if o.again != nil { // show what there is until there is an interval
 		if err := show(shown); err != nil {
 			return err
 		}
@@ -188,7 +187,7 @@ func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*S
 			}
 			continue
 		case <-ctx.Done():
-			return nil // as it was to be
+			return nil // the regular end
 		}
 		now, err := take()
 		if err != nil {
@@ -197,11 +196,11 @@ func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*S
 			}
 			return err
 		}
-		// A server looks at itself once a second.
+		// A server updates its status once a second.
 		if now.Time.Equal(last.Time) {
 			continue
 		}
-		if now.Time.Before(last.Time) { // its clock has been set back
+		if now.Time.Before(last.Time) { // the server's clock was set back
 			last = now
 			continue
 		}
@@ -216,8 +215,7 @@ func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*S
 	}
 }
 
-// since returns what has been counted after another sample. A counter that has become smaller has
-// begun anew.
+// since returns what has been counted since another sample. A counter that has decreased has been reset.
 func (s *Sample) since(before *Sample) *Sample {
 	old := make(map[string]*section)
 	for _, sec := range before.Sections {
@@ -283,8 +281,7 @@ func (o *statsOptions) print(s *Sample, w io.Writer) error {
 	return out.Flush()
 }
 
-// print prints a section, by the second if seconds is not zero. It reports whether there was
-// anything in it.
+// print prints a section, as rates if seconds is not zero. It reports whether the section had contents.
 func (sec *section) print(out io.Writer, seconds float64, all bool) bool {
 	by, unit := 1.0, ""
 	if seconds > 0 {
@@ -316,7 +313,7 @@ func (sec *section) print(out io.Writer, seconds float64, all bool) bool {
 			{"sent" + unit, func(op *operation) (float64, string) { return op.Sent, amount(op.Sent / by) }},
 			{"received" + unit, func(op *operation) (float64, string) { return op.Received, amount(op.Received / by) }},
 		}
-		columns = slices.DeleteFunc(columns, func(c column) bool { // that are empty in each row
+		columns = slices.DeleteFunc(columns, func(c column) bool { // empty in all rows
 			return !slices.ContainsFunc(ops, func(op operation) bool { n, _ := c.cell(&op); return n != 0 })
 		})
 		fmt.Fprint(w, "  operation")
@@ -343,13 +340,13 @@ func (sec *section) print(out io.Writer, seconds float64, all bool) bool {
 	return true
 }
 
-// A column of operations has a number for each, and how it is printed.
+// column of a table of operations has a number for each operation, and a format.
 type column struct {
 	title string
 	cell  func(*operation) (float64, string)
 }
 
-// amount prints a number without an exponent.
+// amount formats a number without an exponent.
 func amount(n float64) string {
 	if n == math.Trunc(n) {
 		return strconv.FormatFloat(n, 'f', 0, 64)
@@ -357,7 +354,7 @@ func amount(n float64) string {
 	return strconv.FormatFloat(n, 'f', 1, 64)
 }
 
-// mean prints the time of one of several calls.
+// mean formats the average time of a call.
 func mean(seconds, calls float64) string {
 	if calls == 0 || seconds == 0 {
 		return "-"
@@ -367,7 +364,7 @@ func mean(seconds, calls float64) string {
 
 // ---- our own server
 
-// maxStats bounds what a server may answer with, in bytes.
+// maxStats limits a server's response, in bytes.
 const maxStats = 16 << 20
 
 // fetch asks a server for its status.
@@ -376,7 +373,7 @@ func (o *statsOptions) fetch(ctx context.Context, addr string) (*Sample, error) 
 	if err != nil {
 		return nil, err
 	}
-	transport := &http.Transport{DisableKeepAlives: true} // and no proxy
+	transport := &http.Transport{DisableKeepAlives: true} // no proxy
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req)
 	if err != nil {
@@ -410,7 +407,7 @@ func (o *statsOptions) fetch(ctx context.Context, addr string) (*Sample, error) 
 	return statusSample(addr, &s), nil
 }
 
-// statusSample makes a sample of what a server tells.
+// statusSample converts a server's status to a sample.
 func statusSample(addr string, s *status.Snapshot) *Sample {
 	t := &s.Totals
 	server := &section{

@@ -18,29 +18,28 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/status"
 )
 
-// The view of 'stats --interval' on a terminal: each sample in the place of the one before, as top
-// has it, until q or Ctrl-C.
+// The view of 'stats --interval' on a terminal: each sample replaces the previous one, as in top, until q or Ctrl-C.
 
-// A view has the terminal from openView until close.
+// view owns the terminal from openView until close.
 type view struct {
 	in, out *os.File
-	cooked  *term.State   // the input before; nil: it is no terminal, and there are no keys
-	again   chan struct{} // has room for one: a key asks to draw again
+	cooked  *term.State   // previous input mode; nil: input is not a terminal, so there are no keys
+	again   chan struct{} // capacity 1: a key asks to draw again
 }
 
-// Sequences of ECMA-48 and xterm.
+// Control sequences of ECMA-48 and xterm.
 const (
-	viewBegin  = "\x1b[?1049h\x1b[?25l\x1b[?7l" // the other screen, no cursor, nothing goes on in a new line
+	viewBegin  = "\x1b[?1049h\x1b[?25l\x1b[?7l" // alternate screen, no cursor, no line wrapping
 	viewEnd    = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	viewTop    = "\x1b[H"
-	viewErase  = "\x1b[K" // to the end of the line
-	viewRest   = "\x1b[J" // to the end of the screen
-	viewHeight = 24       // of a terminal that does not tell
+	viewErase  = "\x1b[K" // erase to the end of the line
+	viewRest   = "\x1b[J" // erase to the end of the screen
+	viewHeight = 24       // if the terminal does not report it
 	viewWidth  = 80
 )
 
-// openView takes the terminal that out is, or returns nil if it is not a terminal. quit is called when a key
-// ends the view.
+// openView takes over the terminal out, or returns nil if out is not a terminal. quit is called when a key ends the
+// view.
 func openView(in io.Reader, out io.Writer, quit func()) *view {
 	screen, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(screen.Fd())) {
@@ -57,8 +56,8 @@ func openView(in io.Reader, out io.Writer, quit func()) *view {
 	return v
 }
 
-// read handles the keyboard: q, and what Ctrl-C and Ctrl-D send, end the view. It ends with the
-// process, as nothing else ends a read from a terminal.
+// read handles the keyboard: q, Ctrl-C and Ctrl-D end the view. It ends with the process, because nothing else
+// interrupts a read from a terminal.
 func (v *view) read(quit func()) {
 	for key := make([]byte, 1); ; {
 		if n, err := v.in.Read(key); n == 0 || err != nil {
@@ -75,11 +74,11 @@ func (v *view) read(quit func()) {
 	}
 }
 
-// close gives the terminal back as it was.
+// close restores the terminal.
 func (v *view) close() {
 	fmt.Fprint(v.out, viewEnd)
 	if v.cooked != nil {
-		_ = term.Restore(int(v.in.Fd()), v.cooked) // else it has gone away
+		_ = term.Restore(int(v.in.Fd()), v.cooked) // otherwise the terminal is gone
 	}
 }
 
@@ -102,7 +101,7 @@ func (v *view) show(o *statsOptions, s *Sample) error {
 	return err
 }
 
-// screen returns at most height lines of at most width characters.
+// screen returns up to height lines of up to width characters.
 func (o *statsOptions) screen(s *Sample, width, height int) (lines []string) {
 	if s.now != nil {
 		lines = s.status(height)
@@ -150,9 +149,8 @@ func (s *Sample) status(height int) []string {
 	return lines
 }
 
-// fit divides lines among tables. The first line of a table is not counted, as it is always shown.
-// Each table gets as many as the others, unless it needs fewer. A table that there is no room for
-// gets -1.
+// fit divides room lines among tables. The first line of a table is always shown and not counted. Each table gets as
+// many as the others, unless it needs fewer. A table without room gets -1.
 func fit(room int, tables [][]string) []int {
 	rows := make([]int, len(tables))
 	for i := len(tables) - 1; room < 0 && i >= 0; i-- {
@@ -183,7 +181,7 @@ func aligned(title string, rows []string) []string {
 	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 }
 
-// procedures has those that were called in the interval, those with the most time first.
+// procedures returns the procedures called in the interval, those with the most total time first.
 func (s *Sample) procedures(by float64, unit string) []string {
 	type key struct {
 		program, procedure string
@@ -232,8 +230,7 @@ func (s *Sample) procedures(by float64, unit string) []string {
 	return aligned(fmt.Sprintf("PROCEDURE\tCALLS%s\tFAILED%s\tMEAN\tP99\tWAITED", unit, unit), text)
 }
 
-// slowest is a time that 99 of 100 calls have not taken, of those that came into the classes of
-// status.Procedure.
+// slowest returns a time that 99 of 100 calls have not exceeded, according to the classes of status.Procedure.
 func slowest(now, was []uint64, calls uint64) string {
 	most, class := calls/100, time.Microsecond<<max(len(now)-1, 0)
 	for i := len(now) - 1; i >= 0; i-- {
@@ -250,7 +247,7 @@ func slowest(now, was []uint64, calls uint64) string {
 	return "<" + status.Seconds(class).String()
 }
 
-// inFlight has the calls under way, the oldest first.
+// inFlight returns the calls in flight, oldest first.
 func (s *Sample) inFlight() []string {
 	rows := make([]string, 0, len(s.now.Calls))
 	for i := range s.now.Calls {
@@ -265,7 +262,7 @@ func (s *Sample) inFlight() []string {
 	return aligned("IN FLIGHT\tCALL\tPEER\tXID\tBYTES\tBY", rows)
 }
 
-// connections has those that are open, in the order in which the server reports them: the busy first.
+// connections returns the open connections in the server's order: busy ones first.
 func (s *Sample) connections(by float64, unit string) []string {
 	before := make(map[uint64]uint64)
 	if s.was != nil {
@@ -283,11 +280,11 @@ func (s *Sample) connections(by float64, unit string) []string {
 	return aligned("CONNECTION\tAGE\tAGREED\tCALLS"+unit+"\tCREDITS\tEXPOSED\tHELD", rows)
 }
 
-// agreed describes the agreement of the ends of a connection: the version, and how much is sent
-// inline to and from the peer.
+// agreed describes what the ends of a connection agreed on: the version, and how much is sent inline to and from the
+// peer.
 func agreed(c *status.Conn) string {
 	text := explain.Printable(c.Provider)
-	if c.Version > 0 { // TCP has none
+	if c.Version > 0 { // TCP has no version
 		text += fmt.Sprintf(" v%d %d/%d", c.Version, c.InlineSend, c.InlineRecv)
 	}
 	for _, f := range []struct {
@@ -301,7 +298,7 @@ func agreed(c *status.Conn) string {
 	return text
 }
 
-// octets prints a number of bytes with three digits.
+// octets formats a number of bytes with three digits.
 func octets(n int64) string {
 	f := float64(n)
 	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {

@@ -89,22 +89,22 @@ end the command with status 0.`,
 	return cmd
 }
 
-// A watcher is a watch command under way.
+// watcher is a running watch command.
 type watcher struct {
 	*connect.Options
 	url         *nfs.URL
-	name        string // of the command with its URL, for messages
+	name        string // the command with its URL, for messages
 	args        notify.WatchArgs
 	out, stderr io.Writer
 
 	ready atomic.Bool // the watch has begun
 
-	// Of the goroutine that prints events.
+	// Owned by the goroutine that prints events.
 	counts bool // left limits the events
-	left   int  // events that are to be printed
+	left   int  // events still to be printed
 
-	// Of the goroutine that waits for it.
-	told  bool // that the connection is lost
+	// Owned by the goroutine that waits for it.
+	told  bool // the loss of the connection was reported
 	spoke connect.Pace
 }
 
@@ -151,7 +151,7 @@ func (w *watcher) failed(err error) error {
 	return fmt.Errorf("%s: %w", w.name, explain.Error(refused(err)))
 }
 
-// A refusedError is a status that the notification program has answered.
+// refusedError is a status returned by the notification program.
 type refusedError struct{ notify.Status }
 
 func (e refusedError) Explain() string {
@@ -197,7 +197,7 @@ func (w *watcher) watch(ctx context.Context, cl *transport.Client) error {
 	}
 	client := notify.NewNotifyV1Client(cl)
 	client.Cred = oncrpc.ProcessAuthSys().Auth()
-	again := false // the watch is about to begin again, on another connection
+	again := false // the watch is about to start again on another connection
 	for e, err := range client.Watch(ctx, &w.args) {
 		gap, isGap := errors.AsType[*stream.GapError](err)
 		switch {
@@ -209,7 +209,7 @@ func (w *watcher) watch(ctx context.Context, cl *transport.Client) error {
 		case err != nil:
 			return cmp.Or(context.Cause(ctx), err)
 		case e.Kind == notify.Watching && again:
-			// From here on every change is reported, so a rescan that begins now misses nothing.
+			// From here on every change is reported, so a rescan that starts now misses nothing.
 			again, e = false, overflow
 		case e.Kind == notify.Watching:
 			w.ready.Store(true)
@@ -228,10 +228,10 @@ func (w *watcher) watch(ctx context.Context, cl *transport.Client) error {
 	return errors.New("the server has ended the watch")
 }
 
-// overflow tells the reader of the output to rescan the directory. Immutable.
+// overflow asks the reader of the output to rescan the directory. Immutable.
 var overflow = notify.Event{Kind: notify.Overflow, IsDir: true}
 
-// report prints, at a bounded rate, that the connection is lost, and then that it is back.
+// report prints, at a limited rate, that the connection was lost or that it is back.
 func (w *watcher) report(up bool) {
 	switch {
 	case !w.ready.Load():
@@ -247,7 +247,7 @@ func (w *watcher) report(up bool) {
 // say prints a line about the connection.
 func (w *watcher) say(text string) { fmt.Fprintf(w.stderr, "rpcrdma: %s: %s\n", w.name, text) }
 
-// WatchJSON is an event as --json prints it.
+// WatchJSON is an event for --json.
 type WatchJSON struct {
 	Event     string `json:"event"`
 	Path      string `json:"path"`
@@ -255,7 +255,7 @@ type WatchJSON struct {
 	Directory bool   `json:"directory"`
 }
 
-// print prints an event with a single write.
+// print prints an event in a single write.
 func (w *watcher) print(e notify.Event) error {
 	line := fmt.Appendf(nil, "%-10s  %s\n", e.Kind, e.Text())
 	if w.JSON {

@@ -1,24 +1,24 @@
 package notify
 
-// maxPending and maxPendingSize bound the events that wait for a client, their number and
-// their encoded size in bytes. They take at most some 2 MB of memory.
+// maxPending and maxPendingSize limit the number of events that wait for a client, and their encoded size in bytes.
+// They use up to some 2 MB of memory.
 const (
 	maxPending     = 8192
 	maxPendingSize = 512 << 10
 )
 
-// A pending is the queue of events that a client has not been sent yet.
+// pending is the queue of events not yet sent to a client.
 type pending struct {
 	events []Event
 	size   int // encoded, in bytes
-	// told has the later changes of a path that need no event of their own: the event that is queued
-	// makes the client look at the path, and it will find the later change, too.
+	// told records the later changes of a path that need no event: the queued event makes the client look at the path,
+	// where it will find the later change too.
 	told map[string]told
 }
 
 type told struct{ modified, attributes bool }
 
-// add appends an event unless an event in the queue stands for it.
+// add appends an event unless an event in the queue covers it.
 func (p *pending) add(e Event) {
 	if p.overflowed() && e.Kind != Ended {
 		return
@@ -54,7 +54,7 @@ func (p *pending) add(e Event) {
 	p.told[e.Path] = t
 }
 
-// overflowed reports whether the last event stands for all that may follow.
+// overflowed reports whether the last event covers all that may follow.
 func (p *pending) overflowed() bool {
 	if len(p.events) == 0 {
 		return false
@@ -63,7 +63,7 @@ func (p *pending) overflowed() bool {
 	return last.Kind == Overflow && last.Path == ""
 }
 
-// take removes and returns the first event. If its encoding is longer than limit bytes it is shortened.
+// take removes and returns the first event. It shortens the event if its encoding is longer than limit bytes.
 func (p *pending) take(limit int) (e Event, ok bool) {
 	if len(p.events) == 0 {
 		return Event{}, false

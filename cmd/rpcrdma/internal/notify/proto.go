@@ -23,7 +23,7 @@ var statusTexts = []string{
 	StatusGone:    "the directory has been removed or renamed",
 }
 
-// Error is the meaning of the status and its name.
+// Error returns the meaning of the status and its name.
 func (s Status) Error() string {
 	if s > StatusOK && int(s) < len(statusTexts) {
 		return statusTexts[s] + " (" + s.String() + ")"
@@ -31,8 +31,8 @@ func (s Status) Error() string {
 	return s.String()
 }
 
-// StatusOf returns the status that tells a client of err: the Status that err wraps, or
-// that of an error of the file system.
+// StatusOf returns the status that describes err to a client: the Status that err wraps, or that of a file system
+// error.
 func StatusOf(err error) Status {
 	var status Status
 	switch {
@@ -52,11 +52,11 @@ func StatusOf(err error) Status {
 	return StatusSystem
 }
 
-// String is the kind and the text of the event.
+// String returns the kind and the text of the event.
 func (e Event) String() string { return e.Kind.String() + " " + e.Text() }
 
-// Text is the event without its kind, for people: the paths, those of directories with a
-// slash at the end, those with unprintable characters in quotes.
+// Text returns the event for people, without its kind: the paths, with a slash after those of directories, and with
+// those that have unprintable characters in quotes.
 func (e Event) Text() string {
 	switch e.Kind {
 	case Renamed:
@@ -84,10 +84,10 @@ func (e Event) name(path string) string {
 	return path
 }
 
-// overflow is the event that stands for any number of others.
+// overflow returns the event that replaces any number of others.
 func overflow() Event { return Event{Kind: Overflow, IsDir: true} }
 
-// size is the encoded size in bytes.
+// size returns the encoded size in bytes.
 func (e *Event) size() int {
 	switch e.Kind {
 	case Ended, Watching:
@@ -98,8 +98,7 @@ func (e *Event) size() int {
 	return 2*xdr.Unit + xdr.SizeOpaque(len(e.Path))
 }
 
-// shorten replaces the event by an overflow of the nearest directory above it that encodes in at most
-// limit bytes.
+// shorten replaces the event by an overflow of the nearest directory above it whose encoding fits limit bytes.
 func (e *Event) shorten(limit int) {
 	*e = Event{Kind: Overflow, IsDir: true, Path: e.Path}
 	for e.Path != "" && e.size() > limit {

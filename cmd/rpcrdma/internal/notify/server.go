@@ -12,23 +12,22 @@ import (
 
 // Limits of a [Server].
 const (
-	// MaxWatches is how many watches a server has under way.
+	// MaxWatches is how many watches a server permits.
 	MaxWatches = 128
 	// MaxPerHost is how many of them the clients of one host may have: see [rpc.Conn.Host].
 	MaxPerHost = 32
 )
 
-// A Source knows what changes in a tree of directories.
+// A Source reports changes in a tree of directories.
 type Source interface {
-	// Watch calls tell for each change in directory dir, and with recursive also below it, as far as the
-	// caller of req may see it, until stop is called or an event of kind [Ended] has been reported. dir is a
-	// slash-separated path below the root of the source, not cleaned; "" is the root. tell returns at once
-	// and calls nothing back; it may be called before Watch returns, but not after stop has returned. The
-	// client sees the error as the [Status] that [StatusOf] finds for it.
+	// Watch calls tell for each change in directory dir, and with recursive also below it, if the caller of req may see
+	// it. It does so until stop is called or an event of kind [Ended] has been reported. dir is a slash-separated path
+	// below the root of the source, not cleaned; "" is the root. tell returns at once and does not call back; it may be
+	// called before Watch returns, but not after stop has returned. The client receives an error as its [StatusOf].
 	Watch(req *rpc.Request, dir string, recursive bool, tell func(Event)) (stop func(), err error)
 }
 
-// A Server executes the program. Its methods may be called by many goroutines at once.
+// A Server executes the program. Its methods are safe for concurrent use.
 type Server struct {
 	source Source
 	log    *slog.Logger
@@ -42,8 +41,8 @@ type Server struct {
 
 var _ NotifyV1Server = (*Server)(nil)
 
-// NewServer returns a server of the changes that source reports. The source remains the
-// caller's, and must not be closed before the server. log may be nil.
+// NewServer returns a server of the changes that source reports. The caller keeps owning source, which must not be
+// closed before the server. log may be nil.
 func NewServer(source Source, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -51,7 +50,7 @@ func NewServer(source Source, log *slog.Logger) *Server {
 	return &Server{source: source, log: log, watches: make(map[*watch]rpc.Conn), hosts: make(map[netip.Prefix]int)}
 }
 
-// Close ends all watches with their connections, so that clients watch again over another one, and refuses new
+// Close ends all watches by closing their connections, so that clients watch again over another one, and rejects new
 // ones. It returns when the source is no longer in use.
 func (s *Server) Close() error {
 	s.mu.Lock()
@@ -96,7 +95,7 @@ func (s *Server) Watch(ctx context.Context, req *rpc.Request, args *WatchArgs, o
 	}
 }
 
-// add counts a watch of a client, within the limits.
+// add counts a watch of a client. It returns false if that exceeds the limits.
 func (s *Server) add(w *watch, conn rpc.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +121,7 @@ func (s *Server) remove(w *watch) {
 	s.running.Done()
 }
 
-// A watch has the events that wait for a client.
+// watch holds the events that wait for a client.
 type watch struct {
 	kick chan struct{} // capacity 1: there are events
 
@@ -148,13 +147,13 @@ func (w *watch) next(limit int) (e Event, ok bool) {
 	return w.queue.take(limit)
 }
 
-// tcpEvent is how long an event over TCP is at most, in bytes.
+// tcpEvent is the longest event over TCP, in bytes.
 const tcpEvent = 4096
 
-// eventLimit is how long an event may be on a connection, in bytes: it has to go inline.
+// eventLimit returns the longest event on a connection, in bytes: it must fit inline.
 func eventLimit(info rpc.ConnInfo) int {
-	const heads = 256         // more than those of transport, RPC and the stream
-	if info.InlineSend == 0 { // over TCP, which has no such limit
+	const heads = 256         // more than those of transport, RPC and stream together
+	if info.InlineSend == 0 { // TCP, which has no such limit
 		return tcpEvent
 	}
 	return info.InlineSend - heads

@@ -17,14 +17,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// The vendor IDs of devices in software.
+// Vendor IDs of software devices.
 const (
 	vendorRXE = 0xffffff
 	vendorSIW = 0x626d74
 )
 
-// Devices describes the RDMA devices of this machine, sorted by name. The error says why
-// there is no device.
+// Devices describes the RDMA devices of this machine, sorted by name. The error is the reason why there is none.
 func Devices() ([]Device, error) {
 	infos, err := ibv.Devices()
 	if err != nil {
@@ -62,8 +61,7 @@ func Devices() ([]Device, error) {
 	return devices, nil
 }
 
-// describeDevice opens the device and asks it. It fails if this process cannot use the
-// device at all.
+// describeDevice opens the device and queries it. It fails if this process cannot use the device at all.
 func describeDevice(d *Device) error {
 	dev, err := ibv.Open(d.Name)
 	if err != nil {
@@ -111,7 +109,7 @@ func describeDevice(d *Device) error {
 	return tryMemoryOn(dev)
 }
 
-// describePort asks about a port, all but its GIDs.
+// describePort queries a port, except for its GIDs.
 func describePort(dev *ibv.Context, number int) (p Port, err error) {
 	a, err := dev.QueryPort(uint8(number))
 	if err != nil {
@@ -127,7 +125,7 @@ func describePort(dev *ibv.Context, number int) (p Port, err error) {
 	}
 	p.Width, p.LaneSpeed = lanes(a.ActiveWidth, a.ActiveSpeed)
 	p.Speed = float64(p.Width) * p.LaneSpeed
-	// Without the kernel's answer, the network devices of the addresses remain.
+	// If the kernel does not answer, the network devices of the addresses remain.
 	p.NetworkDevice, _ = netdevOf(dev.Info().Index, number)
 	for i := range a.PkeyTableLen {
 		pkey, err := dev.QueryPkey(uint8(number), i)
@@ -141,7 +139,7 @@ func describePort(dev *ibv.Context, number int) (p Port, err error) {
 	return p, nil
 }
 
-// lacks returns why a device that can be opened cannot be used, or nil.
+// lacks returns the reason why a device that can be opened cannot be used, or nil.
 func (d *Device) lacks() error {
 	active := func(p Port) bool { return p.State == stateName(ibv.PortActive) }
 	if !slices.ContainsFunc(d.Ports, active) {
@@ -159,7 +157,7 @@ func (d *Device) lacks() error {
 	return fmt.Errorf("no IP address leads to it: 'ip addr add ADDRESS/LENGTH dev %s'", d.netdev())
 }
 
-// netdev returns a network device that belongs to the RDMA device, or a placeholder.
+// netdev returns a network device of the RDMA device, or a placeholder.
 func (d *Device) netdev() string {
 	if len(d.Addresses) > 0 {
 		return d.Addresses[0].NetworkDevice
@@ -181,8 +179,8 @@ func (d *Device) netdev() string {
 	return "NETDEV"
 }
 
-// listAddresses finds the device of each address of this machine, by binding an ID to the
-// address: no other way is right for every kind of device.
+// listAddresses finds the device of each local address by binding an ID to it: no other way is correct for every kind
+// of device.
 func listAddresses() (map[string][]Address, error) {
 	ch, err := rdmacm.NewEventChannel()
 	if err != nil {
@@ -197,7 +195,7 @@ func listAddresses() (map[string][]Address, error) {
 	for _, i := range interfaces {
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // the interface is gone
+			continue // the interface has disappeared
 		}
 		for _, a := range addrs {
 			prefix, err := netip.ParsePrefix(a.String())
@@ -240,7 +238,7 @@ func newCapabilities(a *ibv.DeviceAttr) *Capabilities {
 	}
 }
 
-// add fills in what is not of the kind that every program has to know.
+// add adds the capabilities that not every program needs.
 func (c *Capabilities) add(a *ibv.DeviceAttr, ex *ibv.DeviceAttrEx) {
 	c.Flags, c.PageSizes = deviceFlags(a.CapFlags, ex.CapFlags), a.PageSizeCap
 	c.MaxPD, c.MaxAH, c.MaxSRQSGE, c.MaxPkeys = a.MaxPD, a.MaxAH, a.MaxSRQSGE, a.MaxPkeys
@@ -299,8 +297,7 @@ func interfaceName(index int) string {
 	return ""
 }
 
-// driverOf returns the kernel module of an adapter, as far as that is known without opening
-// the device.
+// driverOf returns the kernel module of an adapter, if known without opening the device.
 func driverOf(device string) string {
 	if path, err := os.Readlink(sysfs(device, "device/driver")); err == nil {
 		return filepath.Base(path)
@@ -319,5 +316,5 @@ func transportOf(d *ibv.DeviceInfo) string {
 	return "infiniband"
 }
 
-// sysfs is the path of a file about a device.
+// sysfs returns the path of a file about a device.
 func sysfs(device, file string) string { return filepath.Join("/sys/class/infiniband", device, file) }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's netlink interface of RDMA devices, include/uapi/rdma/rdma_netlink.h: what rdma-link(8)
-// and the summary of rdma-resource(8) show, neither of which needs a privilege.
+// The kernel's netlink interface for RDMA devices, include/uapi/rdma/rdma_netlink.h: what rdma-link(8) and the summary
+// of rdma-resource(8) show. Neither requires privileges.
 const (
 	nldevClient  = 5 << 10 // RDMA_NL_NLDEV, above the number of the command
 	nldevPortGet = 5
@@ -29,7 +29,7 @@ const (
 	nlaTypeMask = 0x3fff // without the bits for nesting and byte order
 )
 
-// An nldevError is a refusal of the kernel.
+// nldevError is an error from the kernel.
 type nldevError struct {
 	command string // as rdma(8) has it
 	err     error  // a syscall.Errno, or errNetlink
@@ -39,10 +39,10 @@ func (e *nldevError) Error() string { return fmt.Sprintf("rdma %s: %v", e.comman
 
 func (e *nldevError) Unwrap() error { return e.err }
 
-// errNetlink is an answer that has another form than the kernel's.
+// errNetlink is the error for a malformed answer.
 var errNetlink = errors.New("invalid answer of the kernel")
 
-// inUse asks for the counts of objects of a device, by its number.
+// inUse queries the object counts of a device, by its index.
 func inUse(device int) (*InUse, error) {
 	u := new(InUse)
 	counts := map[string]*uint64{"pd": &u.PD, "cq": &u.CQ, "qp": &u.QP, "cm_id": &u.CMID, "mr": &u.MR, "ctx": &u.Contexts, "srq": &u.SRQ}
@@ -73,7 +73,7 @@ func inUse(device int) (*InUse, error) {
 	return u, nil
 }
 
-// netdevOf asks for the network device below a port. It is "" for a port without one.
+// netdevOf queries the network device of a port. It returns "" if the port has none.
 func netdevOf(device, port int) (name string, err error) {
 	err = nldev("link", nldevPortGet, device, port, func(typ uint16, value []byte) error {
 		if typ == attrNdevName {
@@ -84,7 +84,7 @@ func netdevOf(device, port int) (name string, err error) {
 	return name, err
 }
 
-// nldev asks about a device, or one of its ports, and calls f with each attribute of the answer.
+// nldev queries a device, or one of its ports, and calls f for each attribute of the answer.
 func nldev(name string, command uint16, device, port int, f func(typ uint16, value []byte) error) error {
 	answer, err := askKernel(command, device, port)
 	if err == nil {
@@ -111,7 +111,7 @@ func askKernel(command uint16, device, port int) ([]byte, error) {
 		if a.typ == attrPort && port == 0 {
 			continue
 		}
-		request = binary.NativeEndian.AppendUint16(request, 8) // with this header
+		request = binary.NativeEndian.AppendUint16(request, 8) // length, including this header
 		request = binary.NativeEndian.AppendUint16(request, uint16(a.typ))
 		request = binary.NativeEndian.AppendUint32(request, uint32(a.value))
 	}
@@ -129,7 +129,7 @@ func askKernel(command uint16, device, port int) ([]byte, error) {
 	return attributesOf(answer[:n])
 }
 
-// attributesOf returns the attributes of a netlink message, or the error that it is.
+// attributesOf returns the attributes of a netlink message, or its error.
 func attributesOf(message []byte) ([]byte, error) {
 	if len(message) < unix.SizeofNlMsghdr {
 		return nil, errNetlink
@@ -148,7 +148,7 @@ func attributesOf(message []byte) ([]byte, error) {
 	return body, nil
 }
 
-// eachAttr calls f with each attribute of a list.
+// eachAttr calls f for each attribute of a list.
 func eachAttr(list []byte, f func(typ uint16, value []byte) error) error {
 	const header = 4
 	for len(list) >= header {

@@ -18,21 +18,20 @@ import (
 const (
 	IWARP = "iwarp" // RDMA in software over TCP
 	RDMA  = "rdma"  // a device of this machine
-	Auto  = "auto"  // one of the two: see [ForDial] and [ForListen]
+	Auto  = "auto"  // one of these two: see [ForDial] and [ForListen]
 	TCP   = "tcp"   // no RDMA: calls as records over TCP
 )
 
-// Why Auto is not RDMA, besides the errors of devices.
+// Reasons why Auto is not RDMA, in addition to errors of devices.
 var (
-	// ErrLoopback is an address on the loopback interface, which is no RDMA device.
+	// ErrLoopback means that an address is on the loopback interface, which is not an RDMA device.
 	ErrLoopback = errors.New("the loopback interface is no RDMA device")
-	// ErrNoUsableDevice means that there are devices, but [Devices] finds fault with
-	// each of them.
+	// ErrNoUsableDevice means that there are devices, but [Devices] reports a problem with each of them.
 	ErrNoUsableDevice = errors.New("none of the RDMA devices can be used")
 )
 
-// New makes the provider called name, IWARP, RDMA or TCP. cfg is for RDMA alone, tls, which may be nil, for
-// IWARP. The error is [rdmacm.ErrNotBuilt] if this build does not have it.
+// New returns the provider called name: IWARP, RDMA or TCP. cfg is used only by RDMA, and tls, which may be nil, only
+// by IWARP. The error is [rdmacm.ErrNotBuilt] if this build does not have the provider.
 func New(name string, cfg rdmacm.Config, tls *tls.Config) (fabric.Provider, error) {
 	switch name {
 	case IWARP:
@@ -45,26 +44,25 @@ func New(name string, cfg rdmacm.Config, tls *tls.Config) (fabric.Provider, erro
 	return nil, fmt.Errorf("provider %q: want %s, %s or %s", name, IWARP, RDMA, TCP)
 }
 
-// A Choice is the meaning of Auto.
+// A Choice is what Auto stands for.
 type Choice struct {
 	Name    string   // IWARP or RDMA
-	Devices []string // for RDMA, the names of the devices; not empty
-	Err     error    // for IWARP, why not RDMA; not nil
+	Devices []string // for RDMA, names of the devices; not empty
+	Err     error    // for IWARP, the reason why not RDMA; not nil
 }
 
-// ForDial chooses the provider for a connection to addr, HOST:PORT: RDMA if a device has
-// a route there. It takes up to 2 seconds for each of the host's addresses.
+// ForDial chooses the provider for a connection to addr, HOST:PORT: RDMA if a device has a route to it. It takes up to
+// 2 seconds for each of the host's addresses.
 func ForDial(ctx context.Context, addr string) Choice {
-	// The connection manager takes any device for such an address, and finds no route.
+	// For such an address the connection manager takes any device, and finds no route.
 	if Unspecified(addr) || Loopback(addr) {
 		return Choice{Name: IWARP, Err: ErrLoopback}
 	}
 	return choose(DeviceTo(ctx, addr))
 }
 
-// ForListen chooses the provider for a listener on addr, [HOST]:PORT: RDMA if a device
-// has the address. All addresses of a machine with RDMA devices means the devices'
-// addresses, since the others are reached only with IWARP by name.
+// ForListen chooses the provider for a listener on addr, [HOST]:PORT: RDMA if a device has the address. On a machine
+// with RDMA devices, all addresses means those of the devices; the others can only be reached by naming IWARP.
 func ForListen(ctx context.Context, addr string) Choice {
 	if !Unspecified(addr) {
 		return choose(DeviceAt(ctx, addr))
@@ -87,8 +85,7 @@ func choose(device string, err error) Choice {
 	return Choice{Name: RDMA, Devices: []string{device}}
 }
 
-// Unspecified reports whether addr, [HOST]:PORT, has no host or one that stands for all
-// addresses.
+// Unspecified reports whether addr, [HOST]:PORT, has no host, or one that stands for all addresses.
 func Unspecified(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// This build has IWARP alone. The functions are documented where they do something.
+// This build has only IWARP. The functions are documented in the other files.
 
 // HasDevices returns false.
 func HasDevices() bool { return false }
@@ -22,5 +22,5 @@ func DeviceTo(context.Context, string) (string, error) { return "", rdmacm.ErrNo
 // DeviceAt returns [rdmacm.ErrNotBuilt].
 func DeviceAt(context.Context, string) (string, error) { return "", rdmacm.ErrNotBuilt }
 
-// CheckServing returns nil: there is no listener to check.
+// CheckServing returns nil, because there is nothing to check.
 func CheckServing(context.Context, string) error { return nil }

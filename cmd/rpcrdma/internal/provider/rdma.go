@@ -23,7 +23,7 @@ func HasDevices() bool {
 
 // DeviceTo returns the name of the RDMA device that has a route to addr, HOST:PORT.
 func DeviceTo(ctx context.Context, addr string) (name string, err error) {
-	const timeout = 2 * time.Second // rdmacm's
+	const timeout = 2 * time.Second // that of rdmacm
 	return firstDevice(ctx, addr, func(id *rdmacm.ID, ap netip.AddrPort) error {
 		if err := id.ResolveAddr(ctx, netip.AddrPort{}, ap, timeout); err != nil {
 			return err
@@ -35,7 +35,7 @@ func DeviceTo(ctx context.Context, addr string) (name string, err error) {
 // DeviceAt returns the name of the RDMA device that has the address of addr, HOST:PORT.
 func DeviceAt(ctx context.Context, addr string) (name string, err error) {
 	return firstDevice(ctx, addr, func(id *rdmacm.ID, ap netip.AddrPort) error {
-		// Not the port, which may be in use, and must stay free for the listener.
+		// Do not bind the port, which may be in use, and must stay free for the listener.
 		return id.BindAddr(netip.AddrPortFrom(ap.Addr(), 0))
 	})
 }
@@ -64,7 +64,7 @@ func firstDevice(ctx context.Context, addr string, bind func(*rdmacm.ID, netip.A
 	return "", first
 }
 
-// boundTo returns the device and port of an ID that bind has bound.
+// boundTo returns the device and port of an ID after bind has bound it.
 func boundTo(ch *rdmacm.EventChannel, bind func(*rdmacm.ID) error) (name string, port uint8, err error) {
 	id, err := ch.NewID()
 	if err != nil {
@@ -74,17 +74,16 @@ func boundTo(ch *rdmacm.EventChannel, bind func(*rdmacm.ID) error) (name string,
 	if err := bind(id); err != nil {
 		return "", 0, err
 	}
-	verbs := id.Verbs() // nil for all addresses, which includes those of the loopback interface
+	verbs := id.Verbs() // nil for all addresses, including those of the loopback interface
 	if verbs == nil {
 		return "", 0, &rdmacm.CallError{Op: "rdma_bind_addr", Addr: id.LocalAddr().Addr().String(), Errno: syscall.ENODEV}
 	}
 	return verbs.Info().Name, id.Port(), nil
 }
 
-// CheckServing fails if a listener on addr, [HOST]:PORT, could not serve connections,
-// which the server would notice only when the first client comes. The connection manager
-// listens on an address of the loopback interface, which no other machine can reach, and a device is
-// of no use if this process may not lock memory for a message.
+// CheckServing fails if a listener on addr, [HOST]:PORT, could not serve connections, which the server would otherwise
+// notice only with the first client. The connection manager listens on an address of the loopback interface, which no
+// other machine can reach, and a device is useless if this process may not lock memory for a message.
 func CheckServing(ctx context.Context, addr string) error {
 	var names []string
 	if !Unspecified(addr) {

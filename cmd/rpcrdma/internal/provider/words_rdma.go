@@ -24,7 +24,7 @@ func words(set uint64, names []string) []string {
 	return list
 }
 
-// deviceFlags returns the capabilities of a device in words. ex has the upper half, if anything.
+// deviceFlags returns the capabilities of a device in words. ex holds the upper half, if available.
 func deviceFlags(flags ibv.DeviceCap, ex uint64) (list []string) {
 	for i := range 32 {
 		if bit := flags & (1 << i); bit != 0 {
@@ -74,8 +74,7 @@ func physicalState(n uint8) string {
 	return fmt.Sprint(n)
 }
 
-// lanes returns how many lanes an encoded width has, and the Gb/s of one lane at an encoded speed; 0 if
-// unknown.
+// lanes returns the number of lanes of an encoded width, and the Gb/s of a lane at an encoded speed, or 0 if unknown.
 func lanes(width, speed uint8) (n int, gbps float64) {
 	n = map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[width]
 	gbps = map[uint8]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}[speed]

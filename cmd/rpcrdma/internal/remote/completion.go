@@ -14,8 +14,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// CompleteURL completes a URL: its host from what this machine knows, its path by asking the server.
-// Without an answer there is nothing to complete, and an error would be in the way.
+// CompleteURL completes a URL: its host from what this machine knows, and its path by asking the server. If the server
+// does not answer, there is no completion; an error would only get in the way.
 func CompleteURL(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
 	const more = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	const scheme = "nfs://"
@@ -35,8 +35,8 @@ func CompleteURL(cmd *cobra.Command, _ []string, text string) ([]string, cobra.S
 	return remoteNames(ctx, cmd, text), more
 }
 
-// remoteNames returns URLs that begin with one that has a path: what is in its last directory, or
-// what the server exports.
+// remoteNames returns URLs that begin with text, whose host is complete: the entries of its last directory, or the
+// server's exports.
 func remoteNames(ctx context.Context, given *cobra.Command, text string) (list []string) {
 	cut := strings.LastIndexByte(text, '/') + 1
 	dir, begun := text[:cut], text[cut:]
@@ -49,7 +49,7 @@ func remoteNames(ctx context.Context, given *cobra.Command, text string) (list [
 	var o Options
 	AddOptions(cmd, &o)
 	o.Timeout = cli.CompletionTime
-	// Not all of them: nothing is to be recorded.
+	// Not all flags, because nothing is to be recorded.
 	for _, name := range append(connect.TLSFlags(), "provider", "wait", "unsafe-windows", "rpcbind", "mount-port", "sec", "keytab", "principal") {
 		if f := given.Flags().Lookup(name); f != nil && f.Changed && cmd.Flags().Set(name, f.Value.String()) != nil {
 			return nil
@@ -85,7 +85,7 @@ func remoteNames(ctx context.Context, given *cobra.Command, text string) (list [
 		}
 		return list
 	}
-	exports, _ := r.Exports(ctx) // none is no completion
+	exports, _ := r.Exports(ctx) // without exports there is no completion
 	for _, e := range exports {
 		below, ok := strings.CutPrefix(e.Dir, strings.TrimSuffix(u.Path, "/")+"/")
 		if ok && !add(below, "/") {

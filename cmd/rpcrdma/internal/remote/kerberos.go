@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/rpcsec/krb5"
 )
 
-// KerberosOptions are the flags for calls with Kerberos.
+// KerberosOptions holds the flags for calls with Kerberos.
 type KerberosOptions struct {
 	sec               service
 	keytab, principal string
@@ -27,7 +27,7 @@ func AddKerberosOptions(cmd *cobra.Command, o *KerberosOptions) {
 	cli.CompleteFile(cmd, "keytab")
 }
 
-// A service is a security flavor as a flag: zero is AUTH_SYS.
+// service is a flag value for a security flavor. Zero is AUTH_SYS.
 type service rpc.Service
 
 func (s *service) Type() string { return "FLAVOR" }
@@ -46,7 +46,7 @@ func (s *service) Set(text string) error {
 	return errors.New("want sys, krb5, krb5i or krb5p")
 }
 
-// CheckKerberos refuses options that make no sense.
+// CheckKerberos rejects invalid combinations of options.
 func (o *KerberosOptions) CheckKerberos(cmd *cobra.Command) error {
 	switch {
 	case (o.keytab == "") != (o.principal == ""):
@@ -57,14 +57,14 @@ func (o *KerberosOptions) CheckKerberos(cmd *cobra.Command) error {
 	return nil
 }
 
-// Security returns the configuration of calls with Kerberos to a service such as nfs@server, or nil.
+// Security returns the configuration for calls with Kerberos to a service such as nfs@server, or nil.
 func (o *KerberosOptions) Security(service string) (*rpcsec.ClientConfig, error) {
 	if o.sec == 0 {
 		return nil, nil
 	}
 	initiator, err := krb5.NewInitiator(krb5.InitiatorConfig{Service: service, Keytab: o.keytab, Principal: o.principal})
 	if err != nil {
-		return nil, fmt.Errorf("no Kerberos: %v", err) // without the errors of the system, which is not all that they say
+		return nil, fmt.Errorf("no Kerberos: %v", err) // %v: the text says more than a wrapped system error would
 	}
 	return &rpcsec.ClientConfig{Initiator: initiator, Service: rpc.Service(o.sec), Seal: rpcsec.SealOptional}, nil
 }

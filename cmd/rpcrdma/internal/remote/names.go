@@ -9,17 +9,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 )
 
-// knownNames are the names of files on the server by handle, for the errors of timeouts. Only
-// the files in use are in it.
+// knownNames maps handles to names of files on the server, for timeout errors. It contains only files in use.
 type knownNames struct {
 	mu sync.Mutex
 	of map[nfs.FileHandle]string
 }
 
-// maxKnown bounds knownNames: directories stay in it up to this number.
+// maxKnown limits the directories that stay in knownNames.
 const maxKnown = 4096
 
-// Add adds the name of a handle. The function that it returns removes it.
+// Add adds the name of a handle. The returned function removes it.
 func (n *knownNames) Add(fh nfs.FileHandle, name string) (forget func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -34,7 +33,7 @@ func (n *knownNames) Add(fh nfs.FileHandle, name string) (forget func()) {
 	}
 }
 
-// waitsFor describes the oldest outstanding call, and counts the others.
+// waitsFor describes the oldest outstanding call and the number of others.
 func (n *knownNames) waitsFor(pending []nfs.PendingCall) string {
 	if len(pending) == 0 {
 		return ""

@@ -12,11 +12,11 @@ const (
 	partSuffix = ".part"
 )
 
-// PartName returns a name for an incomplete file. A get or put that is killed leaves
-// nothing incomplete under the name that was asked for.
+// PartName returns a name for an incomplete file, so that a killed get or put leaves nothing incomplete under the final
+// name.
 func PartName() string { return partPrefix + strings.ToLower(rand.Text()[:partRandom]) + partSuffix }
 
-// IsPart reports whether a name is one of PartName.
+// IsPart reports whether a name was made by PartName.
 func IsPart(name string) bool {
 	random, ok := strings.CutPrefix(name, partPrefix)
 	random, ok2 := strings.CutSuffix(random, partSuffix)

@@ -1,5 +1,5 @@
-// Package remote is shared by commands that use the files of an NFS server: their flags and URLs, a
-// connection that may outlive the server, and which errors concern one file of several.
+// Package remote is shared by commands that use the files of an NFS server: flags and URLs, a connection that can
+// survive a restart of the server, and which errors concern only one file of several.
 package remote
 
 import (
@@ -33,28 +33,28 @@ import (
 type Target struct {
 	*nfs.Client
 	URL  *nfs.URL // of the file or directory
-	Name string   // for errors: the command, and the URL as it was given
+	Name string   // for errors: the command and the URL as given
 	log  *slog.Logger
 	stop []func()
 
-	Known *knownNames // for the errors of timeouts
+	Known *knownNames // for timeout errors
 
 	Redial func(context.Context) (*nfs.Client, error) // makes a new connection
 }
 
-// Options are the flags of commands that use NFS.
+// Options holds the flags of commands that use NFS.
 type Options struct {
 	connect.Options
 	KerberosOptions
 	mountPort int
 	retry     time.Duration // 0: a lost connection ends the command
-	Conns     int           // at most; 0 is 1
+	Conns     int           // maximum; 0 means 1
 }
 
 // DefaultTimeout is how long a server may be silent by default.
 const DefaultTimeout = time.Minute
 
-// A portValue is a flag with a port, zero if it is not given.
+// portValue is a flag value for a port, zero if not given.
 type portValue struct{ port *int }
 
 func (v portValue) Type() string { return "PORT" }
@@ -84,13 +84,13 @@ func AddOptions(cmd *cobra.Command, o *Options) {
 	AddKerberosOptions(cmd, &o.KerberosOptions)
 }
 
-// Dial connects to the server of a URL. The context that it returns ends when the command
-// is interrupted or the server falls silent. The caller must call End.
+// Dial connects to the server of a URL. The returned context ends when the command is interrupted or the server stops
+// answering. The caller must call End.
 func (o *Options) Dial(cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *Target, error) {
 	return o.DialWithin(cmd.Context(), cmd, u, name)
 }
 
-// DialWithin is Dial for work that ends with a context.
+// DialWithin is Dial for work that also ends with parent.
 func (o *Options) DialWithin(parent context.Context, cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *Target, error) {
 	if err := o.CheckKerberos(cmd); err != nil {
 		return nil, nil, err
@@ -110,7 +110,7 @@ func (o *Options) DialWithin(parent context.Context, cmd *cobra.Command, u *nfs.
 			return nfs.Dial(ctx, p, addr, &nfs.Options{MountPort: o.mountPort, Security: security, Transport: cfg, Connections: o.Conns})
 		}
 		r.Redial = func(ctx context.Context) (*nfs.Client, error) {
-			// A lost connection is for the user to know of.
+			// The user should know about a lost connection.
 			return dial(ctx, &transport.ClientConfig{NoReconnect: true})
 		}
 		if o.retry > 0 {
@@ -147,7 +147,7 @@ func (o *Options) DialWithin(parent context.Context, cmd *cobra.Command, u *nfs.
 	return ctx, r, nil
 }
 
-// A Hinter is an error after which there is something left to say, whatever has ended the work.
+// A Hinter is an error with an additional hint, whatever ended the work.
 type Hinter interface {
 	error
 
@@ -155,7 +155,7 @@ type Hinter interface {
 	Hint() string
 }
 
-// Failed returns err as the error of the command, or the cause of ctx if that has ended.
+// Failed returns err as the error of the command, or the cause of ctx if ctx has ended.
 func (r *Target) Failed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -176,9 +176,8 @@ func (r *Target) Failed(ctx context.Context, err error) error {
 	return fmt.Errorf("%s: %s%s%s", r.Name, r.elsewhere(err), explain.Text(err), hint+squashed(err))
 }
 
-// elsewhere names, as the beginning of a sentence, the file that a server's answer is about if that
-// is not the URL's: a directory on the way to it, or what a symbolic link leads to. Of some files
-// only the handle is known.
+// elsewhere returns the beginning of a sentence that names the file of a server's error if it is not the URL's: a
+// directory on the path, or the target of a symbolic link. For some files only the handle is known.
 func (r *Target) elsewhere(err error) string {
 	var status *nfs.Error
 	if !errors.As(err, &status) || !path.IsAbs(status.Path) || status.Path == r.URL.Path ||
@@ -188,7 +187,7 @@ func (r *Target) elsewhere(err error) string {
 	return explain.Printable(status.Path) + ": "
 }
 
-// squashed is OfRoot for an error of rights.
+// squashed returns OfRoot for a permission error.
 func squashed(err error) string {
 	if IsStatus(err, nfs.StatusAcces) || IsStatus(err, nfs.StatusPerm) {
 		return OfRoot()
@@ -196,7 +195,7 @@ func squashed(err error) string {
 	return ""
 }
 
-// OfRoot ends a sentence about missing rights for root, which servers map to the user nobody by default.
+// OfRoot returns the end of a sentence about missing rights of root, whom servers map to the user nobody by default.
 func OfRoot() string {
 	if os.Geteuid() == 0 {
 		return "; servers take root for nobody unless they are told not to (--squash none, no_root_squash)"
@@ -204,11 +203,11 @@ func OfRoot() string {
 	return ""
 }
 
-// End ends the connection, and waits for outstanding calls if ok.
+// End closes the connection. If ok is set, it waits for outstanding calls.
 func (r *Target) End(ok bool) {
 	if ok {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		_ = r.Shutdown(ctx) // the work is done
+		_ = r.Shutdown(ctx) // the work is done anyway
 		cancel()
 	}
 	r.Close()
@@ -218,24 +217,23 @@ func (r *Target) End(ok bool) {
 	}
 }
 
-// IsExport reports whether the URL is that of an export, which has no directory above it that
-// could be changed.
+// IsExport reports whether the URL is that of an export, whose parent directory cannot be modified.
 func (r *Target) IsExport(ctx context.Context) bool {
 	m, err := r.Mount(ctx, r.URL.Path)
 	return err == nil && m.Rest == ""
 }
 
-// A SourceError is an error of the server that is copied from, where there are two.
+// A SourceError is an error of the source server of a command with two servers.
 type SourceError struct{ err error }
 
 func (e *SourceError) Error() string { return "reading it: " + e.err.Error() }
 
 func (e *SourceError) Unwrap() error { return e.err }
 
-// Explain says that the error is that of reading.
+// Explain says that reading failed.
 func (e *SourceError) Explain() string { return "reading it: " + explain.Text(e.err) }
 
-// ReadError returns an error of reading as a *SourceError. The end of the file stays io.EOF.
+// ReadError converts an error of reading to a *SourceError, except io.EOF.
 func ReadError(err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -248,7 +246,7 @@ func AddParallelOption(cmd *cobra.Command, parallel *int) {
 	cmd.Flags().IntVarP(parallel, "parallel", "P", 8, "keep up to `N` calls in flight")
 }
 
-// CheckParallel refuses invalid values of --parallel.
+// CheckParallel rejects invalid values of --parallel.
 func CheckParallel(cmd *cobra.Command, parallel int) error {
 	if parallel < 1 || parallel > transport.MaxCredits {
 		return cli.Usage(cmd, fmt.Errorf("--parallel is %d, want 1 to %d", parallel, transport.MaxCredits))
@@ -261,8 +259,8 @@ func Below(path, dir string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(path, dir), "/")
 }
 
-// InDir returns the name of an entry of a directory below the one that was asked for. Unlike that
-// of path.Join, the result has the name as it is, whatever is in it.
+// InDir returns the path of an entry below the requested directory. Unlike path.Join, it keeps the name unchanged,
+// whatever it contains.
 func InDir(rel, name string) string {
 	if rel == "" || rel == "." {
 		return name
@@ -270,7 +268,7 @@ func InDir(rel, name string) string {
 	return rel + "/" + name
 }
 
-// ConcernsOne reports whether err concerns only one of several files, so that the work goes on with the others.
+// ConcernsOne reports whether err concerns only one of several files, so that work can continue with the others.
 func ConcernsOne(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 		return false
@@ -278,7 +276,7 @@ func ConcernsOne(ctx context.Context, err error) bool {
 	if status, ok := errors.AsType[*nfs.Error](err); ok {
 		switch status.Status {
 		case nfs.StatusROFS, nfs.StatusNoSpc, nfs.StatusDQuot:
-			return false // the next one would get the same
+			return false // the next one would fail in the same way
 		}
 		return true
 	}

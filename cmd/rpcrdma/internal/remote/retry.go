@@ -20,10 +20,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// How a copy outlives its server's restart: the transport makes the connection again and sends calls
-// without a reply once more, and data that the server has lost before COMMIT is written again by
-// package nfs. Left to do here are messages, giving up in the end, and recognizing calls that the old
-// server executed and the new one answers.
+// How a copy survives a restart of its server: the transport reconnects and resends calls without a reply, and package
+// nfs writes data again that the server has lost before COMMIT. This file adds messages, a time limit, and the
+// recognition of calls that the old server executed and the new one answers.
 
 // RetryHelp explains --retry in the help of the commands that have it.
 const RetryHelp = `With --retry, the copy survives a restart of the server if the server's file
@@ -38,20 +37,20 @@ func AddRetryOption(cmd *cobra.Command, o *Options) {
 	cmd.Flags().Var(connect.NewLimit(&o.retry), "retry", "keep trying for this long to reach the server, then continue")
 }
 
-// Constants of connections with --retry.
+// Constants for connections with --retry.
 const (
-	retryPause     = time.Second      // the longest between two attempts
-	retryKeepAlive = 10 * time.Second // a server that is gone without a word is noticed after two of them
+	retryPause     = time.Second      // longest pause between two attempts
+	retryKeepAlive = 10 * time.Second // a server that disappears silently is noticed after two of them
 	retryTick      = 100 * time.Millisecond
 )
 
-// retrying is the configuration of a connection with --retry.
+// retrying returns the configuration of a connection with --retry.
 func retrying() *transport.ClientConfig {
 	return &transport.ClientConfig{MaxPause: retryPause, KeepAlive: retryKeepAlive}
 }
 
-// first makes the first connection, which --retry waits for, too: the server may be about to start
-// as well as to start again. Nothing but time mends other errors.
+// first makes the first connection. --retry also waits for it, because the server may just be starting. Other errors do
+// not go away with time.
 func (o *Options) first(ctx context.Context, cmd *cobra.Command, r *Target, u *nfs.URL, dial connect.Dialer) error {
 	end := time.Now().Add(o.retry)
 	for told := false; ; {
@@ -76,7 +75,7 @@ func (o *Options) first(ctx context.Context, cmd *cobra.Command, r *Target, u *n
 	}
 }
 
-// mayCome reports whether a connection may be made later that could not be made now.
+// mayCome reports whether a connection that failed may succeed later.
 func mayCome(err error) bool {
 	if errors.As(err, new(*connect.StallError)) || errors.As(err, new(*transport.BusyError)) {
 		return true
@@ -95,43 +94,43 @@ func mayCome(err error) bool {
 	return false
 }
 
-// An awayError is a server that did not come back.
+// awayError is the error for a server that did not come back.
 type awayError struct {
 	limit  time.Duration
-	reason error // of the latest attempt
+	reason error // from the last attempt
 }
 
 func (e *awayError) Error() string {
 	return fmt.Sprintf("connection lost, and not made again for %v: %s", e.limit, explain.Text(e.reason))
 }
 
-// A patience decides when a wait with --retry has been long enough.
+// patience decides when a wait with --retry has taken too long.
 type patience struct {
-	retry time.Duration // without a connection
-	limit time.Duration // without a message, 0: any
+	retry time.Duration // limit without a connection
+	limit time.Duration // limit without a message; 0: none
 
 	down      bool
-	since     time.Time // down, or up
+	since     time.Time // time of the last change, down or up
 	heard     uint64
 	heardAt   time.Time
 	begun     bool
-	lost      bool // the connection has been lost since the last step
-	recovered bool // it has come back since the last step
+	lost      bool // the connection was lost since the last step
+	recovered bool // it was reestablished since the last step
 }
 
-// A verdict is a decision of a patience.
+// verdict is a decision of a patience.
 type verdict int
 
 const (
 	goOn verdict = iota
-	away         // there is no connection
+	away         // the connection is down
 	silent
 )
 
-// settle is how long a new connection may be silent in any case.
+// settle is how long a new connection may always be silent.
 const settle = 5 * time.Second
 
-// step looks at the counters of a connection on which pending calls have no reply.
+// step examines the counters of a connection on which pending calls have no reply.
 func (p *patience) step(now time.Time, s rpc.Stats, pending int) verdict {
 	down := s.OpenConns == 0
 	p.lost, p.recovered = down && !p.down, p.down && !down
@@ -152,8 +151,8 @@ func (p *patience) step(now time.Time, s rpc.Stats, pending int) verdict {
 	return goOn
 }
 
-// attend reports the state of the connection, until ctx ends, and ends the work when it has been
-// lost, or silent, for too long.
+// attend reports the state of the connection until ctx ends. It ends the work when the connection has been down, or
+// silent, for too long.
 func (r *Target) attend(ctx context.Context, cmd *cobra.Command, o *Options, cancel context.CancelCauseFunc) {
 	p := patience{retry: o.retry, limit: o.Timeout}
 	if p.limit > 0 {
@@ -182,7 +181,7 @@ func (r *Target) attend(ctx context.Context, cmd *cobra.Command, o *Options, can
 			case away:
 				err := r.reach(ctx)
 				if err == nil {
-					continue // it has come back in this moment
+					continue // it has just come back
 				}
 				cancel(&awayError{o.retry, err})
 				return
@@ -196,7 +195,7 @@ func (r *Target) attend(ctx context.Context, cmd *cobra.Command, o *Options, can
 	}
 }
 
-// reach tries to connect once more, to know why that fails.
+// reach tries to connect once more, to find out why that fails.
 func (r *Target) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, retryPause)
 	defer cancel()
@@ -210,13 +209,13 @@ func (r *Target) reach(ctx context.Context) error {
 // ErrForgotten means that all handles have become stale at once.
 var ErrForgotten = errors.New("the server was started again and has forgotten its handles ('rpcrdma serve --state' keeps them)")
 
-// Forgotten returns ErrForgotten for an error about a stale handle if that of the export is stale,
-// too, since the connection was made again.
+// Forgotten returns ErrForgotten for a stale handle if the connection was reestablished and the handle of the export is
+// stale too. Otherwise it returns err.
 func (r *Target) Forgotten(ctx context.Context, err error) error {
 	if !IsStatus(err, nfs.StatusStale) && !IsStatus(err, nfs.StatusBadHandle) || r.Transport().Stats().Conns < 2 {
 		return err
 	}
-	m, mountErr := r.Mount(ctx, r.URL.Path) // as it was at the beginning
+	m, mountErr := r.Mount(ctx, r.URL.Path) // from the cache
 	if mountErr != nil {
 		return err
 	}
@@ -226,12 +225,12 @@ func (r *Target) Forgotten(ctx context.Context, err error) error {
 	return err
 }
 
-// noticeJSON is something that is no error, as --json prints it to standard error.
+// noticeJSON is a message that is not an error, as --json prints it to standard error.
 type noticeJSON struct {
 	Notice string `json:"notice"`
 }
 
-// Notice prints a text that is no error to standard error.
+// Notice prints a message that is not an error to standard error.
 func (r *Target) Notice(stderr io.Writer, asJSON bool, text string) {
 	if asJSON {
 		_ = cli.NewJSON(stderr).Encode(noticeJSON{text})
@@ -240,11 +239,11 @@ func (r *Target) Notice(stderr io.Writer, asJSON bool, text string) {
 	fmt.Fprintf(stderr, "rpcrdma: %s: %s\n", r.Name, text)
 }
 
-// Resent reports whether calls have been sent again: one that must not be executed twice may
-// then be answered with the error of the second time, if the server has forgotten the first.
+// Resent reports whether calls have been resent. A call that must not be executed twice may then be answered with the
+// error of the second execution, if the server has forgotten the first.
 func (r *Target) Resent() bool { return r.Transport().Stats().Resent > 0 }
 
-// LookupAttr is LOOKUP with attributes in any case.
+// LookupAttr is LOOKUP that always returns attributes.
 func (r *Target) LookupAttr(ctx context.Context, dir nfs.FileHandle, name string) (nfs.FileHandle, nfs.Attr, error) {
 	fh, attr, err := r.Lookup(ctx, dir, name)
 	if err == nil && !attr.Present {
@@ -253,8 +252,8 @@ func (r *Target) LookupAttr(ctx context.Context, dir nfs.FileHandle, name string
 	return fh, attr.Attr, err
 }
 
-// SameFile reports whether two handles, of which one has the given attributes, are of one file.
-// They need not be equal then. RFC 1813 section 2.5, nfs_fh3.
+// SameFile reports whether two handles, one of which has the given attributes, refer to the same file. Such handles
+// need not be equal. RFC 1813 section 2.5, nfs_fh3.
 func (r *Target) SameFile(ctx context.Context, fh, other nfs.FileHandle, attr nfs.Attr) bool {
 	if fh == other {
 		return true
@@ -263,11 +262,11 @@ func (r *Target) SameFile(ctx context.Context, fh, other nfs.FileHandle, attr nf
 	return err == nil && a.FSID == attr.FSID && a.FileID == attr.FileID
 }
 
-// IsStatus reports whether a server has answered with a status.
+// IsStatus reports whether a server has returned status s.
 func IsStatus(err error, s nfs.Status) bool {
 	status, ok := errors.AsType[*nfs.Error](err)
 	return ok && status.Status == s
 }
 
-// IsMissing reports whether a server has answered that there is no such file.
+// IsMissing reports whether a server has returned that there is no such file.
 func IsMissing(err error) bool { return IsStatus(err, nfs.StatusNoEnt) }

@@ -12,8 +12,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// Each works on one URL after the other. Those of one server share a connection. With several
-// URLs, the error of one is reported and the others are worked on all the same.
+// Each calls work for one URL after the other. URLs of the same server share a connection. With several URLs, an error
+// of one is reported and the others are processed nevertheless.
 func (o *Options) Each(cmd *cobra.Command, args []string, work func(ctx context.Context, r *Target) error) error {
 	var urls []*nfs.URL
 	for _, arg := range args {
@@ -47,23 +47,23 @@ func (o *Options) Each(cmd *cobra.Command, args []string, work func(ctx context.
 	return fmt.Errorf("%s: %d of %d failed", cmd.Name(), failures, len(urls))
 }
 
-// A reached is a connection for several URLs, and the context of the work with it.
+// reached is a connection for several URLs, and the context of the work on it.
 type reached struct {
 	ctx context.Context
 	r   *Target
 }
 
-// remotes are the connections of a command with several URLs, by address. The zero value with o and
-// cmd has none.
+// remotes holds the connections of a command with several URLs, by address. The zero value with o and cmd is ready for
+// use.
 type remotes struct {
 	o    *Options
 	cmd  *cobra.Command
 	open map[string]reached
 }
 
-// work does the work with one URL.
+// work calls work for one URL.
 func (c *remotes) work(u *nfs.URL, name string, work func(ctx context.Context, r *Target) error) error {
-	addr := u.Addr() // before rpcbind has been asked
+	addr := u.Addr() // before the rpcbind lookup
 	s, ok := c.open[addr]
 	if !ok {
 		ctx, r, err := c.o.Dial(c.cmd, u, name)
@@ -81,14 +81,14 @@ func (c *remotes) work(u *nfs.URL, name string, work func(ctx context.Context, r
 	err := work(s.ctx, &r)
 	if s.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 		err = r.Failed(s.ctx, err)
-		delete(c.open, addr) // the next URL has another
+		delete(c.open, addr) // the next URL gets a new connection
 		s.r.End(false)
 		return err
 	}
 	return r.Failed(s.ctx, err)
 }
 
-// close ends the connections, in order if ok.
+// close closes the connections, gracefully if ok is set.
 func (c *remotes) close(ok bool) {
 	for _, s := range c.open {
 		s.r.End(ok)
