@@ -93,7 +93,7 @@ func (c *coding) pack(b []byte, v any, max int) (p packed, err error) {
 			parts.Free()
 		}
 	case !ok:
-		err = fmt.Errorf("%T is no message of Protocol Buffers", v)
+		err = fmt.Errorf("%T is not a Protocol Buffers message", v)
 	case c.compressor != nil:
 		p.body, err = proto.MarshalOptions{}.MarshalAppend(b, m)
 	default:
@@ -145,7 +145,7 @@ func (c *coding) unpack(p *packed, v any, max int) error {
 	}
 	m, ok := messageOf(v)
 	if !ok {
-		return status.Errorf(codes.Internal, "grpcrdma: %T is no message of Protocol Buffers", v)
+		return status.Errorf(codes.Internal, "grpcrdma: %T is not a Protocol Buffers message", v)
 	}
 	if err := join(m, body, p.layout.Places, p.items); err != nil {
 		return status.Errorf(codes.Internal, "grpcrdma: failed to unmarshal the received message: %v", err)

@@ -185,7 +185,7 @@ func TestTLSMistakes(t *testing.T) {
 	serve := func(args ...string) []string {
 		return append([]string{"serve", "--tls", "require", "--dir", p.dir, "--addr", "127.0.0.1:0"}, args...)
 	}
-	const anonymous = "--tls needs --tls-cert and --tls-key, by which clients know the server"
+	const anonymous = "--tls requires --tls-cert and --tls-key, which identify the server"
 	for _, tt := range []struct {
 		status int
 		want   string
@@ -196,7 +196,7 @@ func TestTLSMistakes(t *testing.T) {
 		{2, "--tls-cert and --tls-key need each other", serve(key...)},
 		{2, anonymous, serve()},
 		{2, anonymous, []string{"grpc-proxy", "--reverse", "--tls", "require", "HOST"}},
-		{2, "--tls-squash needs --tls require and --tls-ca, by which clients are known", serve(slices.Concat(cert, key, []string{"--tls-squash", none})...)},
+		{2, "--tls-squash requires --tls require and --tls-ca, which identify clients", serve(slices.Concat(cert, key, []string{"--tls-squash", none})...)},
 		{1, none + ": no such file or directory", serve(append(slices.Clone(flags), "--tls-squash", none)...)},
 		{1, "--tls-key " + key[1] + " is in", serve(flags...)},
 		{2, "--tls is for --provider tcp and iwarp, not rdma: RDMA devices encrypt nothing", ls("--provider", "rdma")},

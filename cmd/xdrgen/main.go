@@ -222,7 +222,7 @@ func run(args []string, pkg string, stdout, stderr io.Writer) int {
 		opt.pkg = base
 	}
 	if !token.IsIdentifier(opt.pkg) || opt.pkg == "_" {
-		fmt.Fprintf(stderr, "xdrgen: %q is no name for a package; use -package\n", opt.pkg)
+		fmt.Fprintf(stderr, "xdrgen: %q is not a valid package name; use -package\n", opt.pkg)
 		return 2
 	}
 	if opt.out == "" {
@@ -282,5 +282,5 @@ func (opt options) include(from, name string) (path string, text []byte, err err
 			return path, text, err
 		}
 	}
-	return "", nil, fmt.Errorf("#include: there is no file %s", name)
+	return "", nil, fmt.Errorf("#include: no such file: %s", name)
 }

@@ -32,7 +32,7 @@ func TestRun(t *testing.T) {
 		{"not defined", "-o - -package q if.x", 0, "Without = 1", "", ""},
 		{"included", "-o - -I sub -package q include.x", 0, "type B ", "", ""},
 		{"included from beside the file", "-o - -package q sub/beside.x", 0, "type B ", "", ""},
-		{"not found", "-o - include.x", 1, "", "include.x:1:1: #include: there is no file b.x\n", ""},
+		{"not found", "-o - include.x", 1, "", "include.x:1:1: #include: no such file: b.x\n", ""},
 		{"notes", "-v -o - notes.x", 0, "package p\n", "notes.x:1:1: line for rpcgen's output is ignored\n", ""},
 		{"likely mistakes", "-o - shout.x", 0, "package p\n", "shout.x:1:24: comment \"DDP\" is no annotation: each is a comment of its own, in small letters\n", ""},
 		{"mistakes", "wrong.x", 1, "", "wrong.x:1:7: expected the name of the constant, found \"=\"\nwrong.x:2:16: expected a number or the name of a constant, found \";\"\n", ""},
@@ -44,8 +44,8 @@ func TestRun(t *testing.T) {
 		{"no files", "", 2, "", "usage: xdrgen *", ""},
 		{"no such flag", "-q a.x", 2, "", "flag provided but not defined: -q\n*", ""},
 		{"help", "-help", 0, "", "usage: xdrgen *", ""},
-		{"name that is none", "-package 1st a.x", 2, "", "xdrgen: \"1st\" is no name for a package; use -package\n", ""},
-		{"name that is a keyword", "-package func a.x", 2, "", "xdrgen: \"func\" is no name for a package; use -package\n", ""},
+		{"name that is none", "-package 1st a.x", 2, "", "xdrgen: \"1st\" is not a valid package name; use -package\n", ""},
+		{"name that is a keyword", "-package func a.x", 2, "", "xdrgen: \"func\" is not a valid package name; use -package\n", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -29,7 +29,7 @@ const ProviderHelp = `--provider chooses the RDMA adapter:
   rdma   the RDMA device that has the address, or a route to it
   tcp    no RDMA: any server, or client, of NFS or ONC RPC over TCP
   auto   rdma if there is such a device, otherwise iwarp; a client falls back to iwarp, then
-         to tcp. It says which
+         to tcp. The choice is printed
 
 Over tcp, the command looks up a server without a port with the rpcbind of its machine, and
 uses port 2049 if rpcbind does not answer.
@@ -105,7 +105,7 @@ func addProviderOptions(cmd *cobra.Command, o *Options) {
 		if o.shm != "" {
 			for _, name := range []string{"provider", "rpcbind"} {
 				if cmd.Flags().Changed(name) {
-					return cli.Usage(cmd, fmt.Errorf("--shm leaves nothing for --%s to do", name))
+					return cli.Usage(cmd, fmt.Errorf("--shm and --%s are mutually exclusive", name))
 				}
 			}
 		}

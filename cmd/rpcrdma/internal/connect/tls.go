@@ -91,7 +91,7 @@ func (o *Options) CheckTLS(server bool) error {
 	case (t.cert == "") != (t.key == ""):
 		return errors.New("--tls-cert and --tls-key need each other")
 	case server && t.cert == "":
-		return errors.New("--tls needs --tls-cert and --tls-key, by which clients know the server")
+		return errors.New("--tls requires --tls-cert and --tls-key, which identify the server")
 	}
 	return nil
 }

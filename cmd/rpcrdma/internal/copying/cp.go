@@ -28,18 +28,17 @@ data passes through this machine, but not through its disk: NFS version 3 has no
 
 FROM and TO are nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. TO is the name of
 the copy, or a directory to put it into. With -r, the directory TO becomes a copy of FROM:
-it is made if it does not exist, and other files in it are kept.
+it is created if it does not exist, and other files in it are kept.
 
-A file appears under its name only when it is complete and on the server's disk, and was
-the same at the end as at the beginning. Symbolic links below FROM become symbolic links,
-wherever they lead. Special files, files that cannot be read or written, and files that
-change meanwhile are skipped: they are reported, everything else is copied, and the exit
-status is 1. Incomplete copies that this command has made, .rpcrdma-*.part,
-are left out.
+A file appears under its name only when it is complete and on the server's disk, and has not
+changed during the copy. Symbolic links below FROM become symbolic links, wherever they lead.
+Special files, files that cannot be read or written, and files that change meanwhile are
+skipped: they are reported, everything else is copied, and the exit status is 1. Incomplete
+copies made by this command, .rpcrdma-*.part, are not copied.
 
 Copies have the permissions of their originals. A directory that is read-only for its owner
-becomes so at the end, when everything is in it. If there is a symbolic link where a single
-file is copied to, the file that it leads to is replaced, and the link stays.
+becomes read-only at the end, when it is complete. If the destination of a single file is a
+symbolic link, the file that it leads to is replaced, and the link stays.
 
 ` + remote.RetryHelp + resumeHelp,
 		Example: `  rpcrdma cp nfs://server/srv/data/report.pdf nfs://server/srv/data/report-2.pdf

@@ -34,19 +34,19 @@ func NewGet() *cobra.Command {
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. LOCAL is the name of the
 copy, or a directory to put it into. With -r, LOCAL becomes a copy of the directory: it is
-made if it does not exist, and other files in it are kept. Without LOCAL, the copy has its
-name on the server, in the working directory. If LOCAL is -, a single file goes to standard
-output; a file of that name is ./-.
+created if it does not exist, and other files in it are kept. Without LOCAL, the copy goes to
+the working directory, under its name on the server. If LOCAL is -, a single file goes to
+standard output; to name a file "-", use ./-.
 
-A file appears under its name only when it is complete and was the same at the end as at the
-beginning. Symbolic links below the directory become symbolic links if they lead to
-something in it. Links that lead out of it, special files, files that the server refuses to
-read, and files that change while they are copied are skipped: they are reported, everything
-else is copied, and the exit status is 1. Incomplete copies that this command has made,
-.rpcrdma-*.part, are left out.
+A file appears under its name only when it is complete and has not changed during the copy.
+Symbolic links below the directory become symbolic links if they lead to something in it.
+Links that lead out of it, special files, files that the server refuses to read, and files
+that change while they are copied are skipped: they are reported, everything else is copied,
+and the exit status is 1. Incomplete copies made by this command, .rpcrdma-*.part, are not
+copied.
 
-Copies have the permissions of their originals, as far as the umask lets them. A directory
-that is read-only for its owner becomes so at the end, when everything is in it.
+Copies have the permissions of their originals, within the umask. A directory that is
+read-only for its owner becomes read-only at the end, when it is complete.
 
 ` + remote.RetryHelp + resumeHelp,
 		Example: `  rpcrdma get nfs://server/srv/data/report.pdf

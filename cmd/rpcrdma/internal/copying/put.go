@@ -31,7 +31,7 @@ func NewPut() *cobra.Command {
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. It is the name of the
 copy, or a directory to put it into. With -r, the URL's directory becomes a copy of LOCAL:
-it is made if it does not exist, and other files in it are kept.
+it is created if it does not exist, and other files in it are kept.
 
 A file appears under its name only when it is complete and on the server's disk, and was the
 same at the end as at the beginning. Symbolic links below LOCAL become symbolic links,
@@ -41,8 +41,8 @@ status is 1. Incomplete copies that this command has made, .rpcrdma-*.part, are 
 LOCAL is -, the file is read from standard input; a file of that name is ./-.
 
 Copies have the permissions of their originals. A directory that is read-only for its owner
-becomes so at the end, when everything is in it. If there is a symbolic link where a single
-file is put, the file that it leads to is replaced, and the link stays.
+becomes read-only at the end, when it is complete. If the destination of a single file is a
+symbolic link, the file that it leads to is replaced, and the link stays.
 
 ` + remote.RetryHelp + resumeHelp,
 		Example: `  rpcrdma put report.pdf nfs://server/srv/data/

@@ -133,7 +133,7 @@ func openBelow(from *folders, rel string) (source, error) {
 }
 
 // errNotFile is the reason why something that was a file when it was found is not copied.
-var errNotFile = errors.New("it is not a file any more")
+var errNotFile = errors.New("it is no longer a file")
 
 func localVersion(info fs.FileInfo) version {
 	v := version{Size: info.Size(), MTime: nfs.TimeOf(info.ModTime()), mode: uint32(info.Mode().Perm())}

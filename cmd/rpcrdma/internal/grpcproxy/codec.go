@@ -18,7 +18,7 @@ func (rawCodec) Name() string { return "proto" }
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	raw, ok := v.(*grpcrdma.RawMessage)
 	if !ok {
-		return nil, fmt.Errorf("%T is no message that passes", v)
+		return nil, fmt.Errorf("cannot pass a message of type %T", v)
 	}
 	return mem.BufferSlice{mem.SliceBuffer(*raw)}, nil
 }
@@ -27,7 +27,7 @@ func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	raw, ok := v.(*grpcrdma.RawMessage)
 	if !ok {
-		return fmt.Errorf("%T is no message that passes", v)
+		return fmt.Errorf("cannot pass a message of type %T", v)
 	}
 	*raw = data.Materialize()
 	return nil

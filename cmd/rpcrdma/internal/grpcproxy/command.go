@@ -60,8 +60,8 @@ except with --reverse and --tls-ca: any client that reaches the proxy can call t
 server's socket, or with --reverse the socket to listen on.
 
 The default port is 50051, on either side. When it is ready, the command prints a line that
-contains "listening on HOST:PORT". At SIGINT or SIGTERM it stops accepting calls, waits for
-those under way, and exits.`,
+contains "listening on HOST:PORT". On SIGINT or SIGTERM it stops accepting calls, waits for
+those in progress, and exits.`,
 		Example: `  rpcrdma grpc-proxy --addr :50051 server
   rpcrdma grpc-proxy --shm /run/greeter.sock localhost
   rpcrdma grpc-proxy --addr :443 --http-cert server.pem --http-key server.key --provider rdma 192.0.2.1
@@ -111,11 +111,11 @@ func (o *options) check(cmd *cobra.Command, to string) (err error) {
 	case (o.cert == "") != (o.key == ""):
 		return errors.New("--http-cert and --http-key need each other")
 	case o.reverse && o.cert != "":
-		return errors.New("--http-cert and --http-key are for HTTP/2 that is served, which --reverse does not")
+		return errors.New("--http-cert and --http-key are for serving HTTP/2, which --reverse does not do")
 	case !o.reverse && (o.tls || o.ca != ""):
 		return errors.New("--http-tls and --http-ca are for --reverse")
 	case o.reverse && o.Shm() != "" && cmd.Flags().Changed("addr"):
-		return errors.New("--shm leaves nothing for --addr to do")
+		return errors.New("--shm and --addr are mutually exclusive")
 	case o.reverse:
 		return o.CheckTLS(true)
 	}

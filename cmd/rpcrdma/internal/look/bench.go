@@ -55,7 +55,7 @@ The server is 'rpcrdma serve', on this machine or another. Its benchmark program
 version 1, moves bytes and does nothing else with them.
 
   null   calls without data: the round trip that is part of every call
-  echo   data to the server and back, inline as far as it fits
+  echo   data to the server and back, inline if it fits
   read   data from the server, which writes it into this end's memory (SOURCE)
   write  data to the server, which reads it from this end's memory (SINK)
 

@@ -86,7 +86,7 @@ func (l *statLine) numbers() ([]float64, error) {
 	for i, f := range l.fields {
 		n, err := strconv.ParseFloat(f, 64)
 		if err != nil || n != n || n < -1e19 || n > 1e19 {
-			return nil, fmt.Errorf("%.20q is no number, in a line that begins with %.20q", f, l.key)
+			return nil, fmt.Errorf("%.20q is not a number, in a line that begins with %.20q", f, l.key)
 		}
 		list[i] = n
 	}

@@ -62,9 +62,9 @@ func TestKernelStatsFiles(t *testing.T) {
 	}
 	for _, tt := range []struct{ path, text, want string }{
 		{"proc/net/rpc/nfsd", "proc3 22 1 2 3\n", "/proc/net/rpc/nfsd: the line proc3 has 4 numbers"},
-		{"proc/net/rpc/nfsd", "rc 1 x 3\n", `/proc/net/rpc/nfsd: "x" is no number`},
-		{"proc/net/rpc/nfs", "rpc NaN\n", `/proc/net/rpc/nfs: "NaN" is no number`},
-		{"proc/self/mountstats", "device a mounted on /b with fstype nfs\nbytes: 1e300\n", "/proc/self/mountstats: \"1e300\" is no number"},
+		{"proc/net/rpc/nfsd", "rc 1 x 3\n", `/proc/net/rpc/nfsd: "x" is not a number`},
+		{"proc/net/rpc/nfs", "rpc NaN\n", `/proc/net/rpc/nfs: "NaN" is not a number`},
+		{"proc/self/mountstats", "device a mounted on /b with fstype nfs\nbytes: 1e300\n", "/proc/self/mountstats: \"1e300\" is not a number"},
 		{"proc/net/rpc/nfs", strings.Repeat("x", maxProcFile+1), "is too long"},
 	} {
 		_, err := kernelSample(fstest.MapFS{tt.path: {Data: []byte(tt.text)}}, time.Now())

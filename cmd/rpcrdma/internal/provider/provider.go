@@ -25,7 +25,7 @@ const (
 // Reasons why Auto is not RDMA, in addition to errors of devices.
 var (
 	// ErrLoopback means that an address is on the loopback interface, which is not an RDMA device.
-	ErrLoopback = errors.New("the loopback interface is no RDMA device")
+	ErrLoopback = errors.New("the loopback interface is not an RDMA device")
 	// ErrNoUsableDevice means that there are devices, but [Devices] reports a problem with each of them.
 	ErrNoUsableDevice = errors.New("none of the RDMA devices can be used")
 )

@@ -207,7 +207,7 @@ func (s *session) exchange(t *trial, k pairKind, e exchange) {
 	switch {
 	case e.op == ibv.OpRDMARead:
 		if !bytes.Equal(here, before) {
-			t.Error("what was read is not what was there")
+			t.Error("the data read differs from the memory")
 		}
 	case atomic && !bytes.Equal(here[:8], before[:8]):
 		t.Error("the old value is wrong")
@@ -277,5 +277,5 @@ func (s *session) window(t *trial, attack string) {
 		}
 		return
 	}
-	t.Error(fmt.Sprintf("a Write %s has no completion in 5 seconds", attack))
+	t.Error(fmt.Sprintf("a Write %s did not complete within 5 seconds", attack))
 }

@@ -138,8 +138,8 @@ Under systemd, the command reports readiness, reload and stop, and feeds the wat
 uses sockets that systemd opened: a socket named addr, tcp-addr or metrics-addr replaces the
 value of that option.
 
-When it is ready, the command prints a line that contains "listening on HOST:PORT". At
-SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`,
+When it is ready, the command prints a line that contains "listening on HOST:PORT". On
+SIGINT or SIGTERM it stops accepting calls, answers those in progress, and exits.`,
 		Example: `  rpcrdma serve --dir /srv/data --read-only
   rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049
   rpcrdma serve --export /srv/data --export /home=/users,squash=all,allow=192.0.2.0/24 --addr 192.0.2.1:20049
@@ -167,7 +167,7 @@ SIGINT or SIGTERM it stops accepting calls, answers those under way, and exits.`
 				err = o.CheckTLS(true)
 			}
 			if err == nil && o.tlsSquash != "" && !o.Certified() {
-				err = errors.New("--tls-squash needs --tls require and --tls-ca, by which clients are known")
+				err = errors.New("--tls-squash requires --tls require and --tls-ca, which identify clients")
 			}
 			if err == nil && o.tlsSquash != "" && o.acceptor != nil {
 				err = errors.New("--tls-squash and --sec krb5 exclude each other: users are known by certificates or by Kerberos")

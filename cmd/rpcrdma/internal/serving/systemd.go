@@ -115,7 +115,7 @@ func (o *serveOptions) adopt(s sockets) error {
 		}
 	}
 	if s[socketAddr] != nil && o.Provider.Value != provider.IWARP && o.Provider.Value != provider.TCP {
-		return &socketError{socketAddr, errors.New("a device has no sockets that can be passed on: want --provider iwarp")}
+		return &socketError{socketAddr, errors.New("sockets cannot be passed on for a device: use --provider iwarp")}
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ type manager struct{ log *slog.Logger }
 // listen is no reason to stop serving.
 func (m *manager) tell(lines ...string) {
 	if err := sdNotify(strings.Join(lines, "\n")); err != nil {
-		m.log.Error("the service manager is not told", "what", lines[0], "err", err)
+		m.log.Error("the service manager was not notified", "what", lines[0], "err", err)
 	}
 }
 

@@ -57,9 +57,9 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Be the other end of ping, lat and bw",
-		Long: `Be the other end of ping, lat and bw: for up to 16 clients at once, until interrupted. A client
-can make this end do what its test is, within the memory that is made for it. There is no
-authentication: serve on a network that is trusted.`,
+		Long: `Be the other end of ping, lat and bw: for up to 16 clients at once, until interrupted.
+Clients can access only memory that is allocated for their test. There is no authentication:
+run it only on a trusted network.`,
 		Example: `  rpcrdma verbs serve
   rpcrdma verbs serve --addr 10.0.0.1:18515 --device mlx5_0`,
 		Args: cli.WantArgs(),

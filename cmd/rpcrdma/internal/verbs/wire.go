@@ -85,7 +85,7 @@ func (h *hello) overIWARP(device string) error {
 	case h.Op != "write-imm" && !atomic(h.Op):
 		return nil
 	}
-	return fmt.Errorf("%s is an iWARP device, which has no %s", device, what)
+	return fmt.Errorf("%s is an iWARP device, which does not support %s", device, what)
 }
 
 // check refuses what is no test.
