@@ -1,7 +1,7 @@
 // Command rpcrdma inspects, tests and uses RPC-over-RDMA from a shell.
 //
-// The exit status is 0 for success, 1 if the work failed, and 2 if the command line made
-// no sense. Errors go to standard error, with --json as JSON objects.
+// The exit status is 0 for success, 1 if the work failed, and 2 if the command line was invalid. Errors go to standard
+// error, with --json as JSON objects.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	log.SetOutput(io.Discard) // where net/http writes what a peer has done; we tell it ourselves
+	log.SetOutput(io.Discard) // net/http logs there what a peer has done; we report it ourselves
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -33,7 +33,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return cli.Run(newRoot(), args, stdin, stdout, stderr)
 }
 
-// newRoot builds the command tree. Every command is a line here: nothing else knows them all.
+// newRoot builds the command tree. Every command has a line here, and is listed nowhere else.
 func newRoot() *cobra.Command {
 	return cli.Root([]cli.Group{
 		{ID: "serve", Title: "Serve files:", Commands: []*cobra.Command{serving.New()}},

@@ -2,149 +2,140 @@
 //
 //	xdrgen [-package NAME] [-o FILE] [-D NAME]... [-I DIR]... [-types] [-v] FILE.x...
 //
-// All files become one Go file. It has the constants and types of the source with their comments,
-// for each version of a program a client, a server and an upper-layer binding, and for each type the
-// methods Append, Decode and Check. In a Go file, one line is enough:
+// All input files are compiled to one Go file. It contains the constants and types of the source with their comments;
+// for each version of a program a client, a server and an upper-layer binding; and for each type the methods Append,
+// Decode and Check. To run it by go generate:
 //
 //	//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen kv.x
 //
-// -package is the name of the package, by default that of the package for which go generate runs it,
-// or else the name of the first file. -o is the file to write, - for standard output, by default that
-// of the first file with .go for .x, in the current directory. -D defines a name for #ifdef. -I is a
-// directory to look in for the .x files that #include names, after that of the including file. -types
-// leaves out clients, servers and bindings: what is left uses package proto/xdr and nothing else. -v
-// prints ignored input, such as lines that begin with %; a comment such as /* DDP */, which looks
-// like a misspelt annotation, is always reported.
+// -package is the name of the package. It defaults to the package for which go generate runs, or else to the name of
+// the first file. -o is the file to write, or - for standard output. It defaults to the name of the first file with .go
+// in place of .x, in the current directory. -D defines a name for #ifdef. -I adds a directory to search for included .x
+// files, after that of the including file. -types omits clients, servers and bindings: the remaining code depends only
+// on package proto/xdr. -v prints ignored input, such as lines that begin with %; a comment such as /* DDP */, which
+// looks like a misspelt annotation, is always reported.
 //
 // # Language
 //
-// Extensions in published files are accepted: preprocessor lines, rpcgen's % lines, char, short,
-// long, int32_t and the like, struct T for a type T, string without a bound, enumerators without a
-// value, struct *T { ... }.
+// Extensions in published files are accepted: preprocessor lines, rpcgen's % lines, char, short, long, int32_t and the
+// like, struct T for a type T, string without a bound, enumerators without a value, struct *T { ... }.
 //
-// A comment /* open */ at an enumeration keeps values that it does not define; otherwise they are
-// an error, as RFC 4506 section 4.3 has it. A comment /* scoped */ makes the names of the values the
-// enumeration's own: another may have the same, and what refers to them are the cases of unions. In Go
-// they begin with the name of the type, as StatusNotFound for NOT_FOUND of status. A comment belongs to the declaration that it follows on
-// the line, or else to the one below it.
+// A comment /* open */ at an enumeration permits values that it does not define; otherwise they are an error, as in RFC
+// 4506 section 4.3. A comment /* scoped */ puts the names of the values in the scope of the enumeration: other
+// enumerations may use the same names, and only the cases of unions can refer to them. In Go they are prefixed with the
+// name of the type, such as StatusNotFound for NOT_FOUND of status. A comment belongs to the declaration before it on
+// the same line, or else to the one below it.
 //
 // Comments after members of structures and arms of unions:
 //
-//   - /* ddp */: the data, opaque<> or string<>, may be placed directly in memory of the receiver
-//     (RFC 8166 section 6.1). /* ddp: GET, PUT */ says so for these procedures alone. A string becomes
-//     a []byte. An item of results may be optional if no other follows. After a typedef it is for the
-//     members, arms, arguments and results that are of the type, but not for elements of arrays.
-//   - /* max: 65536 */: in results, the member has at most so many bytes of contents. The number
-//     may be a constant's name, or a member of the arguments, as in /* max: args.count */; of several,
-//     with commas between, the largest counts, up to 16 MiB.
-//   - /* deadline */, at an unsigned int in a structure of arguments: the milliseconds until the deadline
-//     of the client's context. The client sets it, unless its context has none, and the handler's context
-//     has the deadline. Calls of a Pipeline, and streams, have the caller's number.
-//   - /* error */, at a string for one case of the union that a procedure returns: the text of an error of
-//     the handler that would otherwise be SYSTEM_ERR, cut to the bound of the string. The client's method
-//     returns it as a *rpc.HandlerError.
+//   - /* ddp */: the data, opaque<> or string<>, may be placed directly in memory of the receiver (RFC 8166 section
+//     6.1). /* ddp: GET, PUT */ restricts this to these procedures. A string becomes a []byte. An item of results may
+//     be optional if no other follows. After a typedef it applies to the members, arms, arguments and results of the
+//     type, but not to elements of arrays.
+//   - /* max: 65536 */: in results, limits the contents of the member to that many bytes. The number may be the name of
+//     a constant, or a member of the arguments, as in /* max: args.count */. Of several, separated by commas, the
+//     largest applies, up to 16 MiB.
+//   - /* deadline */, at an unsigned int in a structure of arguments: the milliseconds until the deadline of the
+//     client's context. The client sets it if its context has a deadline, and the handler's context gets the deadline.
+//     In calls of a Pipeline, and in streams, the caller sets it.
+//   - /* error */, at a string for one case of the union that a procedure returns: the text of a handler's error that
+//     would otherwise be SYSTEM_ERR, truncated to the bound of the string. The client's method returns it as a
+//     *rpc.HandlerError.
 //
 // Comments after procedures:
 //
-//   - /* idempotent */: it may be executed again if a client repeats a call; its replies are not
-//     kept.
+//   - /* idempotent */: it may be executed again if a client repeats a call; its replies are not cached.
 //   - /* inline */: it is quick and never blocks; see rpc.Program.
-//   - /* stream */: its results are a stream; see package rpc/stream, and stream.x there for the messages.
-//     Arguments have no data that is placed directly.
-//   - /* max: 65536 */: the same as after a member, for the result as a whole.
+//   - /* stream */: its results are a stream; see package rpc/stream, and stream.x there for the messages. Its
+//     arguments must not have data that is placed directly.
+//   - /* max: 65536 */: limits the result as a whole, like /* max */ after a member.
 //   - /* oneway */ is an error: RPC-over-RDMA has no calls without a reply.
 //
-// A comment /* independent */ after the opening brace of a version says that no handler of it waits
-// for another call of its client: see Independent in rpc.Program.
+// A comment /* independent */ after the opening brace of a version says that no handler of the version waits for
+// another call of its client: see Independent in rpc.Program.
 //
 // # Go
 //
-// put_args becomes PutArgs, NFS3ERR_PERM becomes Nfs3ErrPerm: a new word starts after an
-// underscore or a digit, and all-capital words are lowered. Of two equal names the second gets a
-// suffix: Type, Const, Value, Program, Version, Proc, or Field; of two programs with a version of the
-// same name, the second's types begin with the program's name. A comment /* go: fileID */ at a
-// declaration or a member names it fileID instead.
+// put_args becomes PutArgs, NFS3ERR_PERM becomes Nfs3ErrPerm: a new word starts after an underscore or a digit, and
+// all-capital words are lowered. If a name is taken, the second gets a suffix: Type, Const, Value, Program, Version,
+// Proc, or Field. If two programs have a version of the same name, the types of the second begin with the program's
+// name. A comment /* go: fileID */ at a declaration or a member names it fileID instead.
 //
 // Comments that change types:
 //
-//   - /* flat */ at a member that is a structure or a union: its fields are those of the Go type around
-//     it. Arms of a union have a field in common if name and type are the same. A linked list of
-//     structures with one member is a slice of what that is.
-//   - /* extern */ at a typedef of opaque data, a string or an array, with /* go: Name */: the package
-//     has a type Name with the methods Append, Decode and Check by hand. Decode copies what it keeps.
-//   - /* head */ at a type that ends with data marked ddp: there are methods AppendHead and DecodeHead,
-//     for all but the data and its length. They are for data that is sent or received elsewhere.
+//   - /* flat */ at a member that is a structure or a union: its fields become fields of the enclosing Go type. Arms of
+//     a union share a field if name and type are the same. A linked list of structures with a single member becomes a
+//     slice of the member's type.
+//   - /* extern */ at a typedef of opaque data, a string or an array, with /* go: Name */: the package has a
+//     hand-written type Name with the methods Append, Decode and Check. Its Decode must copy what it keeps.
+//   - /* head */ at a type that ends with data marked ddp: generates the methods AppendHead and DecodeHead, which omit
+//     the data and its length. They are for data that is sent or received separately.
 //
-// Enumerations are int32 types with constants. Unions are structs with the discriminant and a
-// field for each arm; Decode zeroes the other arms. Optional data is a pointer, a linked list a
-// slice, opaque data a []byte or an array. Typedefs of opaque data and arrays are types of their
-// own, and so are those of a number, a bool or a string that have the comment /* distinct */. All
-// other typedefs are aliases.
+// Enumerations are int32 types with constants. Unions are structs with the discriminant and a field for each arm;
+// Decode zeroes the other arms. Optional data is a pointer, a linked list a slice, opaque data a []byte or an array.
+// Typedefs of opaque data and arrays are distinct types, and so are those of a number, a bool or a string with the
+// comment /* distinct */. All other typedefs are aliases.
 //
-// Append does not check what it encodes. Check returns an error if a peer would refuse it: too
-// many elements, an undefined value, a discriminant without an arm. A nil optional arm of a
-// recursive union is encoded as nothing.
+// Append does not check what it encodes. Check returns an error if a peer would reject the encoding: too many elements,
+// an undefined value, a discriminant without an arm. A nil optional arm of a recursive union is encoded as nothing.
 //
-// Decode stores views of the Decoder's input for opaque data, and copies of strings. It reuses the
-// slices of its receiver, within their capacity, and what its pointers refer to. Nesting of recursive
-// types is limited to [xdr.MaxDepth] levels, memory as described at [xdr.Decoder.LimitMemory]. Values
-// reused for decoding may hold more than that, because elements keep their old capacity:
-// [xdr.Decoder.Keep] says when to drop a value. Servers do so.
+// Decode stores views of the Decoder's input for opaque data, and copies of strings. It reuses the slices of its
+// receiver, within their capacity, and what its pointers refer to. Nesting of recursive types is limited to
+// [xdr.MaxDepth] levels, memory as described at [xdr.Decoder.LimitMemory]. Values reused for decoding may hold more
+// than that, because elements keep their old capacity: [xdr.Decoder.Keep] says when to drop a value. Servers do so.
 //
 // # Clients
 //
-// Version KV1 of a program has a Kv1Client, made by NewKv1Client of an rpc.Caller: a Client over
-// RDMA or TCP, or for calls to a client a Conn or a Backchannel. Procedure KV_GET is the method Get:
-// what the names of all procedures of the version begin with, up to an underscore, is left out.
+// Version KV1 of a program has a Kv1Client. NewKv1Client creates it from an rpc.Caller: a Client over RDMA or TCP, or,
+// for calls to a client, a Conn or a Backchannel. Procedure KV_GET is the method Get: a prefix up to an underscore that
+// the names of all procedures of the version share is omitted.
 //
 //	func (c *Kv1Client) Get(ctx context.Context, args *GetArgs, value []byte) (res GetRes, err error)
 //
-// Structures and unions are passed as pointers, all other types as they are. Each argument of a
-// procedure is a parameter, followed by a buffer for each item of results that may be placed
-// directly: the result's field is then a part of it, whether the data came in a write chunk or
-// inline. Items of arguments are sent from where they are. All other results are copies.
+// Structures and unions are passed as pointers, all other types by value. Each argument of a procedure is a parameter.
+// The arguments are followed by a buffer for each item of results that may be placed directly: the result's field is
+// then a part of the buffer, whether the data came in a write chunk or inline. Items of arguments are sent without
+// copying them. All other results are copies.
 //
-// Values that Check refuses are not sent. The results of a call are bounded by the sizes of types. A
-// part without a limit counts as 64 KiB, others as at most 1 MiB; an item without a limit counts as 1
-// MiB to bindings, others as at most 16 MiB. For clients the buffers are the bounds of items.
+// Values that Check refuses are not sent. The sizes of types bound the results of a call. A part without a limit counts
+// as 64 KiB, and any other part as no more than 1 MiB. For bindings, an item without a limit counts as 1 MiB, and any
+// other as no more than 16 MiB. For clients the buffers bound the items.
 //
 // # Servers
 //
-// A Kv1Server is an interface with a method for each procedure but number 0, which servers answer
-// themselves. RegisterKv1 registers one with a transport.Server, Kv1Program makes an rpc.Program
-// of it, also for the callbacks of a client, and rpc.Versions joins several versions.
+// Kv1Server is an interface with a method for each procedure except number 0, which servers answer themselves.
+// RegisterKv1 registers an implementation with a transport.Server. Kv1Program makes an rpc.Program of it, also for the
+// callbacks of a client, and rpc.Versions combines several versions.
 //
 //	func (s *server) Get(ctx context.Context, req *rpc.Request, args *GetArgs, res *GetRes) error
 //
-// Byte slices in args are views of the message and valid until the method returns. Items of res are
-// sent from where they are: from req.Alloc, or other memory, of which req.WhenReleased tells when it
-// is not in use any more. Calls with other arguments than declared are GARBAGE_ARGS, and those for which there is no
-// memory SYSTEM_ERR: what they take, decoded, counts in Config.MaxMemory, and rpc.Request.LimitMemory
-// raises the limit of one call. For results that is MaxDecoded of a client. An error is the
-// oncrpc.AcceptStat or AuthStat that it is or wraps, or else SYSTEM_ERR, or a result with its text, with a
-// record in Config.Logger. Program.Auth and wrappers of package middleware go around the program that is made.
+// Byte slices in args are views of the message and are valid until the method returns. Items of res are sent without
+// copying them, from req.Alloc or other memory; req.WhenReleased reports when that is no longer in use. Calls whose
+// arguments do not decode are answered with GARBAGE_ARGS, and those for which there is no memory with SYSTEM_ERR: their
+// decoded size counts towards Config.MaxMemory, and rpc.Request.LimitMemory raises the limit of a single call. For
+// results the limit is a client's MaxDecoded. If the method returns an error, the reply is the oncrpc.AcceptStat or
+// AuthStat that the error is or wraps. Otherwise it is SYSTEM_ERR, or a result with the text of the error, and
+// Config.Logger gets a record. Program.Auth and wrappers of package middleware wrap the program.
 //
-// Clients and servers refuse arguments and results with pad bytes that are not zero, which RFC 4506
-// section 3 does not have, except after items of arguments. A comment /* lax */ at a version has
-// them ignored, for peers that send such. Outside of them that is up to the Decoder: see
-// [xdr.Decoder.Strict].
+// Clients and servers reject arguments and results with non-zero pad bytes, which RFC 4506 section 3 does not permit,
+// except after items of arguments. A comment /* lax */ at a version makes them ignore such pad bytes. Other uses of
+// Decode depend on the Decoder: see [xdr.Decoder.Strict].
 //
-// Kv1Names are the names of the program and its procedures as errors have them, and metrics with package
-// rpc/names: those of the source, without what those of all procedures begin with, and without _PROG or
-// _PROGRAM at the end of the program's. They also have the length of the longest message, as far as types
-// have limits: RegisterKv1, and every call of a Kv1Client, is a *rpc.SizeError if Config.MaxMessage is
-// less than that.
+// Kv1Names holds the names of the program and its procedures for errors, and for metrics with package rpc/names: those
+// of the source, without the prefix shared by all procedures, and without _PROG or _PROGRAM at the end of the
+// program's. It also holds the length of the longest message, as far as types have limits: RegisterKv1, and every call
+// of a Kv1Client, fails with a *rpc.SizeError if Config.MaxMessage is less than that.
 //
 // Kv1Binding is the rpc.Binding, which finds the items in messages without decoding them.
 //
-// A comment /* wrapped */ at a version is for a package that has a client and a binding of its own
-// around them: theirs are kv1Client, newKv1Client, kv1Binding and kv1Names then. RegisterKv1 is left out,
-// and errors of the client do not begin with the name of the procedure.
+// A comment /* wrapped */ at a version is for a package that wraps the client and the binding in its own: the generated
+// names are then kv1Client, newKv1Client, kv1Binding and kv1Names. RegisterKv1 is omitted, and errors of the client do
+// not begin with the name of the procedure.
 //
 // # Exit status
 //
-// 0 for success, 1 if a file has a mistake or cannot be read or written, 2 if the command line
-// made no sense. Up to ten mistakes are printed, each as file:line:column: text.
+// 0 for success, 1 if a file has a mistake or cannot be read or written, 2 if the command line is invalid. Up to ten
+// mistakes are printed, each as file:line:column: text.
 //
 // [xdr.MaxDepth]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#MaxDepth
 // [xdr.Decoder.Strict]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#Decoder.Strict
@@ -172,7 +163,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Getenv("GOPACKAGE"), os.Stdout, os.Stderr))
 }
 
-// list is a flag that may be given several times.
+// list is a flag that may be repeated.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, " ") }
@@ -182,7 +173,7 @@ func (l *list) Set(value string) error {
 	return nil
 }
 
-// options are the flags.
+// options holds the flags.
 type options struct {
 	pkg, out      string
 	defines, dirs list

@@ -16,10 +16,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// patience is how long no answer may come.
+// patience is how long the server may not answer.
 const patience = 20 * time.Second
 
-// callChecks are calls to a server at peer, or, if that is "", to one of this process at addr.
+// callChecks returns checks that call a server at peer, or, if peer is "", one of this process at addr.
 func (s *session) callChecks(prefix, peer string, load time.Duration) (list []check) {
 	for _, c := range []struct {
 		name string
@@ -46,7 +46,7 @@ func (s *session) callChecks(prefix, peer string, load time.Duration) (list []ch
 	return append(list, check{prefix + "load", func(t *trial) { s.load(t, peer, load) }})
 }
 
-// dial connects to peer, or to a server of this process. All ends with the trial.
+// dial connects to peer, or to a server of this process. Both are closed at the end of the trial.
 func (s *session) dial(t *trial, peer string) *transport.Client {
 	p, live, err := s.open()
 	t.must(err)
@@ -80,7 +80,7 @@ func (s *session) dial(t *trial, peer string) *transport.Client {
 	return cl
 }
 
-// load makes calls of all kinds at once, some of them given up, and looks at what is left after them.
+// load makes calls of all kinds concurrently, cancels some, and checks that they leave nothing behind.
 func (s *session) load(t *trial, peer string, d time.Duration) {
 	goroutines, files := runtime.NumGoroutine(), descriptors()
 	inner := &trial{name: t.name, ctx: t.ctx, figures: t.figures}
@@ -141,11 +141,11 @@ func (s *session) underLoad(t *trial, peer string, d time.Duration) {
 	wg.Wait()
 }
 
-// descriptors is how many this process has open.
+// descriptors returns the number of open descriptors of this process.
 func descriptors() int {
 	list, _ := os.ReadDir("/proc/self/fd")
 	return len(list)
 }
 
-// An opener makes a provider, and counts what it has open.
+// opener makes a provider, and counts its open objects.
 type opener func() (p fabric.Provider, live func() (conns, mrs, mws int), err error)

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// A check is one thing that is tried.
+// check is a single check of the self-test.
 type check struct {
 	name string
 	run  func(*trial)
 }
 
-// A trial is one run of a check. It is the testing.TB of the checks of package fabrictest, which come from
-// tests. The embedded TB is nil, and there for its private method.
+// trial is one run of a check. It is the testing.TB for the checks of package fabrictest, which are written as tests.
+// The embedded TB is nil, and is there only for its private method.
 type trial struct {
 	testing.TB
 
@@ -34,7 +34,7 @@ type trial struct {
 	cleanups []func()
 }
 
-// try runs a check on a goroutine of its own, which the check may end.
+// try runs a check in its own goroutine, which the check may end.
 func try(ctx context.Context, c check) Result {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -59,7 +59,7 @@ func try(ctx context.Context, c check) Result {
 	return r
 }
 
-// guard runs f to its end, which may be a panic or runtime.Goexit.
+// guard runs f until it returns, panics or calls runtime.Goexit.
 func (t *trial) guard(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -86,7 +86,7 @@ func (t *trial) mark(failed, skipped bool) {
 	t.failed, t.skipped = t.failed || failed, t.skipped || skipped
 }
 
-// The methods of testing.TB. The log is for the case that the check fails.
+// The methods of testing.TB. The log is used if the check fails.
 
 func (t *trial) Helper()                  {}
 func (t *trial) Name() string             { return t.name }
@@ -106,7 +106,7 @@ func (t *trial) Fatalf(f string, a ...any) { t.say(f, a...); t.FailNow() }
 func (t *trial) Skip(args ...any)          { t.Log(args...); t.leave() }
 func (t *trial) Skipf(f string, a ...any)  { t.say(f, a...); t.leave() }
 
-// leave is the end of a check that does not apply.
+// leave ends a check that does not apply.
 func (t *trial) leave() {
 	t.mark(false, true)
 	runtime.Goexit()
@@ -139,7 +139,7 @@ func (t *trial) TempDir() string {
 	return dir
 }
 
-// must is for errors that end the check.
+// must ends the check if there is an error.
 func (t *trial) must(err error) {
 	if err != nil {
 		t.Fatal(err)

@@ -1,3 +1,3 @@
-// Package selftest has the command selftest: it tries out an RDMA adapter and writes down what came of it,
-// for owners of adapters that this project has not.
+// Package selftest implements the command selftest, which tests an RDMA adapter and writes a report. It is for owners
+// of adapters that this project does not have.
 package selftest

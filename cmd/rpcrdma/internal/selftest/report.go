@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 )
 
-// Schema is the version of the form of a report, which tools/support reads.
+// Schema is the version of the report format, which tools/support reads.
 const Schema = 1
 
 // Outcomes of checks.
@@ -20,21 +20,20 @@ const (
 	Skipped = "skipped"
 )
 
-// A Report is what selftest writes. It has no address and no name of the machine, its network or its
-// devices.
+// A Report is the output of selftest. It contains no address and no name of the machine, its network or its devices.
 type Report struct {
 	Schema  int      `json:"schema"`
 	Date    string   `json:"date"` // YYYY-MM-DD
 	Version string   `json:"version"`
 	Adapter Adapter  `json:"adapter"`
 	System  System   `json:"system"`
-	Peer    bool     `json:"peer"` // calls went to another machine, too
+	Peer    bool     `json:"peer"` // calls to another machine were made too
 	Results []Result `json:"results"`
 }
 
-// An Adapter is the device that was tried.
+// An Adapter is the tested device.
 type Adapter struct {
-	Driver       string                 `json:"driver"`    // as `rpcrdma devices` has it; iwarp, or a kernel module
+	Driver       string                 `json:"driver"`    // as in `rpcrdma devices`: iwarp, or a kernel module
 	Transport    string                 `json:"transport"` // infiniband, roce, iwarp
 	VendorID     uint32                 `json:"vendor_id,omitempty"`
 	VendorPartID uint32                 `json:"vendor_part_id,omitempty"`
@@ -44,25 +43,25 @@ type Adapter struct {
 	Limits       *provider.Capabilities `json:"limits,omitempty"`
 }
 
-// A System is where the adapter was tried.
+// A System is where the adapter was tested.
 type System struct {
 	Kernel string `json:"kernel"` // release
 	Go     string `json:"go"`     // version and platform
 	CPUs   int    `json:"cpus"`
 }
 
-// A Result is what came of a check.
+// A Result is the result of a check.
 type Result struct {
 	Name    string             `json:"name"`
 	Outcome string             `json:"outcome"`       // Passed, Failed or Skipped
-	Why     string             `json:"why,omitempty"` // it has not passed
+	Why     string             `json:"why,omitempty"` // why it has not passed
 	Seconds float64            `json:"seconds"`
-	Figures map[string]float64 `json:"figures,omitempty"` // by name, with the unit at its end
+	Figures map[string]float64 `json:"figures,omitempty"` // by name, which ends in the unit
 }
 
 func round(f float64) float64 { return math.Round(f*1000) / 1000 }
 
-// count is how many results have an outcome.
+// count returns the number of results with an outcome.
 func (r *Report) count(outcome string) (n int) {
 	for i := range r.Results {
 		if r.Results[i].Outcome == outcome {
@@ -72,13 +71,13 @@ func (r *Report) count(outcome string) (n int) {
 	return n
 }
 
-// longestWhy bounds the text of a failure.
+// longestWhy limits the text of a failure.
 const longestWhy = 2000
 
-// addresses are those that an error may have: of IP with or without a port, of a GID, a GUID, a MAC.
+// addresses matches the addresses that an error may contain: of IP with or without a port, a GID, a GUID, a MAC.
 var addresses = regexp.MustCompile(`\[?\b[0-9a-fA-F]{0,4}(:[0-9a-fA-F]{0,4}){2,7}(%\w+)?\]?(:\d+)?|\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b`) // immutable
 
-// scrub takes addresses and the given names out of the texts of a report.
+// scrub removes addresses and the given names from the texts of a report.
 func (r *Report) scrub(names []string) {
 	for i := range r.Results {
 		why := &r.Results[i].Why

@@ -27,15 +27,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// A session tries one device.
+// session tests one device.
 type session struct {
 	open    opener
 	addr    string // of the device
 	adapter Adapter
-	device  string // its name, for verbs; "" for iwarp
+	device  string // device name for verbs; "" for iwarp
 	limits  fabrictest.Limits
-	names   []string // that a report must not have
-	groups  []string // of fabrictest; nil: all
+	names   []string // names that the report must not contain
+	groups  []string // groups of fabrictest; nil: all
 }
 
 // New returns the command selftest.
@@ -106,7 +106,7 @@ devices. The exit status is 0 if nothing failed.`,
 	return cmd
 }
 
-// newSession finds the device.
+// newSession opens a session for the device called name.
 func newSession(name string) (*session, error) {
 	host, _ := os.Hostname()
 	s := &session{names: []string{host}}
@@ -137,7 +137,7 @@ func newSession(name string) (*session, error) {
 	for _, a := range d.Addresses {
 		s.names = append(s.names, a.NetworkDevice)
 	}
-	// What users of package fabric have to bear; what protects memory is not among it.
+	// Users of package fabric must tolerate these limits. None of them affects memory protection.
 	s.limits = fabrictest.Limits{
 		Shortage: fabrictest.ShortageWaits, PaddedPrivateData: true, LocalCompletion: true, CoarseStatus: true, CoarseEnd: true, LateReads: true,
 	}
@@ -154,9 +154,9 @@ func newSession(name string) (*session, error) {
 	return s, s.identify()
 }
 
-// run tries everything, in order.
+// run performs all checks in order.
 func (s *session) run(ctx context.Context, progress io.Writer, peer string, load time.Duration) (*Report, error) {
-	// The checks of fabrictest are written as tests, which look at the flags of tests.
+	// The checks of fabrictest are written as tests, which read the flags of tests.
 	testing.Init()
 	if !flag.Parsed() {
 		if err := flag.CommandLine.Parse(nil); err != nil {
@@ -201,10 +201,10 @@ func (s *session) run(ctx context.Context, progress io.Writer, peer string, load
 	return r, nil
 }
 
-// errFailed is the end of a self-test in which something failed.
+// errFailed is the error of a self-test in which a check failed.
 var errFailed = errors.New("not all checks have passed")
 
-// finish writes the report, and says what is in it.
+// finish writes the report and prints a summary.
 func finish(cmd *cobra.Command, r *Report, output string, asJSON bool) error {
 	if output == "" {
 		output = fmt.Sprintf("selftest-%s-%s.json", r.Adapter.Driver, r.Date)
@@ -238,7 +238,7 @@ func finish(cmd *cobra.Command, r *Report, output string, asJSON bool) error {
 	return nil
 }
 
-// figures are the figures of a check in a line.
+// figures formats the figures of a check on one line.
 func figures(m map[string]float64) string {
 	var parts []string
 	for _, name := range []string{"calls_per_s", "p50_us", "p99_us", "mib_per_s", "given_up"} {
@@ -253,7 +253,7 @@ func figures(m map[string]float64) string {
 	return strings.Join(parts, "  ")
 }
 
-// kernel is the release of the kernel.
+// kernel returns the kernel release.
 func kernel() string {
 	out, err := exec.Command("uname", "-sr").Output()
 	if err != nil {
@@ -262,7 +262,7 @@ func kernel() string {
 	return strings.TrimSpace(string(out))
 }
 
-// version is that of this program.
+// version returns the version of this program.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

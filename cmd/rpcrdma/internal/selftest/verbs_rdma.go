@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/ibv"
 )
 
-// identify adds what says which adapter it is.
+// identify adds the data that identifies the adapter.
 func (s *session) identify() error {
 	dev, err := ibv.Open(s.device)
 	if err != nil {
@@ -24,19 +24,19 @@ func (s *session) identify() error {
 	return err
 }
 
-// A pairKind is how two queue pairs of the device are made.
+// pairKind is a way to create two queue pairs of the device.
 type pairKind struct {
 	name     string
 	typ      ibv.QPType
 	extended bool
-	shared   bool // the receives
+	shared   bool // shared receive queue
 }
 
-// An exchange is one operation from a to b.
+// exchange is one operation from a to b.
 type exchange struct {
 	op   ibv.Opcode
 	name string
-	uc   bool // unreliable connections have it
+	uc   bool // supported by unreliable connections
 }
 
 var exchanges = []exchange{ // immutable
@@ -45,7 +45,7 @@ var exchanges = []exchange{ // immutable
 	{ibv.OpRDMARead, "Read", false}, {ibv.OpAtomicFetchAdd, "fetch and add", false}, {ibv.OpAtomicCmpSwp, "compare and swap", false},
 }
 
-// verbsChecks are operations between two queue pairs of the device, without a connection manager.
+// verbsChecks returns checks of operations between two queue pairs of the device, without a connection manager.
 func (s *session) verbsChecks() (list []check) {
 	if s.device == "" {
 		return nil
@@ -66,13 +66,13 @@ func (s *session) verbsChecks() (list []check) {
 
 const messageBytes = 1000
 
-// A looped pair is two queue pairs of one device that are connected to each other. Memory is of both.
+// looped is two queue pairs of one device, connected to each other. They share the memory.
 type looped struct {
 	cq   *ibv.CQ
 	pd   *ibv.PD
 	mr   *ibv.MR
 	a, b *ibv.QP
-	mem  []byte // messageBytes of a, and after 4096 bytes of b
+	mem  []byte // messageBytes for a, and from 4096 on for b
 	srq  *ibv.SRQ
 }
 
@@ -87,7 +87,7 @@ func closing[T interface{ Close() error }](t *trial, o T, err error) T {
 	return o
 }
 
-// lacks skips a check if the device has not what it needs.
+// lacks skips a check if the device does not support it.
 func lacks(t *trial, err error) {
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skipf("the device has it not: %v", err)
@@ -143,7 +143,7 @@ func (s *session) loop(t *trial, k pairKind) *looped {
 	return l
 }
 
-// poll waits for n completions, which have to be successes.
+// poll waits for n completions, all of which must succeed.
 func (l *looped) poll(t *trial, n int) (got []ibv.WC) {
 	deadline := time.Now().Add(5 * time.Second)
 	for len(got) < n {
@@ -217,8 +217,8 @@ func (s *session) exchange(t *trial, k pairKind, e exchange) {
 	}
 }
 
-// windows opens a window, writes through it, and tries what it does not allow: outside of it, and after it
-// has been invalidated.
+// windows binds a memory window, writes through it, and tries what it must not permit: writing outside of it, and after
+// its invalidation.
 func (s *session) windows(t *trial) {
 	if s.adapter.Limits.MaxMW == 0 {
 		t.Skip("the device says that it has no memory windows")

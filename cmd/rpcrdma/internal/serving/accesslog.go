@@ -19,10 +19,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// Bounds of an access log.
+// Limits of an access log.
 const (
-	maxAccessWaiting = 1 << 20         // bytes of lines that wait for the disk
-	accessEnd        = 5 * time.Second // for the last of them when the server ends
+	maxAccessWaiting = 1 << 20         // bytes of lines waiting for the disk
+	accessEnd        = 5 * time.Second // for the remaining lines when the server ends
 )
 
 // accessFormat is the value of --access-log-format.
@@ -47,30 +47,30 @@ func (v *accessFormat) Set(s string) error {
 	return nil
 }
 
-// An accessLog has a line for each call. A call waits neither for the disk nor for other lines:
-// they are written in the background, and those that there is no room for are counted instead.
+// accessLog writes a line for each call. Calls wait neither for the disk nor for other lines: a goroutine writes them
+// in the background, and lines for which there is no room are counted instead.
 type accessLog struct {
 	format  func([]byte, *nfsd.Access) []byte
 	lostFmt string
 	open    func() (io.WriteCloser, error)
 	log     *slog.Logger
 	lines   sync.Pool     // *[]byte
-	wake    chan struct{} // has room for one
-	done    chan struct{} // closed when all is written
+	wake    chan struct{} // capacity 1
+	done    chan struct{} // closed when everything is written
 
 	mu      sync.Mutex
 	waiting []byte // lines
-	lost    uint64 // lines, since that has been said
-	again   bool   // the file is to be opened again
+	lost    uint64 // lines dropped since the last report
+	again   bool   // reopen the file
 	ended   bool
 
-	// Of the goroutine that writes.
+	// Owned by the writing goroutine.
 	out    io.WriteCloser
-	failed bool // the latest write, and that has been said
-	torn   bool // the latest write ended within a line
+	failed bool // the last write failed, and that was reported
+	torn   bool // the last write ended within a line
 }
 
-// openAccessLog opens a log in the file path, "-" is stdout.
+// openAccessLog opens a log in the file path; "-" means stdout.
 func openAccessLog(path string, asJSON bool, stdout io.Writer, log *slog.Logger) (*accessLog, error) {
 	open := func() (io.WriteCloser, error) {
 		return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
@@ -81,7 +81,7 @@ func openAccessLog(path string, asJSON bool, stdout io.Writer, log *slog.Logger)
 	return newAccessLog(open, asJSON, log)
 }
 
-// unclosed is a Writer that stays open.
+// unclosed is a Writer that Close leaves open.
 type unclosed struct{ io.Writer }
 
 func (unclosed) Close() error { return nil }
@@ -103,7 +103,7 @@ func newAccessLog(open func() (io.WriteCloser, error), asJSON bool, log *slog.Lo
 	return l, nil
 }
 
-// note is nfsd.Config.Access.
+// note implements nfsd.Config.Access.
 func (l *accessLog) note(a *nfsd.Access) {
 	line := l.lines.Get().(*[]byte)
 	*line = l.format((*line)[:0], a)
@@ -125,8 +125,8 @@ func (l *accessLog) kick() {
 	}
 }
 
-// reopen has the file opened again, which may be another one by then. Lines of calls before may
-// still go to the old one.
+// reopen makes the log open its file again, which may by then be another file. Lines of earlier calls may still go to
+// the old one.
 func (l *accessLog) reopen() {
 	l.mu.Lock()
 	l.again = true
@@ -134,7 +134,7 @@ func (l *accessLog) reopen() {
 	l.kick()
 }
 
-// Close writes what waits, for as long as that is worth it.
+// Close writes the remaining lines, but gives up after accessEnd.
 func (l *accessLog) Close() error {
 	l.mu.Lock()
 	l.ended = true
@@ -151,7 +151,7 @@ func (l *accessLog) Close() error {
 	}
 }
 
-// run writes lines until the log ends.
+// run writes lines until the log is closed.
 func (l *accessLog) run() {
 	defer close(l.done)
 	var lines []byte
@@ -171,7 +171,7 @@ func (l *accessLog) run() {
 		if n, err := l.write(lines); err != nil {
 			more := uint64(bytes.Count(lines[n:], []byte{'\n'}))
 			if lost > 0 {
-				more += lost - 1 // that lines were lost is one of the lines
+				more += lost - 1 // the message about lost lines is itself a line
 			}
 			l.mu.Lock()
 			l.lost += more
@@ -181,7 +181,7 @@ func (l *accessLog) run() {
 	l.out.Close()
 }
 
-// openAgain opens the file again, or keeps the one that is open.
+// openAgain reopens the file. If that fails, it keeps the open one.
 func (l *accessLog) openAgain() {
 	out, err := l.open()
 	if err != nil {
@@ -192,7 +192,7 @@ func (l *accessLog) openAgain() {
 	l.out, l.torn = out, false
 }
 
-// write writes lines and returns how many bytes of them. That it fails is said once.
+// write writes lines and returns how many bytes it has written. It reports only the first of several failures.
 func (l *accessLog) write(lines []byte) (n int, err error) {
 	if len(lines) == 0 {
 		return 0, nil
@@ -211,10 +211,10 @@ func (l *accessLog) write(lines []byte) (n int, err error) {
 	return n, err
 }
 
-// accessTime is how a log has times, in UTC.
+// accessTime is the format of times in the log, in UTC.
 const accessTime = "2006-01-02T15:04:05.000000Z"
 
-// accessProc is the name of the procedure of a call.
+// accessProc returns the name of a call's procedure.
 func accessProc(a *nfsd.Access) string {
 	if a.Prog == nfs.Program {
 		return nfs.ProcName(a.Proc)
@@ -234,7 +234,7 @@ func accessProc(a *nfsd.Access) string {
 	return "MOUNT_" + strconv.FormatUint(uint64(a.Proc), 10)
 }
 
-// accessStatus describes the end of a call.
+// accessStatus describes the result of a call.
 func accessStatus(a *nfsd.Access) string {
 	switch {
 	case a.Deny != oncrpc.AuthOK:
@@ -249,13 +249,13 @@ func accessStatus(a *nfsd.Access) string {
 	return oncrpc.Success.String()
 }
 
-// moves reports whether a call is one that reads or writes data.
+// moves reports whether a call reads or writes data.
 func moves(a *nfsd.Access) bool {
 	return a.Prog == nfs.Program && (a.Proc == nfs.ProcRead || a.Proc == nfs.ProcWrite)
 }
 
-// appendAccess appends a line of text: time, client, procedure, status and duration in seconds,
-// and then what there is to say by name. Names are quoted as in Go, in printable ASCII.
+// appendAccess appends a text line: time, client, procedure, status and duration in seconds, followed by named fields.
+// Names are quoted as in Go, in printable ASCII.
 func appendAccess(b []byte, a *nfsd.Access) []byte {
 	b = a.Time.UTC().AppendFormat(b, accessTime)
 	b = appendClient(append(b, ' '), a.Client)
@@ -278,7 +278,7 @@ func appendAccess(b []byte, a *nfsd.Access) []byte {
 	return append(b, '\n')
 }
 
-// accessFields calls back for each field that there is, in order.
+// accessFields calls a function for each field that is present, in order.
 func accessFields(a *nfsd.Access, number func(string, uint64), quoted func(string, string), object func(string, nfsd.Object)) {
 	if a.Flavor == oncrpc.FlavorSys {
 		number("uid", uint64(a.UID))
@@ -316,7 +316,7 @@ func accessFields(a *nfsd.Access, number func(string, uint64), quoted func(strin
 	}
 }
 
-// appendAccessJSON appends a line with an object that has the same as a line of text.
+// appendAccessJSON appends a line with a JSON object that has the contents of a text line.
 func appendAccessJSON(b []byte, a *nfsd.Access) []byte {
 	b = a.Time.UTC().AppendFormat(append(b, `{"time":"`...), accessTime)
 	b = appendClient(append(b, `","client":"`...), a.Client)
@@ -352,8 +352,7 @@ func appendObject(b []byte, o nfsd.Object) []byte {
 	return b
 }
 
-// appendJSONString appends a string of JSON in printable ASCII. Bytes that are no UTF-8 become
-// U+FFFD.
+// appendJSONString appends a JSON string in printable ASCII. Invalid UTF-8 becomes U+FFFD.
 func appendJSONString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for _, r := range s {
@@ -372,7 +371,7 @@ func appendJSONString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// appendUnit appends a unit of UTF-16 as JSON escapes it.
+// appendUnit appends a UTF-16 code unit as a JSON escape.
 func appendUnit(b []byte, r rune) []byte {
 	const digits = "0123456789abcdef"
 	return append(b, '\\', 'u', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15])

@@ -16,42 +16,41 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// An exporter has what a service exports: the directories, and the server that exports them.
-// Its methods are called one at a time.
+// exporter holds what a service exports: the directories, and the server that exports them. Its methods must not be
+// called concurrently.
 type exporter struct {
-	cfg     nfsd.Config // but for the exports
+	cfg     nfsd.Config // except for the exports
 	opener  DirOpener
 	async   bool
 	keep    []keptFile
-	state   *State // nil: handles end with the server
+	state   *State // nil: handles do not survive the server
 	log     *slog.Logger
-	server  *nfsd.Server // nil before the first set
+	server  *nfsd.Server // nil before the first call of set
 	watched *watched
 
 	exports []exportSpec
 	dirs    map[string]*exportedDir // by path
 
 	closing  chan struct{}
-	retiring sync.WaitGroup // those that close directories that are not exported any more
+	retiring sync.WaitGroup // goroutines that close removed directories
 }
 
-// A keptFile is a file of the server's own that clients must not reach.
+// keptFile is a file of the server that clients must not be able to reach.
 type keptFile struct {
 	flag, path string
-	secret     bool // not even to read
+	secret     bool // clients must not read it either
 }
 
-// An exportedDir is a directory that is open to be exported, under one name or several.
+// exportedDir is an open directory that is exported, under one or several names.
 type exportedDir struct {
-	info  os.FileInfo // of what it was when it was opened
+	info  os.FileInfo // from when it was opened
 	fs    nfsd.FS
-	files io.Closer // of fs
+	files io.Closer // closes fs
 	root  *os.Root
 	watch *dirwatch.Watcher
 }
 
-// newExporter returns an exporter of nothing. The rest of cfg and state is filled in before the first
-// set.
+// newExporter returns an exporter without exports. The rest of cfg and state must be set before the first call of set.
 func newExporter(o *serveOptions, log *slog.Logger) *exporter {
 	x := &exporter{
 		cfg: nfsd.Config{Logger: log}, opener: o.openDir, async: o.async, log: log,
@@ -81,7 +80,7 @@ func newExporter(o *serveOptions, log *slog.Logger) *exporter {
 	return x
 }
 
-// check fails if clients could reach what is the server's own.
+// check fails if clients could reach the server's own files.
 func (x *exporter) check(specs []exportSpec) error {
 	for i := range specs {
 		e := &specs[i]
@@ -117,7 +116,7 @@ func (x *exporter) openExported(dir string) (*exportedDir, error) {
 	return d, nil
 }
 
-// close closes what is open. It is not in use any more.
+// close closes a directory that is no longer in use.
 func (d *exportedDir) close() {
 	if d.watch != nil {
 		d.watch.Close()
@@ -128,8 +127,8 @@ func (d *exportedDir) close() {
 	d.files.Close()
 }
 
-// set replaces the exports by specs. If it fails, nothing has changed. A directory that stays
-// exported is not opened again: calls in it go on, and handles stay valid.
+// set replaces the exports by specs. If it fails, nothing has changed. A directory that remains exported is not
+// reopened: calls in it continue, and handles stay valid.
 func (x *exporter) set(specs []exportSpec) (err error) {
 	if err := x.check(specs); err != nil {
 		return err
@@ -185,8 +184,8 @@ func closedChan() <-chan struct{} {
 	return c
 }
 
-// open returns the directory of an export: that among dirs, where it is then, or the one that is
-// exported already, if the path still leads to it, or a new one.
+// open returns the directory of an export: the one in dirs, to which it adds new ones, or the one that is already
+// exported if the path still leads to it, or else a new one.
 func (x *exporter) open(e *exportSpec, dirs map[string]*exportedDir) (*exportedDir, error) {
 	dir, err := filepath.Abs(e.dir)
 	if err != nil {
@@ -209,7 +208,7 @@ func (x *exporter) open(e *exportSpec, dirs map[string]*exportedDir) (*exportedD
 	return d, nil
 }
 
-// retire closes a directory when the calls in it have ended.
+// retire closes a directory after the calls in it have ended.
 func (x *exporter) retire(d *exportedDir, idle <-chan struct{}) {
 	x.retiring.Go(func() {
 		select {
@@ -218,17 +217,17 @@ func (x *exporter) retire(d *exportedDir, idle <-chan struct{}) {
 			select {
 			case <-idle:
 			default:
-				return // a call hangs in it, and the process ends
+				return // a call hangs in it, and the process is ending
 			}
 		}
 		d.close()
 	})
 }
 
-// hangs is how long Close waits for calls: those under way have had their time before.
+// hangs is how long Close waits for calls, which have already had their time to end.
 const hangs = 2 * time.Second
 
-// Close closes all directories, but none that a call hangs in.
+// Close closes all directories except those in which a call hangs.
 func (x *exporter) Close() error {
 	var err error
 	if x.server != nil {

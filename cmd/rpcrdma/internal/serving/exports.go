@@ -16,15 +16,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// An exportSpec is a directory that serve exports, and how.
+// exportSpec is a directory to export, with its options.
 type exportSpec struct {
 	dir string
 	nfsd.Export
-	own  map[string]bool // options that are the export's own, by the name of their flag
-	line string          // FILE:LINE of an exports file; empty: the command line
+	own  map[string]bool // options set for this export, by flag name
+	line string          // FILE:LINE of an exports file; empty: command line
 }
 
-// failed says where the export is that an error is about.
+// failed adds to err where the export is specified.
 func (e *exportSpec) failed(err error) error {
 	if err == nil || e.line == "" {
 		return err
@@ -32,7 +32,7 @@ func (e *exportSpec) failed(err error) error {
 	return &exportsError{e.line, err}
 }
 
-// exportFlags are the flags of serve for exports and their clients.
+// exportFlags holds the flags of serve for exports and their clients.
 type exportFlags struct {
 	dir      string
 	specs    exportSpecs
@@ -45,7 +45,7 @@ type exportFlags struct {
 	state    string
 	kerberosFlags
 
-	options []optionLine // of the file, as they are in force
+	options []optionLine // options of the file that are in force
 }
 
 func (o *exportFlags) add(cmd *cobra.Command) {
@@ -67,8 +67,8 @@ func (o *exportFlags) add(cmd *cobra.Command) {
 	cli.CompleteFile(cmd, "exports")
 }
 
-// exports returns what is to be exported, with the flags' values where a spec has none. It reads
-// the exports file, and passes the options in it to set before it uses the flags.
+// exports returns the exports, with the flags' values where a spec has none. It reads the exports file, and passes the
+// options in it to set before using the flags.
 func (o *exportFlags) exports(set func([]optionLine) error) ([]exportSpec, error) {
 	list := append([]exportSpec(nil), o.specs...)
 	if o.dir != "" {
@@ -105,7 +105,7 @@ func (o *exportFlags) exports(set func([]optionLine) error) ([]exportSpec, error
 	return list, o.addUsers(list)
 }
 
-// settle fills in what a spec does not say.
+// settle fills in values that a spec does not set.
 func (o *exportFlags) settle(e *exportSpec) error {
 	dir, err := filepath.Abs(e.dir)
 	if err != nil {
@@ -131,14 +131,14 @@ func (o *exportFlags) settle(e *exportSpec) error {
 	if !e.own["sec"] {
 		e.Flavors = o.sec
 	}
-	// Zero would mean the user nobody.
+	// 0 would mean the user nobody.
 	if e.AnonUID == 0 || e.AnonGID == 0 {
 		return errors.New("the anonymous user cannot be root: --squash none does not take root's rights away")
 	}
 	return nil
 }
 
-// exportSpecs is the value of --export.
+// exportSpecs is the flag value of --export.
 type exportSpecs []exportSpec
 
 func (l *exportSpecs) Type() string { return "SPEC" }
@@ -160,7 +160,7 @@ func (l *exportSpecs) Set(s string) error {
 	return err
 }
 
-// parseExport reads DIR[=NAME][,OPTION...]. A character after a backslash is part of a name.
+// parseExport parses DIR[=NAME][,OPTION...]. A character after a backslash is part of a name.
 func parseExport(s string) (exportSpec, error) {
 	e := exportSpec{own: make(map[string]bool)}
 	what, options, more := cutUnescaped(s, ',')
@@ -182,7 +182,7 @@ func parseExport(s string) (exportSpec, error) {
 	return e, nil
 }
 
-// cutUnescaped is strings.Cut at the first sep that no backslash is before.
+// cutUnescaped is strings.Cut at the first sep without a backslash before it.
 func cutUnescaped(s string, sep byte) (before, after string, found bool) {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
@@ -195,7 +195,7 @@ func cutUnescaped(s string, sep byte) (before, after string, found bool) {
 	return s, "", false
 }
 
-// unescape takes backslashes away, of two in a row the first.
+// unescape removes backslashes; of two in a row it removes the first.
 func unescape(s string) string {
 	b := make([]byte, 0, len(s))
 	for i := 0; i < len(s); i++ {
@@ -250,7 +250,7 @@ func parseID(s string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// squashValue is a Squash as a flag.
+// squashValue is a flag value for a Squash.
 type squashValue struct{ nfsd.Squash }
 
 func (v *squashValue) Type() string { return "WHO" }
@@ -269,7 +269,7 @@ func (v *squashValue) Set(s string) error {
 	return errors.New("want none, root or all")
 }
 
-// prefixes is a list of networks as a flag. An address alone is a network of one.
+// prefixes is a flag value for a list of networks. A single address is a network of one.
 type prefixes []netip.Prefix
 
 func (l *prefixes) Type() string { return "CIDR" }
@@ -285,7 +285,7 @@ func (l *prefixes) Set(s string) error {
 		}
 		p = netip.PrefixFrom(a, a.BitLen())
 	}
-	if p.Addr().Is4In6() { // addresses of clients are never written so
+	if p.Addr().Is4In6() { // clients' addresses never have this form
 		if p.Bits() < 96 {
 			return errors.New("want a network of IPv4 or of IPv6, not of both")
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd/dirfs"
 )
 
-// OpenDir opens a directory to be exported. s may be nil.
+// OpenDir opens a directory for export. s may be nil.
 func OpenDir(dir string, async bool, s *State, log *slog.Logger) (nfsd.FS, io.Closer, error) {
 	cfg := dirfs.Config{Async: async, Logger: log}
 	if s != nil {
@@ -27,7 +27,7 @@ func OpenDir(dir string, async bool, s *State, log *slog.Logger) (nfsd.FS, io.Cl
 	return f, f, nil
 }
 
-// places is a state as a dirfs.Store.
+// places adapts a State to dirfs.Store.
 type places struct{ *State }
 
 func storeOf(s *State) dirfs.Store { return places{s} }
@@ -44,8 +44,8 @@ func (p places) Put(pairs []dirfs.Pair) error {
 	})
 }
 
-// permits reports whether the mode of a directory lets a caller look up names in it and, with list, list them. A
-// directory with an ACL is for its owner alone: its mode has the mask of the ACL in place of the group's rights.
+// permits reports whether the mode of a directory permits a caller to look up names in it and, with list, to list it.
+// If the directory has an ACL, only its owner is permitted: the group bits of the mode are then the ACL's mask.
 func permits(dir *os.File, list bool, who *nfsd.Caller) bool {
 	info, err := dir.Stat()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// OpenDir fails: directories of other systems are not exported.
+// OpenDir fails: directories can be exported only on Linux.
 func OpenDir(string, bool, *State, *slog.Logger) (nfsd.FS, io.Closer, error) {
 	return nil, nil, fmt.Errorf("serving files needs Linux: %w", errors.ErrUnsupported)
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 )
 
-// maxExportsFile bounds an exports file, and those with users, in bytes.
+// maxExportsFile limits an exports file, and files that map users, in bytes.
 const maxExportsFile = 1 << 20
 
-// spaces may be around what a line of an exports file says.
+// spaces are trimmed from the lines of an exports file.
 const spaces = " \t\r\v\f"
 
-// An exportsError is an error in an exports file, or one with users.
+// exportsError is an error in an exports file, or in a file that maps users.
 type exportsError struct {
-	where string // FILE:LINE, or the file as a whole
+	where string // FILE:LINE, or the file
 	err   error
 }
 
@@ -34,15 +34,15 @@ func (e *exportsError) Unwrap() error { return e.err }
 
 func (e *exportsError) Explain() string { return e.where + ": " + explain.Text(e.err) }
 
-// An optionLine is a line of an exports file with an option of the command.
+// optionLine is a line of an exports file that sets an option of the command.
 type optionLine struct {
 	name, value string
 	where       string // FILE:LINE
 }
 
-// readExports reads an exports file: exports in the form of --export, one to a line, with absolute
-// paths, and options of the command. Empty lines, and what follows a "#" at the start of a line or after
-// a space, are comments.
+// readExports reads an exports file. It has one export per line in the form of --export, with absolute paths, and
+// options of the command. Empty lines are ignored, and so is what follows a "#" at the start of a line or after a
+// space.
 func readExports(name string) (list []exportSpec, options []optionLine, err error) {
 	err = eachLine(name, func(where, text string) error {
 		if option, ok := strings.CutPrefix(text, "--"); ok {
@@ -67,8 +67,8 @@ func readExports(name string) (list []exportSpec, options []optionLine, err erro
 	return list, options, nil
 }
 
-// eachLine calls f for each line of a file that has more than a comment, without that, and with FILE:LINE, until f fails. Its
-// error is an *exportsError.
+// eachLine calls f for each line of a file that is not just a comment, without the comment, and with FILE:LINE, until f
+// fails. Its error is an *exportsError.
 func eachLine(name string, f func(where, line string) error) error {
 	shown := explain.Printable(name)
 	file, err := os.Open(name)
@@ -88,7 +88,7 @@ func eachLine(name string, f func(where, line string) error) error {
 			return &exportsError{where, err}
 		}
 	}
-	_, _ = io.Copy(io.Discard, in) // the rest, after a line that is too long
+	_, _ = io.Copy(io.Discard, in) // skip the rest of a line that is too long
 	switch err := lines.Err(); {
 	case in.N == 0:
 		return &exportsError{shown, fmt.Errorf("the file is larger than %d bytes", maxExportsFile)}
@@ -100,7 +100,7 @@ func eachLine(name string, f func(where, line string) error) error {
 	return nil
 }
 
-// setOptions sets flags as the exports file says, unless the command line sets them. It is called once: options do
+// setOptions sets flags according to the exports file, unless the command line sets them. It is called once: options do
 // not change while the server runs.
 func (o *exportFlags) setOptions(flags *pflag.FlagSet, options []optionLine) error {
 	o.options = options
@@ -133,7 +133,7 @@ func (o *exportFlags) changed(options []optionLine) bool {
 	return !slices.EqualFunc(options, o.options, func(a, b optionLine) bool { return a.name == b.name && a.value == b.value })
 }
 
-// cause is an error without the name of the file, which is said already.
+// cause returns an error without the file name, which is already part of the message.
 func cause(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
@@ -141,7 +141,7 @@ func cause(err error) error {
 	return err
 }
 
-// withoutComment returns a line as far as it is not a comment.
+// withoutComment returns a line without its comment.
 func withoutComment(line string) string {
 	space := true
 	for i := 0; i < len(line); i++ {
@@ -158,7 +158,7 @@ func withoutComment(line string) string {
 	return line
 }
 
-// parseLine reads a line that is not empty.
+// parseLine parses a line that is not empty.
 func parseLine(text string) (exportSpec, error) {
 	for i := 0; i < len(text); i++ {
 		if text[i] == '\\' {

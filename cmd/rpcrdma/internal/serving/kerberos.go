@@ -20,15 +20,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/rpcsec/krb5"
 )
 
-// kerberosFlags are the flags of serve for calls with Kerberos.
+// kerberosFlags holds the flags of serve for calls with Kerberos.
 type kerberosFlags struct {
 	sec        flavors
 	keytab     string
 	realm      string
-	principals string // a file
+	principals string // FILE
 
-	acceptor *krb5.Acceptor // nil if no export has Kerberos
-	started  bool           // acceptor stays as it is
+	acceptor *krb5.Acceptor // nil if no export uses Kerberos
+	started  bool           // acceptor is final
 }
 
 func (o *kerberosFlags) add(cmd *cobra.Command) {
@@ -41,7 +41,7 @@ func (o *kerberosFlags) add(cmd *cobra.Command) {
 	cli.CompleteFile(cmd, "principals")
 }
 
-// flavors is a list of security flavors as a flag.
+// flavors is a flag value for a list of security flavors.
 type flavors []oncrpc.Flavor
 
 func (l *flavors) Type() string { return "FLAVORS" }
@@ -62,11 +62,11 @@ func (l *flavors) String() string {
 	return strings.Join(names, ",")
 }
 
-// Set replaces the list. In the options of an export, where commas end an option, colons are between flavors.
+// Set replaces the list. In the options of an export, where a comma ends the option, flavors are separated by colons.
 func (l *flavors) Set(s string) error {
 	*l = nil
 	for _, name := range strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ':' }) {
-		list := []oncrpc.Flavor{oncrpc.FlavorSys, oncrpc.FlavorNone} // which is the anonymous user
+		list := []oncrpc.Flavor{oncrpc.FlavorSys, oncrpc.FlavorNone} // AUTH_NONE is the anonymous user
 		if name != "sys" {
 			i := slices.IndexFunc(kerberos[:], func(f oncrpc.Flavor) bool { return name == f.String() })
 			if i < 0 {
@@ -85,10 +85,10 @@ func (l *flavors) Set(s string) error {
 	return nil
 }
 
-// kerberos has the flavors that need a keytab. Immutable.
+// kerberos lists the flavors that require a keytab. Immutable.
 var kerberos = [...]oncrpc.Flavor{oncrpc.FlavorKrb5p, oncrpc.FlavorKrb5i, oncrpc.FlavorKrb5}
 
-// addUsers makes the exports map principals to users, if an export has Kerberos.
+// addUsers makes the exports map principals to users, if any export uses Kerberos.
 func (o *kerberosFlags) addUsers(list []exportSpec) error {
 	at := slices.IndexFunc(list, func(e exportSpec) bool {
 		return slices.ContainsFunc(e.Flavors, func(f oncrpc.Flavor) bool { return slices.Contains(kerberos[:], f) })
@@ -125,7 +125,7 @@ func (o *kerberosFlags) addUsers(list []exportSpec) error {
 	return nil
 }
 
-// readPrincipals reads a file with a principal and the name of a user to a line.
+// readPrincipals reads a file with one principal and user name per line.
 func readPrincipals(name string) (map[string]string, error) {
 	table := make(map[string]string)
 	return table, eachLine(name, func(_, line string) error {
@@ -141,7 +141,7 @@ func readPrincipals(name string) (map[string]string, error) {
 	})
 }
 
-// secure puts RPCSEC_GSS in front of a program, if an export has Kerberos.
+// secure wraps a program with RPCSEC_GSS if any export uses Kerberos.
 func (o *kerberosFlags) secure(p *rpc.Program, log *slog.Logger) {
 	o.started = true
 	if o.acceptor == nil {

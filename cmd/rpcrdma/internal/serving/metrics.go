@@ -30,32 +30,32 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/stream"
 )
 
-// Bounds of the port for metrics: load on it costs a small part of a processor.
+// Limits of the metrics port, so that load on it costs only a small part of a processor.
 const (
-	metricsConns   = 64               // connections open
-	metricsAccepts = 300              // connections taken in a second, and at once
-	metricsDrops   = 600              // connections refused in a second, and at once
-	metricsRate    = 50               // requests answered in a second, and at once
-	metricsHost    = 4                // connections and requests that each host has besides, in a second, and at once
-	metricsHeader  = 5 * time.Second  // to send a request
-	metricsWrite   = 10 * time.Second // to write an answer
-	metricsProfile = time.Minute      // to write a profile, after collecting it
+	metricsConns   = 64               // open connections
+	metricsAccepts = 300              // accepted connections per second, and at once
+	metricsDrops   = 600              // rejected connections per second, and at once
+	metricsRate    = 50               // answered requests per second, and at once
+	metricsHost    = 4                // additional connections and requests for each host, per second, and at once
+	metricsHeader  = 5 * time.Second  // time to send a request
+	metricsWrite   = 10 * time.Second // time to write a response
+	metricsProfile = time.Minute      // time to write a profile, after collecting it
 	metricsIdle    = 30 * time.Second
-	metricsFresh   = time.Second // how long metrics are sent again as they were
+	metricsFresh   = time.Second // how long metrics are reused
 	profilesAtOnce = 2
 )
 
-// metrics is the service's report about itself over HTTP.
+// metrics reports on the service over HTTP.
 type metrics struct {
 	monitor   *status.Monitor
 	collector *promrpc.Collector
 	registry  *prometheus.Registry
-	host      string  // of the option: browsers may know us by it
-	budget    *shares // of requests
+	host      string  // host of the option, a name that browsers may use for us
+	budget    *shares // for requests
 	profiles  chan struct{}
 	serving   atomic.Bool
 
-	mu   sync.Mutex // held while metrics are collected: requests meanwhile get the same
+	mu   sync.Mutex // held while metrics are collected; requests meanwhile share them
 	made time.Time
 	text []byte
 
@@ -64,8 +64,8 @@ type metrics struct {
 	running  sync.WaitGroup
 }
 
-// newMetrics serves on l, which is the address of the option, when start is called. It closes l at its
-// end, if there is no error.
+// newMetrics returns metrics on l, which listens on the address of the option. They are served after start is called.
+// It takes over l unless it fails.
 func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error) {
 	table, err := names.New(names.Known(nfs.Program, nfs.MountProgram, loadgen.ProgramNumber, notify.RpcrdmaNotify, stream.ProgramNumber)...)
 	if err != nil {
@@ -90,12 +90,12 @@ func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error)
 	m.http = &http.Server{
 		Handler: m.handler(), ReadHeaderTimeout: metricsHeader, ReadTimeout: metricsHeader, WriteTimeout: metricsProfile,
 		IdleTimeout: metricsIdle, MaxHeaderBytes: 8 << 10, ConnState: m.listener.state,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // strangers must not fill a log
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // strangers must not be able to fill the log
 	}
 	return m, nil
 }
 
-// observer is for the transport: nil if there are no metrics.
+// observer returns the Observer for the transport, or nil if there are no metrics.
 func (m *metrics) observer() rpc.Observer {
 	if m == nil {
 		return nil
@@ -106,17 +106,17 @@ func (m *metrics) observer() rpc.Observer {
 // start serves until Close.
 func (m *metrics) start() {
 	m.serving.Store(true)
-	m.running.Go(func() { _ = m.http.Serve(m.listener) }) // its error is that of Close
+	m.running.Go(func() { _ = m.http.Serve(m.listener) }) // the error is that of Close
 }
 
-// stopping makes the health check fail: what is under way goes on.
+// stopping makes the health check fail. Requests in progress continue.
 func (m *metrics) stopping() {
 	if m != nil {
 		m.serving.Store(false)
 	}
 }
 
-// Close ends it at once.
+// Close stops serving at once.
 func (m *metrics) Close() error {
 	err := m.http.Close()
 	m.listener.Close()
@@ -124,7 +124,7 @@ func (m *metrics) Close() error {
 	return err
 }
 
-// handler has all pages.
+// handler returns the handler for all pages.
 func (m *metrics) handler() http.Handler {
 	pages := http.NewServeMux()
 	pages.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -143,7 +143,7 @@ func (m *metrics) handler() http.Handler {
 	profile("trace", pprof.Trace)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(metricsWrite))
-		// A health check waits for nothing. Their number is bounded by that of connections.
+		// Health checks wait for nothing. The limit on connections limits them.
 		if r.URL.Path == "/healthz" {
 			w.Header().Set("Connection", "close")
 		} else if !m.budget.take(m.budget.of(r.RemoteAddr)) {
@@ -163,7 +163,7 @@ func (m *metrics) health(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// metrics answers in the text format that every version of Prometheus reads.
+// metrics responds in the text format that every version of Prometheus reads.
 func (m *metrics) metrics(w http.ResponseWriter, _ *http.Request) {
 	text, err := m.collect()
 	if err != nil {
@@ -175,7 +175,7 @@ func (m *metrics) metrics(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// collect returns the metrics of the last second. They are not changed later.
+// collect returns metrics not older than a second. They are not modified later.
 func (m *metrics) collect() ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -197,7 +197,7 @@ func (m *metrics) collect() ([]byte, error) {
 	return m.text, nil
 }
 
-// profile has h make a profile, if not too many are being made.
+// profile calls h to make a profile, unless too many are being made.
 func (m *metrics) profile(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -212,8 +212,8 @@ func (m *metrics) profile(h http.HandlerFunc) http.Handler {
 	})
 }
 
-// known refuses requests for a host that is not this one. Otherwise a web site with a name that
-// resolves to this host (DNS rebinding) could read the page in the browsers of its visitors.
+// known rejects requests for other hosts. Otherwise a web site with a name that resolves to this host (DNS rebinding)
+// could read the page in its visitors' browsers.
 func (m *metrics) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !m.ours(r.Host) {
@@ -243,20 +243,20 @@ func (m *metrics) ours(host string) bool {
 
 // ---- bounds
 
-// Turns allow so many things in a second, and some more after a pause.
+// turns permits a number of events per second, and a burst after a pause.
 type turns struct {
 	each  time.Duration
 	burst int
 
 	mu   sync.Mutex
-	next time.Time // when everything that was allowed would have been due, one by one
+	next time.Time // when all permitted events would have happened at the regular rate
 }
 
 func newTurns(perSecond, burst int) *turns {
 	return &turns{each: time.Second / time.Duration(perSecond), burst: burst}
 }
 
-// delay takes the next turn, which comes after the time that is returned.
+// delay takes the next turn, and returns the time until it.
 func (t *turns) delay() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -265,7 +265,7 @@ func (t *turns) delay() time.Duration {
 	return max(0, t.next.Sub(now))
 }
 
-// take reports whether a turn is available now, and uses it.
+// take takes a turn if one is available now, and reports whether it has.
 func (t *turns) take() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -276,7 +276,7 @@ func (t *turns) take() bool {
 	return true
 }
 
-// now returns the time, and forgets turns that were not taken in time, but for a burst of them.
+// now returns the time, and discards unused turns beyond a burst.
 func (t *turns) now() time.Time {
 	now := time.Now()
 	if early := now.Add(-t.each * time.Duration(t.burst)); t.next.Before(early) {
@@ -285,10 +285,10 @@ func (t *turns) now() time.Time {
 	return now
 }
 
-// shareCount is how many shares there are. Hosts are more, and then some have one together.
+// shareCount is the number of shares. If there are more hosts, some have one in common.
 const shareCount = 256
 
-// Shares are turns for all, and a few more for each host, which others cannot take.
+// shares is turns for all hosts, and a few more for each host, which others cannot take.
 type shares struct {
 	all  *turns
 	each [shareCount]turns
@@ -303,7 +303,7 @@ func newShares(perSecond, perHost int) *shares {
 	return s
 }
 
-// of returns the share of the host with an address. A network of 64 bits is one host of IPv6.
+// of returns the share of the host with an address. For IPv6, a network of 64 bits is a host.
 func (s *shares) of(addr string) int {
 	var host netip.Prefix
 	if a, err := netip.ParseAddrPort(addr); err == nil {
@@ -313,37 +313,37 @@ func (s *shares) of(addr string) int {
 	return int(maphash.Comparable(s.seed, host) % shareCount)
 }
 
-// take reports whether a turn of the share, or of all shares, is available now, and uses it.
+// take takes a turn of the share, or of all, if one is available now, and reports whether it has.
 func (s *shares) take(share int) bool { return s.each[share].take() || s.all.take() }
 
-// A crowd is a listener with at most max connections. When there are as many, a new one takes
-// the place of one of the host that has most. Connections beyond their turns are closed at once: those
-// that wait in the kernel would keep others waiting.
+// crowd is a listener with up to max connections. When there are that many, a new one replaces one of the host with the
+// most. Connections that exceed their turns are closed at once, because those that wait in the kernel would make others
+// wait.
 type crowd struct {
 	net.Listener
 	max    int
 	shares *shares
-	drops  *turns // the pace at which connections are closed: beyond it all wait in the kernel
+	drops  *turns // rate at which connections are closed; beyond it all wait in the kernel
 
 	mu      sync.Mutex
 	conns   map[*crowdConn]struct{}
 	counter uint64
 }
 
-// A crowdConn tells its crowd when it is closed.
+// crowdConn notifies its crowd when it is closed.
 type crowdConn struct {
 	net.Conn
 	crowd *crowd
 	share int
-	busy  bool   // it has a request
-	since uint64 // which change of a connection made it so
+	busy  bool   // a request is in progress
+	since uint64 // number of the state change that made it so
 }
 
 func newCrowd(l net.Listener, n int, s *shares) *crowd {
 	return &crowd{Listener: l, max: n, shares: s, drops: newTurns(metricsDrops, metricsDrops), conns: make(map[*crowdConn]struct{})}
 }
 
-// Accept is a method of net.Listener.
+// Accept implements net.Listener.
 func (c *crowd) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
@@ -357,14 +357,14 @@ func (c *crowd) Accept() (net.Conn, error) {
 			}
 		}
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // the kernel remembers nothing of it
+			_ = tcp.SetLinger(0) // leave no state in the kernel
 		}
 		conn.Close()
 		time.Sleep(c.drops.delay())
 	}
 }
 
-// admit makes room for a connection. It returns nil without room.
+// admit makes room for a connection. It returns nil if there is none.
 func (c *crowd) admit(conn net.Conn, share int) net.Conn {
 	var out *crowdConn
 	c.mu.Lock()
@@ -385,9 +385,9 @@ func (c *crowd) admit(conn net.Conn, share int) net.Conn {
 	return admitted
 }
 
-// leaving returns the connection that makes room for one of a share: of the share with most, the one
-// that has been without a request for longest. One that has a request makes room only for a share with
-// fewer connections. mu is held.
+// leaving returns the connection to close for one of a share: of the share with the most, the one that has been without
+// a request for longest. A connection with a request in progress makes room only for a share with fewer connections. mu
+// is held.
 func (c *crowd) leaving(share int) (out *crowdConn) {
 	var count [shareCount]int
 	most := 0
@@ -405,7 +405,7 @@ func (c *crowd) leaving(share int) (out *crowdConn) {
 	return out
 }
 
-// state is for http.Server.ConnState.
+// state implements http.Server.ConnState.
 func (c *crowd) state(conn net.Conn, s http.ConnState) {
 	cc, ok := conn.(*crowdConn)
 	if !ok || s != http.StateActive && s != http.StateIdle {
@@ -417,7 +417,7 @@ func (c *crowd) state(conn net.Conn, s http.ConnState) {
 	cc.busy, cc.since = s == http.StateActive, c.counter
 }
 
-// Close is a method of net.Conn.
+// Close implements net.Conn.
 func (c *crowdConn) Close() error {
 	c.crowd.mu.Lock()
 	delete(c.crowd.conns, c)
@@ -425,7 +425,7 @@ func (c *crowdConn) Close() error {
 	return c.Conn.Close()
 }
 
-// where says where the metrics are.
+// where returns the address of the metrics.
 func (m *metrics) where() string {
 	if m == nil {
 		return ""

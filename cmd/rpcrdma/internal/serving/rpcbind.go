@@ -13,18 +13,17 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 )
 
-// A registration is an entry that serve has made in an rpcbind.
+// registration is a set of entries that serve has made in an rpcbind.
 type registration struct {
 	client rpcbind.Client
 	known  []rpcbind.Mapping
 }
 
-// registerTimeout bounds register and remove, so that a silent rpcbind does not keep a
-// server from ending.
+// registerTimeout limits register and remove, so that an unresponsive rpcbind does not prevent a server from exiting.
 const registerTimeout = 5 * time.Second
 
-// register registers NFS and MOUNT with rpcbind, all of it or nothing. tcp may be nil.
-// Without --rpcbind it does nothing.
+// register registers NFS and MOUNT with rpcbind, completely or not at all. tcp may be nil. Without --rpcbind it does
+// nothing.
 func (o *serveOptions) register(ctx context.Context, p fabric.Provider, at net.Addr, tcp net.Listener) (*registration, error) {
 	r := &registration{client: rpcbind.Client{Addr: o.Rpcbind}}
 	if o.Rpcbind == "" {
@@ -42,7 +41,7 @@ func (o *serveOptions) register(ctx context.Context, p fabric.Provider, at net.A
 	}
 	for _, m := range mappings {
 		if err := r.client.Set(ctx, m); err != nil {
-			_ = r.remove() // the first error is the one to report
+			_ = r.remove() // report the first error
 			return r, explain.Error(err)
 		}
 		r.known = append(r.known, m)
@@ -50,8 +49,7 @@ func (o *serveOptions) register(ctx context.Context, p fabric.Provider, at net.A
 	return r, nil
 }
 
-// mappingsOf returns the mappings of a listener's address. A listener on all addresses of
-// IPv6 has those of IPv4, too.
+// mappingsOf returns the mappings for a listener's address. A listener on all IPv6 addresses also has those for IPv4.
 func mappingsOf(netid rpcbind.Netid, listener net.Addr) (mappings []rpcbind.Mapping) {
 	at, err := netip.ParseAddrPort(listener.String())
 	if err != nil {

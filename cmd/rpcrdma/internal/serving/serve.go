@@ -1,5 +1,5 @@
-// Package serving has the command serve: an NFS server over RDMA and TCP for directories of this machine, with
-// access log, metrics, notifications, and what a service manager wants.
+// Package serving implements the command serve: an NFS server over RDMA and TCP for directories of this machine, with
+// access log, metrics, notifications, and support for service managers.
 package serving
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// serveOptions are the options of serve.
+// serveOptions holds the options of serve.
 type serveOptions struct {
 	connect.Options
 	exportFlags
@@ -51,13 +51,13 @@ type serveOptions struct {
 	openDir DirOpener
 }
 
-// A DirOpener opens a directory to be exported, as OpenDir does.
+// A DirOpener opens a directory for export, as OpenDir does.
 type DirOpener func(dir string, async bool, s *State, log *slog.Logger) (nfsd.FS, io.Closer, error)
 
 // New returns the command serve.
 func New() *cobra.Command { return NewFrom(OpenDir) }
 
-// NewFrom is serve with directories that open opens.
+// NewFrom returns the command serve with directories opened by open.
 func NewFrom(open DirOpener) *cobra.Command {
 	o := &serveOptions{openDir: open}
 	cmd := &cobra.Command{
@@ -205,14 +205,14 @@ SIGINT or SIGTERM it stops accepting calls, answers those in progress, and exits
 	return cmd
 }
 
-// checkListen checks the addresses to listen on, and adds the default ports.
+// checkListen checks the addresses to listen on and adds default ports.
 func (o *serveOptions) checkListen() (err error) {
 	for _, a := range []struct {
 		flag  string
 		value *string
 		port  int
 	}{{"addr", &o.addr, nfs.Port}, {"tcp-addr", &o.tcpAddr, cli.DefaultTCPPort}, {"metrics-addr", &o.metricsAddr, cli.DefaultMetricsPort}} {
-		if *a.value == "" && a.flag != "addr" { // not asked for
+		if *a.value == "" && a.flag != "addr" { // not requested
 			continue
 		}
 		if *a.value, err = cli.WithPort(*a.value, a.port, true); err != nil {
@@ -230,7 +230,7 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 		s.ready = stderr
 	}
 	hangups := make(chan os.Signal, 1)
-	if o.file != "" || o.accessLog != "" || o.tlsSquash != "" || o.principals != "" { // else it ends the process
+	if o.file != "" || o.accessLog != "" || o.tlsSquash != "" || o.principals != "" { // otherwise SIGHUP would end the process
 		signal.Notify(hangups, syscall.SIGHUP)
 		defer signal.Stop(hangups)
 	}
@@ -265,7 +265,7 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 		}
 	}
 	s.manager.stopping()
-	// No client is to be sent here any more.
+	// Stop directing clients here.
 	if unset := known.remove(); err == nil {
 		err = unset
 	}
@@ -285,30 +285,30 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 	return nil
 }
 
-// A service is a serve command under way.
+// service is a running serve command.
 type service struct {
 	*serveOptions
 	log           *slog.Logger
-	stdout, ready io.Writer // ready: where readiness is printed
+	stdout, ready io.Writer // ready: for the message that the service is ready
 
 	exporter *exporter
 	access   *accessLog                // nil without --access-log
 	metrics  *metrics                  // nil without --metrics-addr
-	users    atomic.Pointer[certUsers] // of --tls-squash
+	users    atomic.Pointer[certUsers] // for --tls-squash
 	provider fabric.Provider
 	server   *transport.Server
 	listener *transport.Listener
 	tcp      net.Listener        // nil without --tcp-addr
 	shared   *transport.Listener // nil without --shm
 	notify   *notify.Server
-	opened   []io.Closer // closed last to first, at the very end
+	opened   []io.Closer // closed at the very end, last to first
 	manager  manager
 
 	running sync.WaitGroup
-	failed  chan error // has room for each of the running
+	failed  chan error // capacity for every goroutine of running
 }
 
-// open makes everything that the service needs. The caller closes it, even after an error.
+// open opens everything that the service needs. The caller must close the service, even after an error.
 func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, stderr io.Writer) (err error) {
 	if l := open.take(socketAddr); l != nil {
 		s.provider, err = s.NewServerOn(stderr, l)
@@ -333,7 +333,7 @@ func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, 
 	if cfg.TLS, err = s.TLS(stderr); err != nil {
 		return err
 	}
-	if cfg.TLS != nil { // Linux calls MOUNT in plain text, and NFS as xprtsec= says
+	if cfg.TLS != nil { // Linux uses plain text for MOUNT, and xprtsec= for NFS
 		cfg.TLS.Except = []uint32{nfs.MountProgram}
 	}
 	if s.tlsSquash != "" {
@@ -354,10 +354,10 @@ func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, 
 	return s.listen(ctx, open)
 }
 
-// openFiles opens the exports, and registers the programs that serve them.
+// openFiles opens the exports and registers the programs that serve them.
 func (s *service) openFiles(exports []exportSpec) (err error) {
 	x := newExporter(s.serveOptions, s.log)
-	if err := x.check(exports); err != nil { // before there is a key that clients could read
+	if err := x.check(exports); err != nil { // before a key is created that clients could read
 		return err
 	}
 	if s.state != "" {
@@ -382,7 +382,7 @@ func (s *service) openFiles(exports []exportSpec) (err error) {
 	s.notify = notify.NewServer(x.watched, s.log)
 	s.opened = append(s.opened, s.notify)
 	for _, p := range x.server.Programs() {
-		if p.Number == nfs.Program { // MOUNT has AUTH_SYS with every server
+		if p.Number == nfs.Program { // MOUNT uses AUTH_SYS with every server
 			s.secure(&p, s.log)
 		}
 		if err := s.server.Register(p); err != nil {
@@ -401,8 +401,8 @@ func (s *service) readUsers() error {
 	return err
 }
 
-// hangup does what SIGHUP is for: the access log is opened again, and the exports file and that of users read again. An
-// error is logged, and leaves everything as it was.
+// hangup handles SIGHUP: it reopens the access log, and reads the exports file and the file of users again. If that
+// fails, it logs the error and changes nothing.
 func (s *service) hangup() {
 	if s.access != nil {
 		s.access.reopen()
@@ -416,7 +416,7 @@ func (s *service) hangup() {
 		return
 	}
 	s.manager.reloading()
-	defer func() { s.manager.ready(s.status()) }() // whether that went well or not
+	defer func() { s.manager.ready(s.status()) }() // in either case
 	exports, err := s.exports(func(options []optionLine) error {
 		if s.changed(options) {
 			s.log.Error("options in the exports file have changed: restart the server to apply them", "file", s.file)
@@ -435,7 +435,7 @@ func (s *service) hangup() {
 	}
 }
 
-// close closes what open has made.
+// close closes what open has opened.
 func (s *service) close() {
 	for i := len(s.opened) - 1; i >= 0; i-- {
 		s.opened[i].Close()
@@ -475,7 +475,7 @@ func (s *service) listen(ctx context.Context, open sockets) (err error) {
 	return nil
 }
 
-// start serves. A failure before the end goes to failed.
+// start starts serving. Failures before the end are sent to failed.
 func (s *service) start() {
 	run := func(f func() error) {
 		s.running.Go(func() {
@@ -496,7 +496,7 @@ func (s *service) start() {
 	}
 }
 
-// announce prints that the server is ready, and where.
+// announce prints that the server is ready, and where it listens.
 func (s *service) announce(ctx context.Context, w io.Writer) error {
 	addr := s.listener.Addr()
 	where := fmt.Sprintf("%v (%s)", addr, s.provider.Name())
@@ -522,12 +522,12 @@ func (s *service) announce(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// status says in short what the service does.
+// status returns a short description of the service.
 func (s *service) status() string {
 	return fmt.Sprintf("listening on %v (%s), exporting %s", s.listener.Addr(), s.provider.Name(), s.exporter)
 }
 
-// alive returns if nothing holds the locks that every connection needs.
+// alive acquires and releases the locks that every connection needs, so it returns only if they are not stuck.
 func (s *service) alive() {
 	s.server.Stats()
 	for _, c := range s.server.Conns() {
@@ -535,9 +535,8 @@ func (s *service) alive() {
 	}
 }
 
-// stop ends the service in order: no new connections, no notifications, then the calls
-// under way, for as long as the timeout allows. unwatch ends what tells the service manager that the
-// process works. It returns an error if calls were cut off.
+// stop stops the service gracefully: first new connections, then notifications, and then calls in progress, which it
+// waits for until the timeout. unwatch ends the watchdog notifications. stop returns an error if calls were cut off.
 func (s *service) stop(unwatch func()) (err error) {
 	s.metrics.stopping()
 	s.listener.Close()

@@ -15,23 +15,23 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 )
 
-// A State is kept by a server from one run to the next: the key that signs its handles, and the
-// places of files. One server uses it at a time.
+// A State survives restarts of a server: the key that signs its handles, and the places of files. Only one server at a
+// time can use it.
 type State struct {
 	key []byte
 	db  *bolt.DB
 }
 
 const (
-	stateKey    = "key"       // file with the key: a process that reads it can make handles
+	stateKey    = "key"       // file with the key, with which a process can forge handles
 	statePlaces = "places.db" // a bbolt database
 	keySize     = 32          // bytes
 )
 
-// placesBucket is the bucket of the database that has the places of files.
+// placesBucket is the database bucket for the places of files.
 const placesBucket = "places"
 
-// openState opens the state in dir, which is made if it is not there.
+// openState opens the state in dir, which it creates if necessary.
 func openState(dir string) (*State, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func openState(dir string) (*State, error) {
 	return s, nil
 }
 
-// openKey reads the key, or makes one. The database's lock keeps others away.
+// openKey reads the key, or creates one. The database's lock excludes other processes.
 func openKey(dir string) ([]byte, error) {
 	path := filepath.Join(dir, stateKey)
 	key, err := os.ReadFile(path)
@@ -71,7 +71,7 @@ func openKey(dir string) ([]byte, error) {
 	}
 	key = make([]byte, keySize)
 	rand.Read(key) // never fails
-	// Under another name first: half a key must not be found.
+	// Write to another name first, so that nothing finds an incomplete key.
 	temp, err := os.CreateTemp(dir, stateKey+"-*")
 	if err != nil {
 		return nil, err
@@ -87,14 +87,14 @@ func openKey(dir string) ([]byte, error) {
 	return key, syncDir(dir)
 }
 
-// syncDir puts the names in a directory on the disk.
+// syncDir stores the names of a directory on the disk.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	// EINVAL: the file system has nothing to put on the disk for a directory.
+	// EINVAL: the file system need not store anything for a directory.
 	if err := d.Sync(); !errors.Is(err, syscall.EINVAL) {
 		return err
 	}
@@ -104,7 +104,7 @@ func syncDir(dir string) error {
 // Close closes the database.
 func (s *State) Close() error { return s.db.Close() }
 
-// Get returns the value of a key, nil if it has none.
+// Get returns the value of a key, or nil if there is none.
 func (s *State) Get(key []byte) (value []byte, err error) {
 	err = s.db.View(func(tx *bolt.Tx) error {
 		value = append(value, tx.Bucket([]byte(placesBucket)).Get(key)...)
@@ -113,7 +113,7 @@ func (s *State) Get(key []byte) (value []byte, err error) {
 	return value, err
 }
 
-// update stores the pairs that f puts, or none of them. A nil value removes a pair.
+// update stores the pairs that f puts, all or none. A nil value removes a pair.
 func (s *State) update(f func(put func(key, value []byte) error) error) error {
 	return s.db.Update(func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte(placesBucket))
@@ -126,14 +126,14 @@ func (s *State) update(f func(put func(key, value []byte) error) error) error {
 	})
 }
 
-// outside checks that what an option names is not in a directory that is exported: clients could
-// read the key of handles, or write an exports file.
+// outside checks that an option's file is not in an exported directory, where clients could read the key of handles, or
+// write an exports file.
 func outside(option, path, dir string) error {
 	at, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
-	for { // the part of it that is there
+	for { // find the part of it that exists
 		real, err := filepath.EvalSymlinks(at)
 		if err == nil {
 			at = real

@@ -17,15 +17,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 )
 
-// Sockets that a service manager has opened have the name of the option that they stand for, which
-// is FileDescriptorName= in a unit (systemd.socket(5)).
+// Names of sockets opened by a service manager: those of the options that they replace, set by FileDescriptorName= in a
+// unit (systemd.socket(5)).
 const (
 	socketAddr    = "addr"
 	socketTCP     = "tcp-addr"
 	socketMetrics = "metrics-addr"
 )
 
-// A socketError is a socket that the service manager has passed, and that serve cannot use.
+// socketError is the error for a socket from the service manager that serve cannot use.
 type socketError struct {
 	name string
 	err  error
@@ -37,17 +37,17 @@ func (e *socketError) Error() string {
 
 func (e *socketError) Unwrap() error { return e.err }
 
-// sockets are the listening sockets that the process was started with (sd_listen_fds(3)), by name.
+// sockets holds the listening sockets with which the process was started (sd_listen_fds(3)), by name.
 type sockets map[string]*net.TCPListener
 
-// inherited takes the sockets that the process was started with. It takes those of the environment,
-// so the second call has none. The caller closes them, also after an error.
+// inherited returns the sockets with which the process was started. It removes them from the environment, so a second
+// call returns none. The caller must close them, even after an error.
 func inherited() (sockets, error) {
 	s := make(sockets)
 	var first error
 	for _, f := range activation.Files(true) {
 		l, err := listenerOf(f)
-		f.Close() // l has a duplicate
+		f.Close() // l is a duplicate
 		switch {
 		case err != nil:
 		case f.Name() != socketAddr && f.Name() != socketTCP && f.Name() != socketMetrics:
@@ -68,7 +68,7 @@ func inherited() (sockets, error) {
 	return s, first
 }
 
-// listenerOf returns the listener of a descriptor, which stays open.
+// listenerOf returns the listener of a descriptor, which it leaves open.
 func listenerOf(f *os.File) (*net.TCPListener, error) {
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -85,21 +85,21 @@ func listenerOf(f *os.File) (*net.TCPListener, error) {
 	return tcp, nil
 }
 
-// close closes those that nothing has taken.
+// close closes the sockets that were not taken.
 func (s sockets) close() {
 	for _, l := range s {
 		l.Close()
 	}
 }
 
-// take returns the socket of a name, which is the caller's from now on, or nil.
+// take returns the socket with a name, or nil. The caller then owns it.
 func (s sockets) take(name string) *net.TCPListener {
 	l := s[name]
 	delete(s, name)
 	return l
 }
 
-// listen is take, and listens on addr without one.
+// listen returns the socket with a name, or else listens on addr.
 func (s sockets) listen(ctx context.Context, name, addr string) (net.Listener, error) {
 	if l := s.take(name); l != nil {
 		return l, nil
@@ -107,7 +107,7 @@ func (s sockets) listen(ctx context.Context, name, addr string) (net.Listener, e
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// adopt gives the options the addresses of the sockets.
+// adopt sets the options to the addresses of the sockets.
 func (o *serveOptions) adopt(s sockets) error {
 	for name, addr := range map[string]*string{socketAddr: &o.addr, socketTCP: &o.tcpAddr, socketMetrics: &o.metricsAddr} {
 		if l := s[name]; l != nil {
@@ -120,19 +120,18 @@ func (o *serveOptions) adopt(s sockets) error {
 	return nil
 }
 
-// A manager is the service manager that has started the process, if there is one: it learns what the
-// process is up to (sd_notify(3)).
+// manager reports the state of the process to the service manager that has started it, if any (sd_notify(3)).
 type manager struct{ log *slog.Logger }
 
-// tell sends lines of VARIABLE=VALUE. Without a service manager nothing happens. One that does not
-// listen is no reason to stop serving.
+// tell sends lines of VARIABLE=VALUE. Without a service manager it does nothing. A service manager that does not listen
+// is no reason to stop serving.
 func (m *manager) tell(lines ...string) {
 	if err := sdNotify(strings.Join(lines, "\n")); err != nil {
 		m.log.Error("the service manager was not notified", "what", lines[0], "err", err)
 	}
 }
 
-// notifyLimit is how long a service manager may leave its socket full. daemon.SdNotify has no limit.
+// notifyLimit is how long tell waits if the service manager's socket is full. daemon.SdNotify would wait forever.
 const notifyLimit = time.Second
 
 // sdNotify sends a state as sd_notify(3) does.
@@ -153,21 +152,21 @@ func sdNotify(state string) error {
 	return err
 }
 
-// ready says that the process serves, and what 'systemctl status' shows of it.
+// ready reports that the process is serving, and the status that 'systemctl status' shows.
 func (m *manager) ready(status string) {
 	m.tell(daemon.SdNotifyReady, "STATUS="+strings.ReplaceAll(status, "\n", " "))
 }
 
-// reloading says that ready comes again.
+// reloading reports that the process is reloading; ready follows.
 func (m *manager) reloading() {
 	m.tell(daemon.SdNotifyReloading, strings.TrimSpace(daemon.SdNotifyMonotonicUsec()))
 }
 
-// stopping says that the process stops taking calls.
+// stopping reports that the process is stopping.
 func (m *manager) stopping() { m.tell(daemon.SdNotifyStopping, "STATUS=answering calls under way") }
 
-// watched tells the service manager, as often as it wants, that the process works, until ctx ends:
-// alive has to return each time. Once it is stuck, so is the telling, and the process is replaced.
+// watched feeds the watchdog at the interval that it requires, until ctx ends. Each time alive must return first. If it
+// hangs, the feeding stops, and the service manager replaces the process.
 func (m *manager) watched(ctx context.Context, alive func()) {
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -176,7 +175,7 @@ func (m *manager) watched(ctx context.Context, alive func()) {
 	if err != nil || limit <= 0 {
 		return
 	}
-	tick := time.NewTicker(limit / 3) // half is the advice of sd_watchdog_enabled(3)
+	tick := time.NewTicker(limit / 3) // sd_watchdog_enabled(3) recommends half
 	defer tick.Stop()
 	for {
 		select {

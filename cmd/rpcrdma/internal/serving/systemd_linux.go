@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// accepts fails if a socket does not listen. A connection has the type of a listener, too.
+// accepts fails if a socket is not listening. A connection has the same socket type as a listener.
 func accepts(f *os.File) error {
 	rc, err := f.SyscallConn()
 	if err != nil {

@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// accepts fails: there is no service here that could serve.
+// accepts fails: serve does not run on this system.
 func accepts(*os.File) error { return errors.ErrUnsupported }

@@ -11,10 +11,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// certUsers are the credentials of users by the names of certificates, as rpc.CertificateNames has them.
+// certUsers maps names of certificates, as returned by rpc.CertificateNames, to credentials of users.
 type certUsers map[string]oncrpc.Auth
 
-// credential returns that of the first name that is known, or AUTH_NONE, which is the anonymous user.
+// credential returns the credential for the first known name, or AUTH_NONE, which is the anonymous user.
 func (c certUsers) credential(p rpc.Peer) (none oncrpc.Auth) {
 	for _, name := range p.Certificate {
 		if cred, ok := c[name]; ok {
@@ -24,12 +24,12 @@ func (c certUsers) credential(p rpc.Peer) (none oncrpc.Auth) {
 	return none
 }
 
-// readCertUsers reads a file with the name of a certificate and a user to a line.
+// readCertUsers reads a file with one certificate name and user per line.
 func readCertUsers(file string) (certUsers, error) {
 	users := make(certUsers)
 	return users, eachLine(file, func(_, line string) error {
 		at := strings.LastIndexAny(line, spaces)
-		name := strings.TrimRight(line[:max(at, 0)], spaces) // a subject may have spaces in it
+		name := strings.TrimRight(line[:max(at, 0)], spaces) // a subject may contain spaces
 		if !certName(name) {
 			return errors.New("want the name of a certificate and a user, such as 'DNS:host.example.org backup' or 'email:alice@example.org 1000:1000,27'")
 		}
@@ -42,14 +42,14 @@ func readCertUsers(file string) (certUsers, error) {
 	})
 }
 
-// certName reports whether a name has one of the kinds that rpc.CertificateNames has.
+// certName reports whether a name is of a kind that rpc.CertificateNames returns.
 func certName(name string) bool {
 	kind, rest, _ := strings.Cut(name, ":")
 	return rest != "" && strings.Contains(" DNS URI email IP subject ", " "+kind+" ")
 }
 
-// userOf returns the user that a line is about: UID:GID[,GID...], or the name of a user of this machine, with as many groups as
-// AUTH_SYS has.
+// userOf parses a user: UID:GID[,GID...], or the name of a user of this machine, with as many groups as AUTH_SYS
+// permits.
 func userOf(text string) (sys oncrpc.AuthSys, err error) {
 	uid, gids, numbers := strings.Cut(text, ":")
 	if !numbers {

@@ -15,26 +15,26 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// watched is the directories of all exports as one notify.Source: paths begin with the name of
-// an export, as in URLs. newWatched makes one.
+// watched presents the directories of all exports as one notify.Source. Paths begin with the name of an export, as in
+// URLs. Use newWatched to create one.
 type watched struct {
 	mu      sync.Mutex
 	exports []watchedExport
-	watches map[*exportWatch]struct{} // those under way
+	watches map[*exportWatch]struct{} // watches in progress
 }
 
 type watchedExport struct {
-	name   string       // without the slashes around it
-	export *nfsd.Export // has its clients and users
+	name   string       // without leading and trailing slashes
+	export *nfsd.Export // determines its clients and users
 	source source
 }
 
-// A source is a [dirwatch.Watcher].
+// source is a [dirwatch.Watcher].
 type source interface {
 	Watch(dir string, recursive bool, may dirwatch.May, tell func(notify.Event)) (stop func(), err error)
 }
 
-// same reports whether a watch in e may go on when e has become now.
+// same reports whether a watch in e may continue if e has become now.
 func (e *watchedExport) same(now *watchedExport) bool {
 	return now != nil && now.source == e.source && slices.Equal(now.export.Allow, e.export.Allow) &&
 		(now.export.Allow == nil) == (e.export.Allow == nil) && now.export.Squash == e.export.Squash &&
@@ -44,7 +44,7 @@ func (e *watchedExport) same(now *watchedExport) bool {
 
 func newWatched() *watched { return &watched{watches: make(map[*exportWatch]struct{})} }
 
-// An exportWatch is a call of Watch.
+// exportWatch is a call of Watch.
 type exportWatch struct {
 	dir    string
 	export watchedExport
@@ -55,7 +55,7 @@ type exportWatch struct {
 	ended bool
 }
 
-// find returns the export that a directory is in, and the rest of the path. mu is held.
+// find returns the export that contains a directory, and the rest of the path. mu is held.
 func (w *watched) find(dir string) (found *watchedExport, rest string) {
 	for i := range w.exports {
 		e := &w.exports[i]
@@ -67,8 +67,8 @@ func (w *watched) find(dir string) (found *watchedExport, rest string) {
 	return found, rest
 }
 
-// Watch reports changes in a directory of the export that contains it, for as long as it does, to callers that have the
-// rights. A server that is not root does everything as itself, for all users.
+// Watch reports changes in a directory of the export that contains it, as long as it does, to callers with the
+// necessary rights. A server that is not root acts as itself for all users.
 func (w *watched) Watch(req *rpc.Request, dir string, recursive bool, tell func(notify.Event)) (stop func(), err error) {
 	w.mu.Lock()
 	e, rest := w.find(dir)
@@ -78,14 +78,14 @@ func (w *watched) Watch(req *rpc.Request, dir string, recursive bool, tell func(
 	}
 	who, ok := e.export.Caller(req)
 	if !ok {
-		return nil, fs.ErrNotExist // it need not know more
+		return nil, fs.ErrNotExist // the client need not know more
 	}
 	var may dirwatch.May
 	if os.Geteuid() == 0 {
 		may = func(dir *os.File, list bool) bool { return permits(dir, list, who) }
 	}
 	watch := &exportWatch{dir: dir, export: *e, tell: withoutParts(tell)}
-	if watch.stop, err = e.source.Watch(rest, recursive, may, watch.tell); err != nil { // after a while, maybe
+	if watch.stop, err = e.source.Watch(rest, recursive, may, watch.tell); err != nil { // this may take a while
 		return nil, err
 	}
 	w.mu.Lock()
@@ -123,8 +123,8 @@ func withoutParts(tell func(notify.Event)) func(notify.Event) {
 	}
 }
 
-// end stops the watch, unless it has been, and tells the client with last. Nothing is reported when it
-// has returned.
+// end stops the watch, unless it has already ended, and sends last to the client. After it returns, nothing more is
+// reported.
 func (w *exportWatch) end(last *notify.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,9 +138,8 @@ func (w *exportWatch) end(last *notify.Event) {
 	}
 }
 
-// set replaces the exports. Watches in those that are not among them end, and those in a directory
-// that belongs to another one now. Sources that are not among them are not in use any more when it
-// returns.
+// set replaces the exports. It ends watches in exports that were removed, and in directories that now belong to another
+// export. Sources that are not in exports are no longer in use when it returns.
 func (w *watched) set(exports []watchedExport) {
 	w.mu.Lock()
 	w.exports = exports

@@ -12,11 +12,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// Bounds of what a conversation keeps.
+// Limits of a conversation.
 const (
-	maxCalls      = 1 << 14 // without a reply, in one direction
-	maxExposed    = 1 << 16 // segments of calls under way
-	maxAnomalies  = 100     // with their place; the others are counted
+	maxCalls      = 1 << 14 // calls without a reply, in one direction
+	maxExposed    = 1 << 16 // segments of calls in flight
+	maxAnomalies  = 100     // kept with their place; others are only counted
 	maxProcedures = 1 << 10
 	maxListed     = 1 << 20 // calls in a list
 )
@@ -24,13 +24,13 @@ const (
 // A Conversation is the traffic of one connection.
 type Conversation struct {
 	Framing      string            // "iWARP" or "RoCE v2"
-	Ends         [2]netip.AddrPort // of direction 0: from the first to the second
-	QPs          [2]uint32         // RoCE: the queue pairs that the directions go to
+	Ends         [2]netip.AddrPort // direction 0 is from the first to the second
+	QPs          [2]uint32         // RoCE: the queue pairs that receive each direction
 	First        int64             // nanoseconds since 1970
 	Last         int64
-	Version      uint32                  // of RPC-over-RDMA, the last that was seen
-	Private      [2]*rpcrdma.PrivateData // of the request and of the answer, nil if there was none
-	asked, setUp bool                    // the request was captured, and the answer, too
+	Version      uint32                  // last version of RPC-over-RDMA seen
+	Private      [2]*rpcrdma.PrivateData // of the request and of the reply, nil if there was none
+	asked, setUp bool                    // the request was captured; the reply too
 	rejected     bool
 
 	Messages   [2]int
@@ -38,10 +38,10 @@ type Conversation struct {
 	Writes     [2]int // packets
 	ReadBytes  [2]uint64
 	Reads      [2]int // requests
-	Padding    int    // packets that are not on the wire
+	Padding    int    // padding packets that are not on the wire
 
 	Procedures    []*Procedure
-	Calls         []*Call // if they were requested
+	Calls         []*Call // if requested
 	Unanswered    int
 	Errors        int // RDMA_ERROR messages
 	Holes         int // places where something was not captured
@@ -54,38 +54,38 @@ type Conversation struct {
 
 	list    bool
 	budget  *int
-	dropped *int // places where the file lacks something of any connection
+	dropped *int // places where the file lacks data of any connection
 	index   map[procKey]*Procedure
 	ends    [2]callers
 	hdr     rpcrdma.Header
-	marked  int  // the last packet with a comment about that
-	swapped bool // the connection was opened by the second end
+	marked  int  // last packet with a comment about that
+	swapped bool // the second end opened the connection
 }
 
-// An Anomaly is something that a rule forbids.
+// An Anomaly is a violation of a rule.
 type Anomaly struct {
-	Rule   string `json:"rule"` // its id, see docs/reports/conformance.md
+	Rule   string `json:"rule"` // id of the rule, see docs/reports/conformance.md
 	Packet int    `json:"packet"`
 	At     int64  `json:"-"`
 	Text   string `json:"text"`
 
-	message int // how many messages there had been
+	message int // number of messages before it
 }
 
-// inContext are the rules that are about other messages, too, of which one may have been lost. Immutable.
+// inContext lists the rules that also concern other messages, one of which may have been lost. Immutable.
 var inContext = []string{"BIDI-2-2", "PVT-4.1-2", "V1-11-4", "V1-3.3-6", "V1-3.6-5", "V1-3.8-2"}
 
-// recent is how many messages a gap may be noticed late: at the next packet of its direction.
+// recent is by how many messages the detection of a gap may lag: a gap is noticed at the next packet of its direction.
 const recent = 4
 
-// A Call is one call with its reply.
+// A Call is a call with its reply.
 type Call struct {
-	Packet, Reply    int   // packets; Reply is 0 without one
+	Packet, Reply    int   // packets; Reply is 0 if there is none
 	At, Latency      int64 // nanoseconds
 	Dir              int
 	XID              uint32
 	Prog, Vers, Proc uint32
-	Known            bool // the three
+	Known            bool // the three numbers are known
 	How              How
 	Status           string // of the reply
 
@@ -96,27 +96,27 @@ type Call struct {
 	size   int
 }
 
-// How a call and its reply traveled.
+// How the data of a call and its reply traveled.
 type How struct {
-	ReadChunks, WriteChunks int // read and write chunks that were used
+	ReadChunks, WriteChunks int // read and write chunks used
 	LongCall, ReplyChunk    bool
 	ReadBytes, WriteBytes   uint64
 }
 
-// An exposure is memory that a call names.
+// exposure is memory that a call exposes.
 type exposure struct {
 	seg   rpcrdma.Segment
 	call  *Call
 	write bool
-	first bool   // of the chunk with a whole message
+	first bool   // of the chunk for a whole message
 	done  uint64 // bytes written or read
 }
 
-// callers are the calls that one end has made, and the memory that it has exposed for them.
+// callers holds the calls made by one end, and the memory that it has exposed for them.
 type callers struct {
 	calls   map[uint32]*Call
 	exposed map[uint32][]*exposure
-	n       int // exposures
+	n       int // number of exposures
 	credits uint32
 	granted bool
 }
@@ -146,16 +146,16 @@ func newConversation(framing string, a, b netip.AddrPort, list bool, budget, dro
 	return c
 }
 
-// gaps is in how many places something may be missing.
+// gaps returns the number of places where something may be missing.
 func (c *Conversation) gaps() int { return c.Holes + *c.dropped }
 
-// is reports whether there was any RPC-over-RDMA in it.
+// is reports whether the conversation contains RPC-over-RDMA.
 func (c *Conversation) is() bool { return c.Version != 0 || c.Private[0] != nil }
 
 // consumeHeader reads the header of b.
 func consumeHeader(b []byte, h *rpcrdma.Header) (int, error) {
 	return rpcrdma.ConsumeHeader(b, h, &rpcrdma.Limits{
-		// The message's own length bounds what it can make us allocate.
+		// The message's own length limits what it can make us allocate.
 		ReadSegments: len(b), WriteChunks: len(b), SegmentsPerChunk: len(b), OptInfo: len(b),
 		Versions: rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2},
 	})
@@ -168,7 +168,7 @@ func (c *Conversation) anomaly(o *op, rule, format string, args ...any) {
 	}
 }
 
-// hole counts a gap, and takes back anomalies that the gap may explain.
+// hole counts a gap, and removes anomalies that the gap may explain.
 func (c *Conversation) hole() {
 	c.Holes++
 	c.Anomalies = slices.DeleteFunc(c.Anomalies, func(a Anomaly) bool {
@@ -258,11 +258,11 @@ func (c *Conversation) wrote(o *op) {
 	}
 }
 
-// fetched processes a part of an RDMA Read Response, at the end that sends it.
+// fetched processes a part of an RDMA Read Response from the end that sends it.
 func (c *Conversation) fetched(o *op) {
 	for _, e := range c.ends[o.dir].exposed[o.key] {
 		if at := o.offset - e.seg.Offset; !e.write && at < uint64(e.seg.Length) {
-			if end := at + uint64(o.size); end > e.done { // else it is sent again
+			if end := at + uint64(o.size); end > e.done { // otherwise it is retransmitted
 				e.call.How.ReadBytes += end - max(at, e.done)
 				e.done = end
 			}
@@ -274,7 +274,7 @@ func (c *Conversation) fetched(o *op) {
 	}
 }
 
-// accessed finds the memory of the peer of o.dir that o is about.
+// accessed returns the memory, exposed by the peer of o.dir, that o accesses.
 func (c *Conversation) accessed(o *op, write bool) *exposure {
 	owner := &c.ends[1-o.dir]
 	if o.size == 0 {
@@ -356,7 +356,7 @@ func (c *Conversation) send(o *op) {
 	}
 }
 
-// optional processes an operation of version 2, with the RPC message that may follow it.
+// optional processes an operation of version 2, and the RPC message that may follow it.
 func (c *Conversation) optional(o *op, msg []byte) {
 	switch xid, kind, ok := oncrpc.Peek(msg); {
 	case ok && kind == oncrpc.Call:
@@ -364,7 +364,7 @@ func (c *Conversation) optional(o *op, msg []byte) {
 	case ok && kind == oncrpc.Reply:
 		c.replied(o, msg, xid)
 	case c.hdr.OptType == rpcrdma.OptProperties:
-		// docs/protocol.md: the answer has a grant, as a reply has.
+		// docs/protocol.md: the answer carries a grant, like a reply.
 		if p, err := rpcrdma.ConsumeProperties(c.hdr.OptInfo); err == nil && p.Dir != rpcrdma.PropOffer {
 			end := &c.ends[1-o.dir]
 			end.credits, end.granted = c.hdr.Credit, true
@@ -381,7 +381,7 @@ func (c *Conversation) inline(o *op, version uint32) {
 	// In version 2 the ends may have agreed on more.
 	if most := rpcrdma.DefaultInline; version == rpcrdma.Version1 {
 		if both {
-			// The requester's direction is 0, or 1 if the second end has opened the connection.
+			// The requester's direction is 0, or 1 if the second end opened the connection.
 			from, to := c.Private[0], c.Private[1]
 			if o.dir == 1 != c.swapped {
 				from, to = to, from
@@ -508,7 +508,7 @@ func (c *Conversation) forget(end *callers, call *Call) {
 	}
 }
 
-// name finds out what a call calls.
+// name determines the procedure of a call.
 func (c *Conversation) name(call *Call, msg []byte) {
 	if len(msg) < 24 {
 		return
@@ -522,7 +522,7 @@ func (c *Conversation) name(call *Call, msg []byte) {
 	call.Prog, call.Vers, call.Proc, call.Known = word(3), word(4), word(5), true
 }
 
-// replyStatus finds out how a call has ended, from the RPC reply or its beginning.
+// replyStatus determines the result of a call from the RPC reply or its beginning.
 func (c *Conversation) replyStatus(call *Call, msg []byte) {
 	var r oncrpc.ReplyHeader
 	if _, err := oncrpc.ConsumeReply(msg, &r); err != nil {
@@ -562,7 +562,7 @@ func (c *Conversation) replied(o *op, msg []byte, xid uint32) {
 	c.finish(o, call)
 }
 
-// returned compares the chunks of a reply with those that the call has offered and with what was written.
+// returned compares the chunks of a reply with those offered by the call, and with what was written.
 func (c *Conversation) returned(o *op, call *Call) {
 	h := &c.hdr
 	check := func(what string, got rpcrdma.WriteChunk, offered []*exposure) bool {
@@ -607,7 +607,7 @@ func (c *Conversation) returned(o *op, call *Call) {
 	}
 }
 
-// finish takes the end of a call.
+// finish records the end of a call.
 func (c *Conversation) finish(o *op, call *Call) {
 	c.forget(&c.ends[call.Dir], call)
 	call.Reply, call.Latency = o.packet, o.time-call.At
@@ -654,7 +654,7 @@ func (c *Conversation) procedure(call *Call) *Procedure {
 	if p != nil {
 		return p
 	}
-	if len(c.index) >= maxProcedures { // all others
+	if len(c.index) >= maxProcedures { // for all others
 		k = procKey{dir: call.Dir}
 		if p = c.index[k]; p != nil {
 			return p
@@ -680,7 +680,7 @@ func procName(call *Call) string {
 	return fmt.Sprintf("%s v%d %s", prog, call.Vers, proc)
 }
 
-// end takes the end of the file.
+// end processes the end of the file.
 func (c *Conversation) end() {
 	for i := range c.ends {
 		for _, call := range c.ends[i].calls {

@@ -1,9 +1,8 @@
-// Package trace reads conversations in RPC-over-RDMA from capture files: pcap and pcapng, with iWARP
-// over TCP or RoCE v2.
+// Package trace reads RPC-over-RDMA conversations from capture files: pcap and pcapng, with iWARP over TCP or RoCE v2.
 //
-// The layers, each in its own file: reader.go takes packets from the file, frame.go takes them apart
-// up to TCP and UDP, tcp.go puts streams together, iwarp.go and roce.go make RDMA operations of them,
-// and conversation.go looks at the operations as calls and replies.
+// Each layer has its own file: reader.go reads packets from the file, frame.go parses them up to TCP and UDP, tcp.go
+// reassembles streams, iwarp.go and roce.go turn them into RDMA operations, and conversation.go interprets the
+// operations as calls and replies.
 //
-// Files and what is in them are hostile: no length is believed, and all that is kept is bounded.
+// Files and their contents may be hostile: no length is trusted, and everything kept is bounded.
 package trace

@@ -5,17 +5,17 @@ import (
 	"net/netip"
 )
 
-// A segment is a TCP segment or a UDP datagram.
+// segment is a TCP segment or a UDP datagram.
 type segment struct {
 	from, to netip.AddrPort
 	tcp      bool
 	seq, ack uint32
 	flags    uint8
-	data     []byte // as much as was captured
-	size     int    // as long as it was
+	data     []byte // captured part
+	size     int    // original length
 }
 
-// Flags of TCP.
+// TCP flags.
 const (
 	tcpFIN = 0x01
 	tcpSYN = 0x02
@@ -32,7 +32,7 @@ const (
 // short.
 func dissect(p *Packet, s *segment) bool {
 	b, size := p.Data, p.Size
-	// cut drops n bytes in front.
+	// cut removes n bytes from the front.
 	cut := func(n int) bool {
 		if n > len(b) {
 			return false
@@ -97,7 +97,7 @@ func dissectIPv4(b []byte, size int, s *segment) bool {
 		return false
 	}
 	head, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
-	if total == 0 { // segmentation offload: longer than the field can tell
+	if total == 0 { // segmentation offload: the length does not fit the field
 		total = size
 	}
 	if head < 20 || head > len(b) || total < head || total > size {
@@ -110,7 +110,7 @@ func dissectIPv4(b []byte, size int, s *segment) bool {
 	return dissectPorts(b[9], from, to, b[head:min(total, len(b))], total-head, s)
 }
 
-// maxExtensions bounds the extension headers of IPv6.
+// maxExtensions limits the extension headers of IPv6.
 const maxExtensions = 8
 
 func dissectIPv6(b []byte, size int, s *segment) bool {

@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// maxReads bounds the Read Requests of a direction that are not answered.
+// maxReads limits the unanswered Read Requests of a direction.
 const maxReads = 1 << 12
 
 // markerInterval is the distance of MPA's markers in bytes of the stream, RFC 5044 section 4.3.
@@ -18,38 +18,38 @@ const (
 	markerLen      = 4
 )
 
-// An iwarpConn is a TCP connection that carries iWARP, or may do so.
+// iwarpConn is a TCP connection that carries iWARP, or may do so.
 type iwarpConn struct {
 	emit func(*op)
 	side [2]iwarpSide
 	crc  bool // CRCs are generated and checked
 }
 
-// An iwarpSide is the stream from one end.
+// iwarpSide is the stream from one end.
 type iwarpSide struct {
 	c   *iwarpConn
 	dir int
 	tcp stream
 
 	phase phase
-	buf   []byte // of the frame that has begun, without markers
-	size  int    // bytes of that frame that there were, those in holes too
+	buf   []byte // of the current frame, without markers
+	size  int    // bytes of that frame so far, including holes
 	start stamp
 
-	markers bool   // the peer wants them
+	markers bool   // the peer wants markers
 	at      uint64 // bytes since the first FPDU
 
 	msg   message // on the Send queue
 	reads map[uint32]rdmap.ReadRequest
 }
 
-// A phase is the meaning of the next bytes of a side.
+// phase is the meaning of the next bytes of a side.
 type phase uint8
 
 const (
-	phaseStart  phase = iota // a start-up frame, or else it is not known
+	phaseStart  phase = iota // a start-up frame, or unknown
 	phaseFrames              // FPDUs
-	phaseLost                // somewhere in a frame, until a segment begins with one
+	phaseLost                // within a frame, until a segment begins with one
 	phaseOther               // not iWARP
 )
 
@@ -63,7 +63,7 @@ func newIwarpConn(emit func(*op), pending *int) *iwarpConn {
 	return c
 }
 
-// is reports whether there was anything of iWARP.
+// is reports whether the connection carries iWARP.
 func (c *iwarpConn) is() bool {
 	return c.side[0].phase == phaseFrames || c.side[1].phase == phaseFrames
 }
@@ -98,7 +98,7 @@ func (s *iwarpSide) bytes(b []byte, start bool, at stamp) {
 		if s.size == 0 {
 			s.start = at
 		}
-		if len(s.buf) == s.size { // else there is a hole in it
+		if len(s.buf) == s.size { // otherwise the frame has a hole
 			s.buf = append(s.buf, b[:n]...)
 		}
 		s.size += n
@@ -122,7 +122,7 @@ func (s *iwarpSide) hole(n int, at stamp) {
 	case phaseStart:
 		s.phase = phaseLost
 	case phaseFrames:
-		// A hole within a frame of known length leaves the frames after it whole.
+		// A hole within a frame of known length does not affect later frames.
 		left := s.want()
 		if s.size < mpa.LengthLen || s.markers || n > left {
 			s.phase = phaseLost
@@ -145,7 +145,7 @@ func (s *iwarpSide) doubt(at stamp) {
 	}
 }
 
-// want is how many bytes the frame needs next.
+// want returns how many bytes the frame needs next.
 func (s *iwarpSide) want() int {
 	if s.phase == phaseStart {
 		if s.size < mpa.StartLen {
@@ -164,7 +164,7 @@ func (s *iwarpSide) want() int {
 	return mpa.FPDULen(int(binary.BigEndian.Uint16(s.buf))) - s.size
 }
 
-// frame takes the frame if it is complete.
+// frame processes the frame if it is complete.
 func (s *iwarpSide) frame() {
 	switch {
 	case s.phase == phaseStart:
@@ -203,10 +203,10 @@ func (s *iwarpSide) startUp() {
 	s.c.emit(o)
 }
 
-// fpdu processes an FPDU. s.buf may hold only its beginning.
+// fpdu processes an FPDU. s.buf may contain only its beginning.
 func (s *iwarpSide) fpdu() {
 	ulpdu := int(binary.BigEndian.Uint16(s.buf))
-	// With markers the CRC may or may not cover them: it is not checked.
+	// With markers the CRC may or may not cover them, so it is not checked.
 	if whole := len(s.buf) == s.size; whole && s.c.crc && !s.markers {
 		end := s.size - mpa.CRCLen
 		if mpa.UpdateCRC(0, s.buf[:end]) != mpa.CRC(s.buf[end:]) {
@@ -306,7 +306,7 @@ func (s *iwarpSide) untagged(b []byte, size int) {
 	}
 }
 
-// incomplete is about a header that was not captured as a whole, or is wrong.
+// incomplete handles a header that was not captured completely, or is invalid.
 func (s *iwarpSide) incomplete(err error, short bool) {
 	if !short {
 		s.fault("%v", err)
@@ -344,8 +344,8 @@ func startsMPA(b []byte) bool {
 	return err == nil || err == mpa.ErrShort
 }
 
-// startsFPDU reports whether b looks like the beginning of an FPDU without markers. RFC 5044 has the
-// frames begin with segments where that is possible.
+// startsFPDU reports whether b looks like the beginning of an FPDU without markers. RFC 5044 aligns frames with
+// segments where possible.
 func startsFPDU(b []byte) bool {
 	if len(b) < mpa.LengthLen+ddp.TaggedLen {
 		return false

@@ -1,50 +1,49 @@
 package trace
 
-// An opKind is the kind of an operation.
+// opKind is the kind of an operation.
 type opKind uint8
 
 const (
-	opPrivate   opKind = iota // private data of the set-up
-	opReject                  // the answer declines the connection
-	opSend                    // a whole message, or what there is of it
+	opPrivate   opKind = iota // private data of the connection setup
+	opReject                  // the reply rejects the connection
+	opSend                    // a whole message, or the captured part of it
 	opWrite                   // a part of an RDMA Write
 	opRead                    // an RDMA Read Request
-	opReadData                // a part of what an RDMA Read has fetched
-	opTerminate               // the stream ends for an error
-	opFault                   // a frame that cannot be
+	opReadData                // a part of the data of an RDMA Read
+	opTerminate               // an error ends the stream
+	opFault                   // an invalid frame
 	opHole                    // something was not captured
 )
 
-// An op is an operation, or a part of one, of one direction of a conversation.
+// op is an operation, or a part of one, in one direction of a conversation.
 type op struct {
 	stamp
 	kind opKind
-	dir  int // 0: as the packet that the conversation is known by
+	dir  int // 0: same direction as the packet that identifies the conversation
 
-	data  []byte // what was captured, from the start; valid during the call
-	size  int    // as long as it is
+	data  []byte // captured part, from the start; valid during the call
+	size  int    // original length
 	whole bool   // opSend: nothing is missing
 
-	key    uint32 // the memory: of the peer of dir, for opReadData of dir's own end
+	key    uint32 // memory of the peer of dir, or for opReadData of dir's own end
 	offset uint64
 
-	invalidates bool   // opSend: with Invalidate of key
+	invalidates bool   // opSend: Send with Invalidate of key
 	text        string // opTerminate, opFault
 }
 
-// maxMessage is the longest message that is put together, in bytes: RFC 8797 has thresholds of up to
-// 256 KiB.
+// maxMessage is the longest message that is reassembled, in bytes: RFC 8797 has thresholds of up to 256 KiB.
 const maxMessage = 512 << 10
 
-// A message is a Send that is put together.
+// message is a Send being reassembled.
 type message struct {
 	data []byte
-	size int // bytes there were
+	size int // original bytes so far
 	cut  bool
 	open bool
 }
 
-// add appends a part. size is how long it was.
+// add appends a part. size is its original length.
 func (m *message) add(part []byte, size int) {
 	m.open = true
 	m.size += size

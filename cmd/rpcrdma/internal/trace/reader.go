@@ -21,28 +21,28 @@ const (
 )
 
 const (
-	// maxPacket is the longest packet that is read, in bytes: as much as tcpdump records at most.
+	// maxPacket is the longest packet read, in bytes: the most that tcpdump records.
 	maxPacket = 256 << 10
 	// maxBlock is the longest block of a pcapng file: a packet with its options.
 	maxBlock = maxPacket + 64<<10
-	// maxInterfaces bounds the interfaces of one section of a pcapng file.
+	// maxInterfaces limits the interfaces of one section of a pcapng file.
 	maxInterfaces = 1 << 12
 )
 
-// A Packet is one of a file. Data is valid until the next one is read.
+// A Packet is a packet of a file. Data is valid until the next one is read.
 type Packet struct {
 	Number  int    // from 1
 	At      int64  // nanoseconds since 1970
 	Link    uint32 // the link type
-	Data    []byte // as much as was captured
-	Size    int    // as long as it was
+	Data    []byte // captured part
+	Size    int    // original length
 	Comment string
 }
 
-// ErrFormat is wrapped by errors about files that are no captures.
+// ErrFormat is wrapped by errors about files that are not captures.
 var ErrFormat = errors.New("no pcap or pcapng file")
 
-// IsCapture reports whether a file that begins with these bytes, four or more, may be a capture.
+// IsCapture reports whether a file that begins with b, at least four bytes, may be a capture.
 func IsCapture(b []byte) bool {
 	if len(b) < 4 {
 		return false
@@ -64,17 +64,17 @@ type Reader struct {
 
 	// pcap
 	link  uint32
-	nanos int64 // of a unit of the fraction
+	nanos int64 // nanoseconds per unit of the fraction
 
 	// pcapng
 	interfaces []iface
 }
 
-// An iface is an interface of a pcapng file.
+// iface is an interface of a pcapng file.
 type iface struct {
 	link  uint32
-	units uint64 // of time in a second; zero: a power of two
-	shift uint   // then the exponent
+	units uint64 // units of time per second; zero: a power of two
+	shift uint   // the exponent in that case
 	skew  int64  // seconds to add
 }
 
@@ -104,12 +104,12 @@ func NewReader(r io.Reader) (*Reader, error) {
 	if d.order.Uint32(head[:]) == 0xa1b23c4d {
 		d.nanos = 1
 	}
-	d.link = d.order.Uint32(head[20:]) & 0xffff // the upper bits are about frame check sequences
+	d.link = d.order.Uint32(head[20:]) & 0xffff // the upper bits describe frame check sequences
 	return d, nil
 }
 
-// Next reads the next packet. At the end of the file it returns io.EOF, and at the end of a file
-// that was cut short io.ErrUnexpectedEOF.
+// Next reads the next packet. At the end of the file it returns io.EOF, and at the end of a truncated file
+// io.ErrUnexpectedEOF.
 func (d *Reader) Next(p *Packet) error {
 	if !d.ng {
 		return d.nextRecord(p)
@@ -160,7 +160,7 @@ func (d *Reader) nextRecord(p *Packet) error {
 	return nil
 }
 
-// sizeOf is the length of a packet that says it has size bytes: no fewer than were captured.
+// sizeOf returns the original length of a packet with a declared size: at least the captured length.
 func sizeOf(size uint32, data []byte) int { return max(int(min(size, maxPacket)), len(data)) }
 
 // fill reads n bytes into d.buf.
@@ -175,7 +175,7 @@ func (d *Reader) fill(n int) error {
 	return nil
 }
 
-// section reads the first block of a pcapng file, of which the type has been read.
+// section reads the first block of a pcapng file, whose type has already been read.
 func (d *Reader) section() error {
 	var head [8]byte
 	if _, err := io.ReadFull(d.r, head[:]); err != nil {
@@ -204,7 +204,7 @@ func (d *Reader) sectionOrder(magic []byte) error {
 	return nil
 }
 
-// block reads a block and returns its body, which is valid until the next one.
+// block reads a block and returns its body, which is valid until the next call.
 func (d *Reader) block() (kind uint32, body []byte, err error) {
 	var head [12]byte
 	if n, err := io.ReadFull(d.r, head[:8]); err != nil {
@@ -238,7 +238,7 @@ func (d *Reader) block() (kind uint32, body []byte, err error) {
 	return kind, body, nil
 }
 
-// options calls each for the options in b.
+// options calls each for each option in b.
 func (d *Reader) options(b []byte, each func(code uint16, value []byte)) {
 	for len(b) >= 4 {
 		code, n := d.order.Uint16(b), int(d.order.Uint16(b[2:]))

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// A Summary has the latencies of a procedure, in nanoseconds.
+// A Summary holds latencies of a procedure, in nanoseconds.
 type Summary struct{ Min, Median, P99, Max time.Duration }
 
-// Summary sums up the calls that were answered. It is zero without one.
+// Summary summarizes the answered calls. It is zero if there are none.
 func (p *Procedure) Summary() Summary {
 	n := len(p.latencies)
 	if n == 0 {
@@ -27,7 +27,7 @@ func (p *Procedure) Summary() Summary {
 	return Summary{at(0), at((n - 1) / 2), at((n*99+99)/100 - 1), at(n - 1)}
 }
 
-// sorted returns the procedures, those with most calls first.
+// sorted returns the procedures, those with the most calls first.
 func (c *Conversation) sorted() []*Procedure {
 	all := slices.Clone(c.Procedures)
 	slices.SortStableFunc(all, func(a, b *Procedure) int {
@@ -36,7 +36,7 @@ func (c *Conversation) sorted() []*Procedure {
 	return all
 }
 
-// title names the ends.
+// title describes the ends.
 func (c *Conversation) title() string {
 	if c.Framing == iwarpFraming {
 		return fmt.Sprintf("%v > %v (%s)", c.Ends[0], c.Ends[1], c.Framing)
@@ -60,7 +60,7 @@ func (f *File) Text(w io.Writer) error {
 	return err
 }
 
-// Nothing says of a file without Conversations what was looked for, and what is there.
+// Nothing says, for a file without Conversations, what was searched for and what was found.
 func (f *File) Nothing() string {
 	text := fmt.Sprintf("no RPC-over-RDMA: looked for iWARP over TCP, on any port, and RoCE v2, on UDP port %d, and found ", rocePort)
 	if f.Packets == 0 {
@@ -188,24 +188,24 @@ func (f *File) callText(c *Call) string {
 	return b.String()
 }
 
-// The forms of JSON. Times are in microseconds, sizes in bytes.
+// JSON representations. Times are in microseconds, sizes in bytes.
 type conversationJSON struct {
 	From          string          `json:"from"`
 	To            string          `json:"to"`
 	Framing       string          `json:"framing"`
-	QueuePairs    []uint32        `json:"queue_pairs,omitempty"` // that the two directions go to
+	QueuePairs    []uint32        `json:"queue_pairs,omitempty"` // that receive the two directions
 	Start         string          `json:"start"`
 	Duration      float64         `json:"duration_us"`
 	Version       uint32          `json:"version"`
-	Private       []*privateJSON  `json:"private_data"` // of the request and of the answer, or null
+	Private       []*privateJSON  `json:"private_data"` // of the request and of the reply, or null
 	Procedures    []procedureJSON `json:"procedures"`
-	Messages      [2]int          `json:"messages"` // in both directions, as what follows
+	Messages      [2]int          `json:"messages"` // in both directions, as are the following
 	ReadBytes     [2]uint64       `json:"read_bytes"`
 	WriteBytes    [2]uint64       `json:"write_bytes"`
 	Unanswered    int             `json:"unanswered"`
 	Errors        int             `json:"rdma_errors"`
 	Holes         int             `json:"gaps"`
-	Dropped       int             `json:"dropped"` // as gaps, in the file
+	Dropped       int             `json:"dropped"` // gaps in the file
 	Retransmitted int             `json:"retransmitted"`
 	Naks          int             `json:"naks"`
 	End           string          `json:"end,omitempty"`
@@ -262,7 +262,7 @@ type callJSON struct {
 	WriteBytes uint64  `json:"write_bytes"`
 }
 
-// JSON prints one object for each conversation, on a line.
+// JSON prints one object per line for each conversation.
 func (f *File) JSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	for _, c := range f.Conversations {

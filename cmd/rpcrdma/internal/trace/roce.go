@@ -45,7 +45,7 @@ const (
 	psnMask = 1<<24 - 1
 )
 
-// A bth is a Base Transport Header with what follows it.
+// bth is a Base Transport Header and what follows it.
 type bth struct {
 	opcode uint8
 	qp     uint32 // of the receiver
@@ -54,13 +54,13 @@ type bth struct {
 	key    uint32 // RETH, or IETH
 	va     uint64 // RETH
 	length uint32 // RETH
-	nak    bool   // AETH: not acknowledged
+	nak    bool   // AETH: negative acknowledgement
 
 	data []byte
 	size int
 }
 
-// parse parses a datagram. It returns false if that is not possible.
+// parse parses a datagram. It returns false if it is invalid.
 func (h *bth) parse(b []byte, size int) bool {
 	if len(b) < bthLen || b[1]&15 != 0 {
 		return false
@@ -110,45 +110,45 @@ func (h *bth) parse(b []byte, size int) bool {
 // response reports whether the packet number is one of the peer's requests.
 func (h *bth) response() bool { return h.opcode >= rcReadFirst && h.opcode <= rcAck }
 
-// after returns how far packet number a comes after b, modulo 2^24.
+// after returns the distance from packet number b to a, modulo 2^24.
 func after(a, b uint32) int { return int(int32((a-b)<<8) >> 8) }
 
-// A flowKey names one direction of a connection: a queue pair of the receiver.
+// flowKey identifies one direction of a connection: a queue pair of the receiver.
 type flowKey struct {
 	from, to netip.Addr
 	qp       uint32
 }
 
-// Bounds of what a flow keeps.
+// Limits of a flow.
 const (
 	maxAhead   = 256     // packets after a missing one
-	maxWaiting = 4096    // operations of a flow with an unknown other direction
+	maxWaiting = 4096    // operations of a flow whose other direction is unknown
 	maxBytes   = 1 << 20 // data of packets after a missing one
-	maxXIDs    = 256     // calls that replies are looked for
-	maxSingle  = 64      // flows between two hosts that are looked through
-	maxSetups  = 1 << 12 // connection requests without an answer
-	ackWindow  = 1024    // how far an acknowledgement may lag the last request
+	maxXIDs    = 256     // calls searched for replies
+	maxSingle  = 64      // flows between two hosts searched
+	maxSetups  = 1 << 12 // connection requests without a reply
+	ackWindow  = 1024    // how far an acknowledgement may lag behind the last request
 )
 
-// A roceFlow is one direction.
+// roceFlow is one direction.
 type roceFlow struct {
 	key flowKey
 
 	known   bool
-	next    uint32 // the packet number of the next request
-	loose   bool   // a Read Request took some numbers: the next may be higher
+	next    uint32 // packet number of the next request
+	loose   bool   // a Read Request used several numbers, so the next may be higher
 	ahead   []roceAhead
 	held    int    // bytes in ahead
-	doubted uint32 // the last packet number that the peer has and that was not captured
+	doubted uint32 // last packet number that the peer acknowledged but that was not captured
 
 	msg    message
 	write  roceSpan
 	reads  []roceSpan // Read Requests, oldest first
-	answer roceSpan   // of the peer's Reads, what this direction sends now
+	answer roceSpan   // the peer's Read that this direction is answering
 
 	retransmitted, naks int
 
-	// peer is the other direction. Until it is known, operations wait.
+	// peer is the other direction. While it is unknown, operations wait.
 	conn    *roceConn
 	dir     int
 	waiting []op
@@ -161,7 +161,7 @@ type roceAhead struct {
 	at stamp
 }
 
-// A roceSpan is an RDMA Write or Read under way.
+// roceSpan is an RDMA Write or Read in progress.
 type roceSpan struct {
 	psn, key uint32
 	va       uint64
@@ -169,29 +169,29 @@ type roceSpan struct {
 	done     uint64 // bytes
 }
 
-// A roceConn is two directions that belong together.
+// roceConn is two directions that belong together.
 type roceConn struct {
 	conv *Conversation
 	side [2]*roceFlow
 }
 
-// A hostPair is a sender and a receiver.
+// hostPair is a sender and a receiver.
 type hostPair struct{ from, to netip.Addr }
 
-// roceTable has the flows of a file.
+// roceTable holds the flows of a file.
 type roceTable struct {
 	flows   map[flowKey]*roceFlow
 	order   []*roceFlow
-	single  map[hostPair][]*roceFlow           // the other direction is not known; at most maxSingle
-	waiting int                                // bytes that wait, in the flows and in the streams of TCP
+	single  map[hostPair][]*roceFlow           // flows whose other direction is unknown; at most maxSingle
+	waiting int                                // waiting bytes, in flows and in TCP streams
 	begin   func(a, b *roceFlow) *Conversation // b may be nil
 
 	setups map[setupKey]setup
 }
 
-// A setup is a connection request.
+// setup is a connection request.
 type setup struct {
-	qp, psn uint32 // where the client receives, and its first packet number
+	qp, psn uint32 // queue pair and first packet number of the client
 	private []byte
 	at      stamp
 }
@@ -208,7 +208,7 @@ func newRoceTable(begin func(a, b *roceFlow) *Conversation) *roceTable {
 	}
 }
 
-// datagram takes one of the RoCE port.
+// datagram processes a datagram for the RoCE port.
 func (t *roceTable) datagram(seg *segment, at stamp) {
 	var h bth
 	if !h.parse(seg.data, seg.size) {
@@ -232,7 +232,7 @@ func (t *roceTable) datagram(seg *segment, at stamp) {
 	t.request(f, &h, at)
 }
 
-// maxFlows bounds the flows of a file.
+// maxFlows limits the flows of a file.
 const maxFlows = 1 << 16
 
 func (t *roceTable) flow(k flowKey) *roceFlow {
@@ -254,7 +254,7 @@ func (t *roceTable) flow(k flowKey) *roceFlow {
 	return f
 }
 
-// request brings requests into their order.
+// request processes requests in order.
 func (t *roceTable) request(f *roceFlow, h *bth, at stamp) {
 	if !f.known {
 		f.known, f.next = true, h.psn
@@ -262,7 +262,7 @@ func (t *roceTable) request(f *roceFlow, h *bth, at stamp) {
 	switch ahead := after(h.psn, f.next); {
 	case ahead < 0:
 		f.retransmitted++
-		if h.opcode == rcReadRequest { // maybe the rest of a Read
+		if h.opcode == rcReadRequest { // perhaps the rest of a Read
 			f.addRead(h)
 		}
 		return
@@ -283,8 +283,8 @@ func (t *roceTable) request(f *roceFlow, h *bth, at stamp) {
 	t.drain(f)
 }
 
-// acknowledged handles an acknowledgement by f of the other direction. Packets that are missing
-// before it will not come again: they were not captured.
+// acknowledged processes an acknowledgement by f of the other direction. Packets missing before it will not arrive any
+// more: they were not captured.
 func (t *roceTable) acknowledged(f *roceFlow, h *bth) {
 	if h.nak || !h.response() || f.conn == nil || f.conn.side[1-f.dir] == nil {
 		return
@@ -300,7 +300,7 @@ func (t *roceTable) acknowledged(f *roceFlow, h *bth) {
 	}
 }
 
-// drain executes what waits and is next.
+// drain executes waiting packets that are next.
 func (t *roceTable) drain(f *roceFlow) {
 	for again := true; again; {
 		again = false
@@ -319,13 +319,13 @@ func (t *roceTable) drain(f *roceFlow) {
 	}
 }
 
-// release removes a packet from those that wait.
+// release removes a waiting packet.
 func (f *roceFlow) release(i int) {
 	f.held -= len(f.ahead[i].h.data)
 	f.ahead = slices.Delete(f.ahead, i, i+1)
 }
 
-// skip gives up what is missing in front of the packets that wait.
+// skip stops waiting for the packets missing before the waiting ones.
 func (t *roceTable) skip(f *roceFlow) {
 	if len(f.ahead) == 0 {
 		return
@@ -340,7 +340,7 @@ func (t *roceTable) skip(f *roceFlow) {
 	t.drain(f)
 }
 
-// hole notes that something is missing.
+// hole reports that something is missing.
 func (t *roceTable) hole(f *roceFlow, at stamp) {
 	f.msg.cut, f.write = true, roceSpan{}
 	t.emit(f, &op{stamp: at, kind: opHole})
@@ -434,7 +434,7 @@ func (t *roceTable) response(f *roceFlow, h *bth, at stamp) {
 	t.emit(f, o)
 }
 
-// emit hands an operation on, or keeps it until the other direction is known.
+// emit passes on an operation, or keeps it until the other direction is known.
 func (t *roceTable) emit(f *roceFlow, o *op) {
 	if f.conn == nil && o.kind == opSend {
 		t.pairByXID(f, o)
@@ -457,7 +457,7 @@ func (t *roceTable) emit(f *roceFlow, o *op) {
 	f.waiting = append(f.waiting, kept)
 }
 
-// pairByNumber looks for the flow that a response of f answers.
+// pairByNumber searches for the flow that a response of f answers.
 func (t *roceTable) pairByNumber(f *roceFlow, psn uint32) {
 	var found *roceFlow
 	for _, g := range t.single[hostPair{f.key.to, f.key.from}] {
@@ -468,7 +468,7 @@ func (t *roceTable) pairByNumber(f *roceFlow, psn uint32) {
 			continue
 		}
 		if found != nil {
-			return // it could be either
+			return // ambiguous
 		}
 		found = g
 	}
@@ -477,7 +477,7 @@ func (t *roceTable) pairByNumber(f *roceFlow, psn uint32) {
 	}
 }
 
-// pairByXID looks for the flow with the call that message o of f replies to.
+// pairByXID searches for the flow with the call that message o of f replies to.
 func (t *roceTable) pairByXID(f *roceFlow, o *op) {
 	var h rpcrdma.Header
 	n, err := consumeHeader(o.data, &h)
@@ -503,7 +503,7 @@ func (t *roceTable) pairByXID(f *roceFlow, o *op) {
 	}
 }
 
-// pair makes a conversation of two directions, of which the second may be nil.
+// pair makes a conversation of two directions, the second of which may be nil.
 func (t *roceTable) pair(a, b *roceFlow) {
 	c := &roceConn{side: [2]*roceFlow{a, b}}
 	c.conv = t.begin(a, b)
@@ -528,7 +528,7 @@ func (t *roceTable) pair(a, b *roceFlow) {
 	}
 }
 
-// end gives up what is missing at the end of the file.
+// end stops waiting for missing packets at the end of the file.
 func (t *roceTable) end() {
 	for _, f := range t.order {
 		for len(f.ahead) > 0 {
@@ -552,12 +552,12 @@ const (
 	cmRequest  = 0x10
 	cmReply    = 0x13
 	cmEnd      = 0x15
-	requestLen = 140 // up to the private data
+	requestLen = 140 // length before the private data
 	replyLen   = 36
 )
 
-// manage processes a management datagram: a connection request and its answer, which name the queue
-// pairs of a connection, and the request to end it.
+// manage processes a management datagram: a connection request and its reply, which name the queue pairs of a
+// connection, and a disconnect request.
 func (t *roceTable) manage(seg *segment, b []byte, at stamp) {
 	if len(b) < madLen || b[1] != cmClass {
 		return
@@ -585,7 +585,7 @@ func (t *roceTable) manage(seg *segment, b []byte, at stamp) {
 			return
 		}
 		delete(t.setups, k)
-		// Queue pairs are used again: these are new flows.
+		// Queue pairs are reused: these are new flows.
 		ab := flowKey{to, from, binary.BigEndian.Uint32(b[12:]) >> 8}
 		ba := flowKey{from, to, s.qp}
 		delete(t.flows, ab)

@@ -6,25 +6,24 @@ const (
 	// maxPending bounds what one direction of a stream keeps for bytes that are missing in front.
 	maxPending         = 4 << 20 // bytes
 	maxPendingSegments = 4096
-	// maxPendingAll bounds that for all streams and flows of a file together, in bytes.
+	// maxPendingAll limits the same for all streams and flows of a file together, in bytes.
 	maxPendingAll = 128 << 20
 )
 
-// A stream puts one direction of a TCP connection together. Parts that were not captured become
-// holes.
+// stream reassembles one direction of a TCP connection. Parts that were not captured become holes.
 type stream struct {
-	known   bool   // next is
-	next    uint32 // sequence number
+	known   bool   // next is valid
+	next    uint32 // next sequence number
 	pending []piece
-	bytes   int  // in pending
-	all     *int // in pending of all streams
+	bytes   int  // total in pending
+	all     *int // total in pending of all streams
 	out     taker
-	doubted uint32 // the acknowledgement that the last doubt was about
+	doubted uint32 // acknowledgement of the last doubt
 
 	retransmitted int // segments
 }
 
-// A piece is a segment that waits for those in front of it.
+// piece is a segment that waits for earlier ones.
 type piece struct {
 	seq  uint32
 	data []byte
@@ -32,20 +31,20 @@ type piece struct {
 	at   stamp
 }
 
-// A stamp says where something was in the file.
+// stamp is the place and time of something in the file.
 type stamp struct {
 	packet  int
 	time    int64
 	comment string
 }
 
-// A taker gets the bytes of a stream in their order.
+// taker receives the bytes of a stream in order.
 type taker interface {
-	// bytes are the next ones. start: a segment begins with them.
+	// bytes passes the next bytes. start is set if a segment begins with them.
 	bytes(b []byte, start bool, at stamp)
-	// hole: n bytes are not there.
+	// hole reports that n bytes are missing.
 	hole(n int, at stamp)
-	// doubt: the peer has got bytes that were not captured, or not yet.
+	// doubt reports that the peer has received bytes that were not captured, or not yet.
 	doubt(at stamp)
 }
 
@@ -82,7 +81,7 @@ func (s *stream) segment(seg *segment, at stamp) {
 	s.drain()
 }
 
-// deliver hands on what is new of a piece that begins at s.next or before.
+// deliver passes on the new part of a piece that begins at s.next or before.
 func (s *stream) deliver(p *piece) {
 	old := int(s.next - p.seq)
 	if old >= p.size {
@@ -97,7 +96,7 @@ func (s *stream) deliver(p *piece) {
 	}
 }
 
-// wait puts a piece in its place.
+// wait inserts a piece in order.
 func (s *stream) wait(p piece) {
 	i := len(s.pending)
 	for i > 0 && int32(p.seq-s.pending[i-1].seq) < 0 {
@@ -108,7 +107,7 @@ func (s *stream) wait(p piece) {
 	*s.all += len(p.data)
 }
 
-// drain delivers the pieces that nothing is missing in front of.
+// drain delivers the pieces before which nothing is missing.
 func (s *stream) drain() {
 	n := 0
 	for n < len(s.pending) && int32(s.pending[n].seq-s.next) <= 0 {
@@ -121,7 +120,7 @@ func (s *stream) drain() {
 	s.pending = slices.Delete(s.pending, 0, n)
 }
 
-// skip gives up what is missing in front of the pieces that wait.
+// skip stops waiting for the bytes missing before the waiting pieces.
 func (s *stream) skip() {
 	if len(s.pending) == 0 {
 		return
@@ -134,8 +133,8 @@ func (s *stream) skip() {
 	s.drain()
 }
 
-// acknowledged handles an acknowledgement by the peer. Bytes that are missing before it will not come
-// any more: they were not captured.
+// acknowledged processes an acknowledgement by the peer. Bytes missing before it will not arrive any more: they were
+// not captured.
 func (s *stream) acknowledged(ack uint32, at stamp) {
 	if !s.known || int32(ack-s.next) <= 0 {
 		return
@@ -143,14 +142,14 @@ func (s *stream) acknowledged(ack uint32, at stamp) {
 	for len(s.pending) > 0 && int32(ack-s.pending[0].seq) >= 0 {
 		s.skip()
 	}
-	// The sequence number of a FIN is no byte.
+	// The sequence number of a FIN is not a byte.
 	if n := int32(ack - s.next); n > 1 && ack != s.doubted {
 		s.doubted = ack
 		s.out.doubt(at)
 	}
 }
 
-// end delivers everything that waits.
+// end delivers all waiting pieces.
 func (s *stream) end() {
 	for len(s.pending) > 0 {
 		s.skip()

@@ -18,28 +18,28 @@ const (
 	iwarpFraming = "iWARP"
 	roceFraming  = "RoCE v2"
 
-	// maxConns bounds the TCP connections that are looked at.
+	// maxConns limits the TCP connections that are analyzed.
 	maxConns = 1 << 14
-	// maxLatencies bounds the latencies that are kept of all calls.
+	// maxLatencies limits the latencies kept for all calls.
 	maxLatencies = 1 << 22
 )
 
-// A File is the contents of a capture file.
+// A File holds the contents of a capture file.
 type File struct {
 	Packets       int
 	First, Last   int64 // nanoseconds since 1970
 	Conversations []*Conversation
-	Dropped       int   // places where package capture had to leave something out
+	Dropped       int   // places where package capture had to omit something
 	Ignored       int   // packets of other protocols, or of too many connections
 	RoCE          int   // packets of RoCE v2
 	TCP           int   // packets of TCP
-	TCPConns      int   // connections of TCP, of which
-	IWARPConns    int   // so many carry iWARP
-	Err           error // why the file could not be read to its end, or nil
+	TCPConns      int   // TCP connections
+	IWARPConns    int   // those of them that carry iWARP
+	Err           error // why the file could not be read completely, or nil
 }
 
-// Read reads a capture file. With calls, conversations have a list of all calls. The error is
-// about a file that is not a capture; one that is damaged further down has File.Err.
+// Read reads a capture file. With calls, conversations list all calls. It returns an error if the file is not a
+// capture; if the file is damaged later on, the error is in File.Err.
 func Read(r io.Reader, calls bool) (*File, error) {
 	d, err := NewReader(r)
 	if err != nil {
@@ -74,19 +74,19 @@ func Read(r io.Reader, calls bool) (*File, error) {
 	return f, nil
 }
 
-// A connKey names a TCP connection, whichever end sends.
+// connKey identifies a TCP connection, whichever end sends.
 type connKey struct{ a, b netip.AddrPort }
 
-// A tcpConn is a TCP connection. Direction 0 is the one of its first packet.
+// tcpConn is a TCP connection. Direction 0 is that of its first packet.
 type tcpConn struct {
 	from  netip.AddrPort
 	iwarp *iwarpConn
 	conv  *Conversation
 	fin   [2]bool
-	over  bool // RST, or both FIN
+	over  bool // RST, or FIN in both directions
 }
 
-// A table has the connections of a file.
+// table holds the connections of a file.
 type table struct {
 	file    *File
 	tcp     map[connKey]*tcpConn
@@ -97,7 +97,7 @@ type table struct {
 	dropped int
 }
 
-// packet processes a packet. It returns false if nothing looks at it.
+// packet processes a packet. It returns false if the packet is ignored.
 func (t *table) packet(p *Packet) bool {
 	var s segment
 	if !dissect(p, &s) {
@@ -126,7 +126,7 @@ func (t *table) tcpSegment(s *segment, at stamp) bool {
 	}
 	c := t.tcp[k]
 	if c != nil && c.over && s.flags&tcpSYN != 0 {
-		c = nil // the ports are used again
+		c = nil // the ports were reused
 	}
 	if c == nil {
 		if len(t.order) >= maxConns {
@@ -169,7 +169,7 @@ func ending(s *segment, at stamp) string {
 // maxComment is how much of a comment is printed, in bytes.
 const maxComment = 200
 
-// because is a comment at the end of a line, such that it does nothing to a terminal.
+// because returns a comment for the end of a line, without anything that a terminal would interpret.
 func because(comment string) string {
 	if comment == "" {
 		return ""
@@ -182,7 +182,7 @@ func because(comment string) string {
 	}, comment[:min(len(comment), maxComment)])
 }
 
-// beginRoCE makes the conversation of two flows.
+// beginRoCE returns the conversation of two flows.
 func (t *table) beginRoCE(a, b *roceFlow) *Conversation {
 	from, to := netip.AddrPortFrom(a.key.from, 0), netip.AddrPortFrom(a.key.to, 0)
 	c := newConversation(roceFraming, from, to, t.calls, t.budget, &t.dropped)
@@ -194,7 +194,7 @@ func (t *table) beginRoCE(a, b *roceFlow) *Conversation {
 	return c
 }
 
-// end takes the end of the file.
+// end processes the end of the file.
 func (t *table) end() {
 	t.file.TCPConns = len(t.order)
 	for _, c := range t.order {

@@ -15,13 +15,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// ExportsJSON is the result of exports as --json prints it.
+// ExportsJSON is the result of exports for --json.
 type ExportsJSON struct {
 	Server  string       `json:"server"`
 	Exports []ExportJSON `json:"exports"`
 }
 
-// ExportJSON is an export as --json prints it.
+// ExportJSON is an export for --json.
 type ExportJSON struct {
 	Path    string   `json:"path"`
 	Clients []string `json:"clients"` // empty: everyone

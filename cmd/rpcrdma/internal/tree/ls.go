@@ -1,5 +1,5 @@
-// Package tree has the commands that look at the directories of an NFS server and change them: ls, stat, mv,
-// mkdir and rm.
+// Package tree implements the commands that list and modify the directories of an NFS server: ls, stat, mv, mkdir, rm
+// and exports.
 package tree
 
 import (
@@ -74,7 +74,7 @@ Names that cannot be listed are reported, the others are listed, and the exit st
 	return cmd
 }
 
-// A lister lists what is at a URL.
+// lister lists the object at a URL.
 type lister struct {
 	r                     *remote.Target
 	long, recursive, json bool
@@ -84,7 +84,7 @@ type lister struct {
 	printed, skipped      int
 }
 
-// EntryJSON is an entry as --json prints it.
+// EntryJSON is an entry for --json.
 type EntryJSON struct {
 	Path   string    `json:"path"`
 	Type   string    `json:"type"`
@@ -98,8 +98,7 @@ type EntryJSON struct {
 	Target string    `json:"target,omitempty"` // of a symbolic link
 }
 
-// list prints entries as they arrive, in bounded memory. The JSON object is complete even
-// after an error.
+// list prints entries as they arrive, with bounded memory. The JSON object is complete even after an error.
 func (l *lister) list(ctx context.Context) error {
 	err := l.walk(ctx)
 	if l.json && (l.begun || err == nil) {
@@ -148,7 +147,7 @@ func (l *lister) entry(e *EntryJSON) error {
 	return err
 }
 
-// skip reports something that cannot be listed.
+// skip reports an object that cannot be listed.
 func (l *lister) skip(path string, err error) {
 	l.skipped++
 	cli.PrintSkipped(l.stderr, l.json, l.r.Name, path, explain.Text(err))
@@ -186,7 +185,7 @@ func (l *lister) exports(ctx context.Context, list []nfs.Export) error {
 	return nil
 }
 
-// under lists what is at a path of the server, with names below prefix.
+// under lists the object at a path of the server, with names below prefix.
 func (l *lister) under(ctx context.Context, at, prefix string) error {
 	root, err := l.r.Stat(ctx, at)
 	if err != nil {
@@ -279,7 +278,7 @@ func (l *lister) print(ctx context.Context, name string, n *nfs.Node) error {
 	return l.out.WriteByte('\n')
 }
 
-// modeText returns a mode in the form of ls -l.
+// modeText formats a mode as ls -l does.
 func modeText(m fs.FileMode) string {
 	b := []byte("-rwxrwxrwx")
 	switch m.Type() {
@@ -303,7 +302,7 @@ func modeText(m fs.FileMode) string {
 			b[i] = '-'
 		}
 	}
-	// A capital letter means that the right to execute is missing.
+	// A capital letter means that the execute permission is missing.
 	for _, special := range []struct {
 		bit   fs.FileMode
 		at    int

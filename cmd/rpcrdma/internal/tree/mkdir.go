@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// modeValue is permission bits in octal as a flag.
+// modeValue is a flag value for permission bits in octal.
 type modeValue uint32
 
 func (v *modeValue) Type() string { return "MODE" }
@@ -73,7 +73,7 @@ directories are made as well, and an existing directory is not an error.`,
 	return cmd
 }
 
-// makeAll makes the directory at the URL and those above it.
+// makeAll creates the directory at the URL and those above it.
 func makeAll(ctx context.Context, r *remote.Target, mode uint32) error {
 	m, err := r.Mount(ctx, r.URL.Path)
 	if err != nil {
@@ -85,7 +85,7 @@ func makeAll(ctx context.Context, r *remote.Target, mode uint32) error {
 		n, err := r.Stat(ctx, at)
 		if remote.IsMissing(err) {
 			n, err = r.MakeDir(ctx, at, mode)
-			if errors.Is(err, fs.ErrExist) { // another client was faster, or it is a dangling link
+			if errors.Is(err, fs.ErrExist) { // another client created it first, or it is a dangling link
 				n, err = r.Stat(ctx, at)
 			}
 		}

@@ -60,8 +60,7 @@ link is moved, not its target. To copy between servers or exports, use 'rpcrdma 
 	return cmd
 }
 
-// move moves what is at the URL to the path to, or into the directory there, which mustBeDir
-// requires.
+// move moves the object at the URL to the path to, or into the directory there. With mustBeDir, to must be a directory.
 func move(ctx context.Context, r *remote.Target, to string, mustBeDir bool) error {
 	from := r.URL.Path
 	what, err := r.Lstat(ctx, from)

@@ -69,7 +69,7 @@ handles of 'rpcrdma serve --state' do.`,
 	return cmd
 }
 
-// A remover removes what is at a URL.
+// remover removes the object at a URL.
 type remover struct {
 	*remote.Target
 	recursive bool
@@ -81,7 +81,7 @@ type remover struct {
 	skipped int
 }
 
-// skip reports something that cannot be removed.
+// skip reports an object that cannot be removed.
 func (m *remover) skip(rel string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,7 +99,7 @@ func (m *remover) remove(ctx context.Context) error {
 	case !n.IsDir():
 		err := m.RemovePath(ctx, m.URL.Path)
 		if remote.IsMissing(err) && m.Resent() {
-			return nil // the first time it worked
+			return nil // the first attempt succeeded
 		}
 		return err
 	case !m.recursive:
@@ -113,23 +113,23 @@ func (m *remover) remove(ctx context.Context) error {
 	return err
 }
 
-// A doomed is a directory that is to be removed.
+// doomed is a directory to be removed.
 type doomed struct {
-	rel    string // path below the one that was asked for
+	rel    string // path below the requested directory
 	parent nfs.FileHandle
-	name   string // in parent
+	name   string // name in parent
 	dir    nfs.FileHandle
-	above  []nfs.FileHandle // of the directories that contain it, as far as they are removed, too
+	above  []nfs.FileHandle // of the directories above it that are being removed too
 }
 
-// Bounds on what a server can pretend.
+// Limits for what a server can pretend.
 const (
-	maxRemoveDepth = 512 // of a tree, which may nest a directory in itself
-	maxPasses      = 64  // over a directory, which may not become empty
+	maxRemoveDepth = 512 // of a tree, because a server may nest a directory in itself
+	maxPasses      = 64  // over a directory, because it may never become empty
 )
 
-// tree removes a directory and everything in it. kept says that something is left, which has
-// been reported. An error ends the work.
+// tree removes a directory and everything in it. kept is set if something is left, which has been reported. An error
+// ends the work.
 func (m *remover) tree(ctx context.Context, d doomed) (kept bool, err error) {
 	if slices.Contains(d.above, d.dir) || len(d.above) >= maxRemoveDepth {
 		m.skip(d.rel, nfs.ErrDirectory)
@@ -154,7 +154,7 @@ func (m *remover) tree(ctx context.Context, d doomed) (kept bool, err error) {
 		case !remote.ConcernsOne(ctx, err):
 			return true, explain.Item(d.rel, err)
 		case !p.kept && p.removed > 0 && passes < maxPasses && again(err):
-			// Not everything has been listed. Every pass removes something.
+			// The listing was incomplete. Every pass removes something.
 		default:
 			m.skip(d.rel, err)
 			return true, nil
@@ -162,22 +162,22 @@ func (m *remover) tree(ctx context.Context, d doomed) (kept bool, err error) {
 	}
 }
 
-// again reports whether an error is one that a second look at a directory may mend: something
-// new is in it, or the server has lost its place in a directory that became so much shorter.
+// again reports whether another pass may help: the directory has new entries, or the server lost its position in a
+// directory that became much shorter.
 func again(err error) bool {
 	status, ok := errors.AsType[*nfs.Error](err)
 	return ok && (status.Status == nfs.StatusNotEmpty || status.Status == nfs.StatusExist || status.Status == nfs.StatusBadCookie)
 }
 
-// A pass is the outcome of one listing of a directory.
+// pass is the outcome of one listing of a directory.
 type pass struct {
 	mu      sync.Mutex
 	removed int
 	kept    bool
-	err     error // which has ended it
+	err     error // error that ended it
 }
 
-// result counts the result of removing something. It returns false if the work ends.
+// result handles the result of a removal. It returns false if the work must end.
 func (p *pass) result(ctx context.Context, m *remover, rel string, err error) bool {
 	if err != nil {
 		err = m.Forgotten(ctx, err)
@@ -196,7 +196,7 @@ func (p *pass) result(ctx context.Context, m *remover, rel string, err error) bo
 	return p.err == nil
 }
 
-// keep notes that something could not be removed, which has been reported, or why the work ends.
+// keep records that something could not be removed, which has been reported, or why the work ends.
 func (p *pass) keep(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,7 +205,7 @@ func (p *pass) keep(err error) bool {
 	return p.err == nil
 }
 
-// pass lists a directory and removes what is in it.
+// pass lists a directory and removes its entries.
 func (m *remover) pass(ctx context.Context, d doomed) *pass {
 	p := new(pass)
 	var running sync.WaitGroup

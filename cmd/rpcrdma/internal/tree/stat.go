@@ -54,7 +54,7 @@ stats'.`,
 	return cmd
 }
 
-// StatJSON is everything that a server says of a file, as --json prints it.
+// StatJSON is everything that a server reports about a file, for --json.
 type StatJSON struct {
 	URL    string    `json:"url"`
 	Type   string    `json:"type"`
@@ -75,7 +75,7 @@ type StatJSON struct {
 	Handle string    `json:"handle"`           // in hexadecimal
 }
 
-// attributes asks for the attributes of what is at the URL.
+// attributes fetches the attributes of the object at the URL.
 func attributes(ctx context.Context, r *remote.Target, follow bool) (*StatJSON, error) {
 	resolve := r.Lstat
 	if follow {

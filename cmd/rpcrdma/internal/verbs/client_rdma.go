@@ -18,7 +18,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// A client is the end that measures.
+// client is the measuring end.
 type client struct {
 	*end
 	a answer
@@ -26,8 +26,8 @@ type client struct {
 	adds uint64 // of the peer's counter so far
 }
 
-// connectTo asks the server at addr for a test, and connects to it. The returned context ends if the server
-// hangs up; stop ends the test.
+// connectTo requests a test from the server at addr and connects to it. The returned context ends if the server hangs
+// up; stop ends the test.
 func connectTo(ctx context.Context, addr string, devices []provider.Device, name string, h hello) (c *client, _ context.Context, stop func() error, err error) {
 	dialer := net.Dialer{Timeout: patience}
 	tcp, err := dialer.DialContext(ctx, "tcp", addr)
@@ -60,7 +60,7 @@ func connectTo(ctx context.Context, addr string, devices []provider.Device, name
 			return nil, nil, nil, err
 		}
 		if !h.Echo && messages(h.Op) {
-			// A Send completes when TCP has it, and one that finds no receive ends the stream.
+			// A Send completes when TCP has accepted it, and one without a receive ends the stream.
 			h.Ack, _ = lists(h.Depth)
 		}
 	} else {
@@ -118,7 +118,7 @@ func connectTo(ctx context.Context, addr string, devices []provider.Device, name
 	}, nil
 }
 
-// connectCM makes the end on the device that the route to the server begins at.
+// connectCM creates the end on the device with the route to the server.
 func (c *client) connectCM(ctx context.Context, h hello) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -154,7 +154,7 @@ func (c *client) connectCM(ctx context.Context, h hello) error {
 	return err
 }
 
-// once makes one operation and waits for its end: the completion, or the message that comes back.
+// once performs one operation and waits for its end: the completion, or the returned message.
 func (c *client) once(ctx context.Context) error {
 	if err := c.post(1, &c.a); err != nil {
 		return err
@@ -176,13 +176,13 @@ func (c *client) once(ctx context.Context) error {
 	return nil
 }
 
-// errSilent is an operation that does not end, such as a datagram that has been lost.
+// errSilent is the error of an operation that does not end, for instance because a datagram was lost.
 var errSilent = fmt.Errorf("nothing has arrived for %v", patience)
 
-// errWrongData is an operation that has moved other bytes than it should.
+// errWrongData is the error of an operation that moved the wrong bytes.
 var errWrongData = errors.New("the wrong bytes have arrived")
 
-// checked is once with a look at every byte. It returns the time of the operation alone.
+// checked is once, and checks every byte. It returns the time of the operation alone.
 func (c *client) checked(ctx context.Context, seed int) (time.Duration, error) {
 	out := c.out()
 	for i := range out {
@@ -230,7 +230,7 @@ func (c *client) checked(ctx context.Context, seed int) (time.Duration, error) {
 	return took, nil
 }
 
-// latency makes operations one after the other.
+// latency performs operations one after the other.
 func (c *client) latency(ctx context.Context, d time.Duration) (*loadgen.Histogram, error) {
 	var hist loadgen.Histogram
 	for i := range 100 { // not counted
@@ -250,8 +250,7 @@ func (c *client) latency(ctx context.Context, d time.Duration) (*loadgen.Histogr
 	}
 }
 
-// bandwidth keeps as many operations under way as the depth allows, and returns how many have ended in how
-// long.
+// bandwidth keeps as many operations in flight as the depth permits, and returns how many have ended, and in what time.
 func (c *client) bandwidth(ctx context.Context, d time.Duration) (n uint64, took time.Duration, err error) {
 	list, lists := lists(c.h.Depth)
 	under := 0
@@ -271,7 +270,7 @@ func (c *client) bandwidth(ctx context.Context, d time.Duration) (n uint64, took
 			return n, 0, err
 		}
 		ended := len(wcs)
-		if c.h.Ack > 0 { // what counts is the acknowledgments
+		if c.h.Ack > 0 { // only acknowledgments count
 			ended = 0
 			for i := range wcs {
 				if wcs[i].ID == receiveID {
@@ -287,13 +286,13 @@ func (c *client) bandwidth(ctx context.Context, d time.Duration) (n uint64, took
 	}
 }
 
-// lists is how operations are posted: so many in a list, and so many lists at once.
+// lists returns how operations are posted: the length of a list, and the number of lists in flight.
 func lists(depth int) (list, lists int) {
 	list = max(min(batch, depth/2), 1)
 	return list, max(depth/list, 1)
 }
 
-// step makes one test.
+// step performs one test.
 func (o *options) step(ctx context.Context, mode, addr string, h hello, each func(int, time.Duration)) (row *Row, err error) {
 	c, ctx, stop, err := connectTo(ctx, addr, o.devices, o.device, h)
 	if err != nil {

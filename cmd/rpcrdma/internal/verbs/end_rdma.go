@@ -17,8 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// An end is one side of a test: a queue pair and memory for one message each way. It belongs to one
-// goroutine.
+// end is one side of a test: a queue pair, and memory for one message in each direction. A single goroutine owns it.
 type end struct {
 	h    hello
 	dev  *ibv.Context
@@ -28,26 +27,26 @@ type end struct {
 	mr   *ibv.MR
 	qp   *ibv.QP
 	path ibv.PathAttr
-	mem  []byte // out: Size bytes; in: from inAt on
+	mem  []byte // Size bytes to send; received messages from inAt on
 	inAt int
 	addr ibv.QPAddr
 
-	to  *ibv.Destination // of datagrams
-	wcs []ibv.WC         // polled
-	wrs []ibv.SendWR     // of a list, which is posted at once
+	to  *ibv.Destination // for datagrams
+	wcs []ibv.WC         // for polling
+	wrs []ibv.SendWR     // a list of requests posted together
 	sgl [1]ibv.SGE
 
-	silence *time.Timer // ends the wait for a message that an unreliable transport has lost; of a client
+	silence *time.Timer // ends a client's wait for a message that an unreliable transport has lost
 
 	closers []func() error
 }
 
-// batch is how many requests are posted, and completions polled, at once.
+// batch is how many requests are posted, and completions polled, together.
 const batch = 16
 
 const qkey = 0x11111111
 
-// made keeps an object for close.
+// made registers an object for close.
 func made[T interface{ Close() error }](e *end, o T, err error) (T, error) {
 	if err == nil {
 		e.closers = append(e.closers, o.Close)
@@ -64,7 +63,7 @@ func (e *end) close() (err error) {
 	return err
 }
 
-// device returns the device for one end: by its name, or by the address of that end.
+// device returns the device for one end: by its name, or by the local address.
 func device(ctx context.Context, devices []provider.Device, name string, local net.Addr) (_ *provider.Device, err error) {
 	host, _, _ := net.SplitHostPort(local.String())
 	if name == "" {
@@ -79,7 +78,7 @@ func device(ctx context.Context, devices []provider.Device, name string, local n
 	return &devices[i], devices[i].Err
 }
 
-// newEnd makes the objects of an end, but for the queue pair.
+// newEnd creates the objects of an end except the queue pair.
 func newEnd(dev *ibv.Context, h hello) (e *end, err error) {
 	e = &end{h: h, dev: dev, wcs: make([]ibv.WC, batch), wrs: make([]ibv.SendWR, 0, batch)}
 	defer func() {
@@ -115,14 +114,14 @@ func newEnd(dev *ibv.Context, h hello) (e *end, err error) {
 	return e, err
 }
 
-// qpAttr is how the queue pair is made.
+// qpAttr returns the attributes of the queue pair.
 func (e *end) qpAttr() ibv.QPInitAttr {
 	typ := map[string]ibv.QPType{"rc": ibv.QPTypeRC, "uc": ibv.QPTypeUC, "ud": ibv.QPTypeUD}[e.h.Transport]
 	n := uint32(e.h.Depth + batch)
 	return ibv.QPInitAttr{Type: typ, SendCQ: e.cq, RecvCQ: e.cq, Cap: ibv.QPCap{MaxSendWR: n, MaxRecvWR: n, MaxSendSGE: 1, MaxRecvSGE: 1}}
 }
 
-// createQP makes a queue pair that is connected by the addresses that the ends tell each other.
+// createQP creates a queue pair that is connected by the addresses that the ends exchange.
 func (e *end) createQP() error {
 	qp, err := e.pd.CreateQP(e.qpAttr())
 	if e.qp, err = made(e, qp, err); err != nil {
@@ -134,7 +133,7 @@ func (e *end) createQP() error {
 	return err
 }
 
-// connectTo connects the queue pair to the peer's, or starts it for datagrams to it.
+// connectTo connects the queue pair to the peer's, or prepares it for sending datagrams to it.
 func (e *end) connectTo(text string) error {
 	var peer ibv.QPAddr
 	if err := peer.UnmarshalText([]byte(text)); err != nil {
@@ -154,12 +153,12 @@ func (e *end) connectTo(text string) error {
 	return nil
 }
 
-// param is how the connection manager connects.
+// param returns the parameters for the connection manager.
 func (e *end) param() rdmacm.ConnParam {
 	return rdmacm.ConnParam{ResponderResources: int(e.path.Depth), InitiatorDepth: int(e.path.Depth), RetryCount: 7, RNRRetryCount: 7}
 }
 
-// own makes the queue pair of an ID, which the end closes after it.
+// own creates the queue pair of an ID. The end closes both.
 func (e *end) own(id *rdmacm.ID) (err error) {
 	e.closers = append(e.closers, id.Close)
 	qp, err := id.CreateQP(e.pd, e.qpAttr())
@@ -169,7 +168,7 @@ func (e *end) own(id *rdmacm.ID) (err error) {
 	return err
 }
 
-// receive posts n receives, all into one place.
+// receive posts n receives into the same memory.
 func (e *end) receive(n int) error {
 	length := e.h.Size
 	if e.h.Transport == "ud" {
@@ -188,13 +187,13 @@ func (e *end) receive(n int) error {
 	return nil
 }
 
-// IDs of requests.
+// Request IDs.
 const (
 	sendID    = 1
 	receiveID = 2
 )
 
-// in is what has been received last.
+// in returns the last received message.
 func (e *end) in() []byte {
 	at := e.inAt
 	if e.h.Transport == "ud" {
@@ -203,10 +202,10 @@ func (e *end) in() []byte {
 	return e.mem[at:][:e.h.Size]
 }
 
-// out is what is sent, or where a Read and the old value of an atomic operation go.
+// out returns the memory to send, or for the result of a Read or an atomic operation.
 func (e *end) out() []byte { return e.mem[:e.h.Size] }
 
-// await waits for completions, by polling or by events, and returns those that are there.
+// await waits for completions, by polling or by events, and returns the available ones.
 func (e *end) await(ctx context.Context) ([]ibv.WC, error) {
 	for try := 1; ; try++ {
 		n, err := e.cq.Poll(e.wcs)
@@ -229,7 +228,7 @@ func (e *end) await(ctx context.Context) ([]ibv.WC, error) {
 			if try%1024 == 0 && ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-		case try%2 == 1: // arm the queue, and poll again
+		case try%2 == 1: // arm the queue and poll again
 			if err := e.cq.Arm(false); err != nil {
 				return nil, err
 			}
@@ -250,14 +249,14 @@ var opcodes = map[string]ibv.Opcode{
 	"fetch-add": ibv.OpAtomicFetchAdd, "cmp-swap": ibv.OpAtomicCmpSwp,
 }
 
-// send posts a Send of so many bytes, whatever the test is.
+// send posts a Send of this length, independent of the test.
 func (e *end) send(length int) error {
 	e.sgl[0] = e.mr.SGE(0, uint32(length))
 	e.wrs = append(e.wrs[:0], ibv.SendWR{ID: sendID, Opcode: ibv.OpSend, Flags: ibv.SendSignaled, SGL: e.sgl[:], To: e.to})
 	return e.qp.PostSend(e.wrs)
 }
 
-// post posts n operations, of which the last one is signaled.
+// post posts n operations, the last of which is signaled.
 func (e *end) post(n int, a *answer) error {
 	e.sgl[0] = e.mr.SGE(0, uint32(e.h.Size))
 	e.wrs = e.wrs[:0]

@@ -16,11 +16,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// maxTests bounds the tests of a server at once.
+// maxTests limits the concurrent tests of a server.
 const maxTests = 16
 
-// serve answers clients of l until ctx ends, with the device name, or else the one that a client's connection
-// leads to. log says why tests have ended.
+// serve serves clients of l until ctx ends, with the device called name, or else the one that a client's connection
+// leads to. log is called with the reason why a test ended.
 func serve(ctx context.Context, l net.Listener, name string, log func(format string, args ...any)) error {
 	devices, err := provider.Devices()
 	if err != nil {
@@ -57,7 +57,7 @@ func serve(ctx context.Context, l net.Listener, name string, log func(format str
 	}
 }
 
-// serveOne is one test.
+// serveOne serves one test.
 func serveOne(ctx context.Context, t *talk, devices []provider.Device, name string) (err error) {
 	var h hello
 	if err := t.hear(&h); err != nil {
@@ -105,8 +105,8 @@ func serveOne(ctx context.Context, t *talk, devices []provider.Device, name stri
 	return why(ctx, e.respond(ctx))
 }
 
-// why is the reason of an end: that of the context, if that has ended, or is about to, since a client that
-// hangs up ends its queue pair first. To hang up is the regular end.
+// why returns the reason for the end of a test: the context's cause if the context has ended, or is about to, because a
+// client that hangs up ends its queue pair first. Hanging up is the regular end.
 func why(ctx context.Context, err error) error {
 	if wc := (*ibv.WCError)(nil); errors.As(err, &wc) {
 		select {
@@ -123,7 +123,7 @@ func why(ctx context.Context, err error) error {
 	return err
 }
 
-// serveCM is serveOne through the connection manager, which alone connects queue pairs of iWARP.
+// serveCM is serveOne through the connection manager, which is the only way to connect iWARP queue pairs.
 func serveCM(ctx context.Context, t *talk, h hello, d *provider.Device, refuse func(error) error) (err error) {
 	if err := h.overIWARP(d.Name); err != nil {
 		return refuse(err)
@@ -185,10 +185,10 @@ func (e *end) expect() error {
 	return e.receive(e.h.Depth + batch)
 }
 
-// pattern is what the server's memory has, for the client to read.
+// pattern returns the contents of the server's memory, for the client to read.
 func pattern(i int) byte { return byte(i*7 + i>>8) }
 
-// respond serves until the client hangs up: it posts receives again, and sends back what is to be.
+// respond serves until the client hangs up: it reposts receives, and sends replies if the test requires them.
 func (e *end) respond(ctx context.Context) error {
 	if !messages(e.h.Op) {
 		<-ctx.Done()

@@ -88,7 +88,7 @@ run it only on a trusted network.`,
 	return cmd
 }
 
-// find checks that there is a device.
+// find checks that the device exists.
 func find(name string) (*provider.Device, error) {
 	devices, err := provider.Devices()
 	if err != nil {
@@ -101,7 +101,7 @@ func find(name string) (*provider.Device, error) {
 	return &devices[i], devices[i].Err
 }
 
-// options are the flags of a test.
+// options holds the flags of a test.
 type options struct {
 	device    string
 	devices   []provider.Device
@@ -175,7 +175,7 @@ func newTest(mode string) *cobra.Command {
 	return cmd
 }
 
-// steps are what the client asks the server for, one after the other.
+// steps returns what the client requests from the server, one after the other.
 func (o *options) steps(mode string) (steps []hello, err error) {
 	if mode != "ping" && o.time <= 0 {
 		return nil, fmt.Errorf("--time is %v, want more than 0", o.time)
@@ -206,7 +206,7 @@ func (o *options) steps(mode string) (steps []hello, err error) {
 	return steps, nil
 }
 
-// A Row is the measurement of one size, of which JSON is stable.
+// A Row is the measurement of one size. Its JSON is stable.
 type Row struct {
 	Transport string        `json:"transport"`
 	Op        string        `json:"op"`
@@ -226,7 +226,7 @@ type Row struct {
 	hist *loadgen.Histogram
 }
 
-// times fills in what one operation after the other has taken.
+// times sets the statistics of sequential operations.
 func (r *Row) times(h *loadgen.Histogram, d time.Duration) {
 	r.hist, r.Histogram, r.Count = h, h.Bars(), h.N()
 	r.Min, r.Max = loadgen.Micros(h.Min()), loadgen.Micros(h.Max())
@@ -247,7 +247,7 @@ type Report struct {
 	Rows    []Row  `json:"rows"`
 }
 
-// run makes the tests and prints them.
+// run performs the tests and prints the results.
 func (o *options) run(ctx context.Context, out io.Writer, mode, addr string, steps []hello) error {
 	var err error
 	if o.devices, err = provider.Devices(); err != nil {

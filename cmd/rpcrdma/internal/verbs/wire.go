@@ -1,4 +1,4 @@
-// Package verbs has the command verbs: it measures RDMA operations between two machines, without RPC.
+// Package verbs implements the command verbs, which measures RDMA operations between two machines, without RPC.
 package verbs
 
 import (
@@ -17,20 +17,20 @@ import (
 // DefaultPort is the TCP port of serve: that of ibv_rc_pingpong(1).
 const DefaultPort = 18515
 
-// protocol is the version of what the two ends say to each other over TCP.
+// protocol is the version of the protocol that the two ends speak over TCP.
 const protocol = 1
 
-// Bounds of what a peer may ask for.
+// Limits for what a peer may request.
 const (
 	maxSize  = 64 << 20 // bytes of a message
 	maxDepth = 1024     // requests
 	maxLine  = 1024     // bytes
 )
 
-// patience bounds the set-up, and how long the peer may be silent in it.
+// patience limits the setup, and how long the peer may be silent during it.
 const patience = 10 * time.Second
 
-// A hello is what the client says first. Each side's line is JSON.
+// hello is the first message from the client. Each side sends one JSON line.
 type hello struct {
 	Protocol  int    `json:"protocol"`
 	Transport string `json:"transport"` // rc, uc, ud
@@ -38,19 +38,19 @@ type hello struct {
 	Echo      bool   `json:"echo"`      // the server sends back what was sent
 	Size      int    `json:"size"`      // bytes of a message, at least 1
 	Depth     int    `json:"depth"`     // receives that the server keeps posted
-	Ack       int    `json:"ack"`       // it sends a message of one byte after so many, if that is not 0
-	Events    bool   `json:"events"`    // it waits for events in place of polling
-	Addr      string `json:"addr"`      // of the client's queue pair; "" for one of the connection manager
+	Ack       int    `json:"ack"`       // the server sends a message of one byte after this many, if not 0
+	Events    bool   `json:"events"`    // the server waits for events instead of polling
+	Addr      string `json:"addr"`      // of the client's queue pair; "" with the connection manager
 }
 
-// An answer is what the server says to a hello.
+// answer is the server's reply to a hello.
 type answer struct {
 	Error string `json:"error,omitempty"` // why there is no test
 
-	Addr string `json:"addr,omitempty"` // of the server's queue pair,
-	CM   string `json:"cm,omitempty"`   // or where its connection manager listens
+	Addr string `json:"addr,omitempty"` // of the server's queue pair
+	CM   string `json:"cm,omitempty"`   // or the address of its connection manager
 
-	Remote uint64 `json:"remote"` // address of the server's memory, which has Size bytes
+	Remote uint64 `json:"remote"` // address of the server's memory of Size bytes
 	RKey   uint32 `json:"rkey"`
 }
 
@@ -60,7 +60,7 @@ var (
 	ops        = []string{"send", "write", "write-imm", "read", "fetch-add", "cmp-swap"}
 )
 
-// has reports whether a transport has an operation.
+// has reports whether a transport supports an operation.
 func has(transport, op string) bool {
 	switch transport {
 	case "ud":
@@ -71,12 +71,12 @@ func has(transport, op string) bool {
 	return true
 }
 
-// messages reports whether an operation uses up a receive of the server.
+// messages reports whether an operation consumes a receive of the server.
 func messages(op string) bool { return op == "send" || op == "write-imm" }
 
 func atomic(op string) bool { return op == "fetch-add" || op == "cmp-swap" }
 
-// overIWARP refuses what a device for iWARP has not (RFC 5040 section 1.1).
+// overIWARP rejects what an iWARP device does not support (RFC 5040 section 1.1).
 func (h *hello) overIWARP(device string) error {
 	what := h.Op
 	switch {
@@ -88,7 +88,7 @@ func (h *hello) overIWARP(device string) error {
 	return fmt.Errorf("%s is an iWARP device, which does not support %s", device, what)
 }
 
-// check refuses what is no test.
+// check rejects invalid tests.
 func (h *hello) check() error {
 	switch {
 	case h.Protocol != protocol:
@@ -113,7 +113,7 @@ func (h *hello) check() error {
 	return nil
 }
 
-// A talk is the TCP connection of a test. Its end is the end of the test.
+// talk is the TCP connection of a test. The test ends with it.
 type talk struct {
 	net.Conn
 	r *bufio.Reader
@@ -177,10 +177,10 @@ func (t *talk) watch(parent context.Context) (ctx context.Context, stop func()) 
 	}
 }
 
-// errHungUp is the end of the peer.
+// errHungUp is the error when the peer closes the connection.
 var errHungUp = errors.New("the peer has hung up")
 
-// rate is n in so long, in a second.
+// rate returns n operations in time d as a rate per second.
 func rate(n uint64, d time.Duration) float64 {
 	return float64(n) / math.Max(d.Seconds(), 1e-9)
 }
