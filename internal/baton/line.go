@@ -9,7 +9,7 @@ type Line[W any] struct {
 // Empty reports whether the line is empty.
 func (l *Line[W]) Empty() bool { return l.head.next == nil || l.head.next == &l.head }
 
-// Len is how many are in the line.
+// Len returns the number of Waiters in the line.
 func (l *Line[W]) Len() (n int) {
 	if l.Empty() {
 		return 0
@@ -20,7 +20,7 @@ func (l *Line[W]) Len() (n int) {
 	return n
 }
 
-// Push puts w at the end. A Waiter is in one line at most.
+// Push appends w. A Waiter can be in only one line.
 func (l *Line[W]) Push(w *Waiter[W]) {
 	if w.Queued() {
 		panic("baton: a Waiter joins a line twice")
@@ -32,7 +32,7 @@ func (l *Line[W]) Push(w *Waiter[W]) {
 	w.prev.next, l.head.prev = w, w
 }
 
-// Remove takes w out. It returns false if w is in no line.
+// Remove removes w. It returns false if w is in no line.
 func (l *Line[W]) Remove(w *Waiter[W]) bool {
 	if !w.Queued() {
 		return false
@@ -42,7 +42,7 @@ func (l *Line[W]) Remove(w *Waiter[W]) bool {
 	return true
 }
 
-// Pop takes the first one out. Nil if the line is empty.
+// Pop removes the first Waiter and returns it, or nil if the line is empty.
 func (l *Line[W]) Pop() *Waiter[W] {
 	if l.Empty() {
 		return nil

@@ -21,7 +21,7 @@ var Checks = []Check{
 	{"document", DocumentCurrent},
 }
 
-// Accounted wants a test or a reason for every rule, unless it is on the list of open rules.
+// Accounted requires a test or a reason for every rule, unless it is on the list of open rules.
 func Accounted(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
 	for _, r := range c.Rules {
@@ -32,7 +32,7 @@ func Accounted(c *Catalogue, s *Sources, _ string) []string {
 	return list
 }
 
-// KnownIDs wants every id in tests, reasons and the list of open rules to be that of a rule.
+// KnownIDs requires every id in tests, reasons and the list of open rules to be that of a rule.
 func KnownIDs(c *Catalogue, s *Sources, _ string) []string {
 	rules := make(map[string]bool)
 	for _, r := range c.Rules {
@@ -57,8 +57,7 @@ func KnownIDs(c *Catalogue, s *Sources, _ string) []string {
 	return list
 }
 
-// ReasonsHold wants every reason to be of a kind that fits the rule, and the rule to have no
-// test.
+// ReasonsHold requires every reason to be of a kind that fits the rule, and the rule to have no test.
 func ReasonsHold(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
 	for _, r := range c.Rules {
@@ -83,8 +82,7 @@ func ReasonsHold(c *Catalogue, s *Sources, _ string) []string {
 	return list
 }
 
-// OpenShrinks wants no rule on the list of open rules to have a test or a reason, and the list
-// not to grow.
+// OpenShrinks requires that no rule on the list of open rules has a test or a reason, and that the list does not grow.
 func OpenShrinks(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
 	for _, o := range c.Open {
@@ -111,7 +109,7 @@ func OpenShrinks(c *Catalogue, s *Sources, _ string) []string {
 	return list
 }
 
-// DocumentCurrent wants the document to be up to date.
+// DocumentCurrent requires the document to be up to date.
 func DocumentCurrent(c *Catalogue, s *Sources, doc string) []string {
 	if doc != Document(c, s) {
 		return []string{DocumentPath + " is not what the sources say: run scripts/conformance"}

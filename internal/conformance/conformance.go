@@ -1,11 +1,10 @@
-// Package conformance has a catalogue of the rules in the specifications that the project
-// implements, and determines which of them have tests.
+// Package conformance has a catalogue of the rules in the specifications that the project implements, and determines
+// which of them have tests.
 //
-// The catalogue is in three files: rules.tsv are the rules, each in one sentence, reasons.tsv
-// says why a rule cannot have a test here, and open.txt lists those that have neither yet; it
-// may only shrink. The package's tests check the three files against the sources of the
-// project, and docs/reports/conformance.md, which scripts/conformance generates, against all of them.
-// Only tests that would be run count; whether they pass is checked by make test.
+// The catalogue consists of three files. rules.tsv lists the rules, each in one sentence; reasons.tsv says why a rule
+// cannot have a test here; and open.txt lists the rules that have neither yet, and may only shrink. The package's tests
+// check the three files against the sources of the project, and docs/reports/conformance.md, which scripts/conformance
+// generates, against all of them. Only tests that would be run count; make test checks whether they pass.
 package conformance
 
 import (
@@ -21,8 +20,8 @@ import (
 type Rule struct {
 	ID       string // used in tests
 	Document string
-	Section  string // or several, with commas
-	Level    string // MUST, MUST NOT, SHOULD, SHOULD NOT, MAY; FACT: without a keyword
+	Section  string // several are separated by commas
+	Level    string // MUST, MUST NOT, SHOULD, SHOULD NOT, MAY; FACT: no keyword
 	Role     string // which end it binds
 	Text     string
 }
@@ -30,27 +29,27 @@ type Rule struct {
 // Must reports whether the rule is mandatory.
 func (r *Rule) Must() bool { return r.Level == "MUST" || r.Level == "MUST NOT" }
 
-// A Reason is why a rule has no test.
+// A Reason is the reason why a rule has no test.
 type Reason struct {
 	Kind string
 	Text string
 }
 
-// kinds has the kinds of reasons, and whether a mandatory rule may have them. Immutable.
+// kinds maps the kinds of reasons to whether mandatory rules may have them. Immutable.
 var kinds = map[string]bool{
-	"upper layer": true,  // upper layers have to comply
+	"upper layer": true,  // only upper layers can comply
 	"adapter":     true,  // the adapter complies, invisibly to the transport
 	"statement":   false, // no program can violate it
 }
 
-// An Open is a rule that has neither a test nor a reason yet.
+// An Open is a rule that has neither a test nor a reason.
 type Open struct {
 	ID   string
 	Why  string
-	Part []string // tests of a part of it, such as the encoding
+	Part []string // tests for a part of it, such as the encoding
 }
 
-// A Catalogue has the rules, and the reasons and open entries of those without tests.
+// A Catalogue holds the rules, and the reasons and open entries of those without tests.
 type Catalogue struct {
 	Rules   []Rule
 	Reasons map[string]Reason
@@ -120,7 +119,7 @@ func Parse(rules, reasons, open string) (*Catalogue, error) {
 // openHead is the start of the list of open rules.
 const openHead = "at most "
 
-// tests returns the tests of a rule, except for those of a part of it.
+// tests returns the tests of a rule, except those for a part of it.
 func (c *Catalogue) tests(s *Sources, id string) []string {
 	list := s.Tests[id]
 	if o := c.open(id); o != nil && !slices.ContainsFunc(list, func(t string) bool { return !slices.Contains(o.Part, t) }) {
@@ -148,8 +147,8 @@ func (c *Catalogue) OpenText() string {
 	return text
 }
 
-// Settle removes rules that have a test from the list of open rules, lowers its limit, and
-// returns the removed rules. It never adds rules.
+// Settle removes rules that have a test from the list of open rules, lowers the limit, and returns the removed rules.
+// It never adds rules.
 func (c *Catalogue) Settle(s *Sources) []string {
 	var settled []string
 	c.Open = slices.DeleteFunc(c.Open, func(o Open) bool {
@@ -163,7 +162,7 @@ func (c *Catalogue) Settle(s *Sources) []string {
 	return settled
 }
 
-// rows splits a tab-separated table into fields. The first line has the names of the columns.
+// rows splits a tab-separated table into fields. The first line has the column names.
 func rows(table string) [][]string {
 	var list [][]string
 	for i, line := range strings.Split(strings.TrimSuffix(table, "\n"), "\n") {

@@ -13,13 +13,13 @@ const DocumentPath = "docs/reports/conformance.md"
 // OpenPath is the path of the list of open rules.
 const OpenPath = "internal/conformance/open.txt"
 
-// titles are the source documents of the rules. Documents that differ only in a few sentences
-// share a table. Immutable.
+// titles lists the source documents of the rules. Documents that differ only in a few sentences share a table.
+// Immutable.
 var titles = []struct {
 	short     string
 	title     string
 	documents []string
-	rfc       string // as comments cite it
+	rfc       string // as cited in comments
 }{
 	{"RFC 5666", "RFC 5666, RPC-over-RDMA version 1, and its connection configuration protocol", []string{"RFC5666"}, "5666"},
 	{"RFC 8797", "RFC 8797, private data at connection set-up", []string{"RFC8797"}, "8797"},
@@ -31,7 +31,7 @@ var titles = []struct {
 	{"RFC 8166", "RFC 8166, RPC-over-RDMA version 1 as it was revised, where it differs", []string{"CTX-RFC8166"}, "8166"},
 }
 
-// levels are in the order of the summary. Immutable.
+// levels lists the levels in the order of the summary. Immutable.
 var levels = []string{"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY", "FACT"}
 
 const introduction = `# Conformance

@@ -14,18 +14,17 @@ import (
 	"strings"
 )
 
-// Sources has the references to rules in the Go files of a tree.
+// Sources holds the references to rules in the Go files of a tree.
 type Sources struct {
-	// Tests are the tests that name a rule, by its id, in order: "transport.TestCredits". A
-	// test names the ids in its comments and strings, including those of functions that it
-	// uses, and of tables from which it runs subtests.
+	// Tests maps a rule's id to the sorted tests that name it: "transport.TestCredits". A test names the ids in its
+	// comments and strings, including those of functions that it uses, and of tables from which it runs subtests.
 	Tests map[string][]string
 
-	// Named has a position in test files for each id, whether in a test or not.
+	// Named maps each id to a position in test files, whether in a test or not.
 	Named map[string]string
 
-	// Places has the files, other than tests, with comments that name a rule's id, or a section as in
-	// "RFC 5666 3.6".
+	// Places maps a rule's id, or a section as in "RFC 5666 3.6", to the files other than tests with comments that name
+	// it.
 	Places map[string][]string
 }
 
@@ -33,7 +32,7 @@ type Sources struct {
 // begins with a dot or an underscore, and those that are not built on Linux.
 func Scan(fsys fs.FS, c *Catalogue) (*Sources, error) {
 	s := &Sources{Tests: make(map[string][]string), Named: make(map[string]string), Places: make(map[string][]string)}
-	// The platform that has all tests.
+	// The platform on which all tests are built.
 	platform := build.Default
 	platform.GOOS, platform.GOARCH, platform.CgoEnabled = "linux", "amd64", true
 	platform.JoinPath = path.Join
@@ -73,7 +72,7 @@ func Scan(fsys fs.FS, c *Catalogue) (*Sources, error) {
 			return err
 		}
 		if !strings.HasSuffix(name, "_test.go") {
-			if !strings.HasSuffix(dir, "test") { // test suites have such names
+			if !strings.HasSuffix(dir, "test") { // names of test suites end like that
 				s.places(c, f, name)
 			}
 			return nil
@@ -83,7 +82,7 @@ func Scan(fsys fs.FS, c *Catalogue) (*Sources, error) {
 				s.Named[m] = name
 			}
 		}
-		// A package and its external tests may have functions of the same name.
+		// A package and its external tests may have functions with the same name.
 		key := dir + " " + f.Name.Name
 		if packages[key] == nil {
 			packages[key] = &testPackage{name: dir, decls: make(map[string]*decl)}
@@ -133,19 +132,19 @@ func (s *Sources) places(c *Catalogue, f *ast.File, name string) {
 	}
 }
 
-// Tests that need an RDMA device are in files with this suffix, and get this mark.
+// Tests that need an RDMA device are in files with this suffix, and are marked like this.
 const (
 	deviceFiles = "_rdma_test.go"
 	deviceMark  = "†"
 )
 
-// A testPackage is the test files of one package.
+// testPackage is the test files of one package.
 type testPackage struct {
 	name  string
 	decls map[string]*decl // of the package, by name
 }
 
-// A decl is a function or variable in test files.
+// decl is a function or variable in test files.
 type decl struct {
 	test   bool // go test runs it
 	dead   bool // it is always skipped

@@ -1,5 +1,5 @@
-// Package connset is for Observers that want to know which connections are open, and what has
-// been counted on them and on those before.
+// Package connset is for Observers that need to know which connections are open, and the counts of those and of earlier
+// ones.
 package connset
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A Set is the connections that have begun for an Observer and that have not ended. The zero
-// value is empty. Its methods may be called by many goroutines at once.
+// A Set holds the connections of an Observer that have begun and not ended. The zero value is empty. Its methods are
+// safe for concurrent use.
 type Set struct {
 	mu     sync.Mutex
 	open   map[rpc.Conn]Entry
@@ -22,23 +22,23 @@ type Set struct {
 // An Entry is a connection.
 type Entry struct {
 	Conn   rpc.Conn
-	ID     uint64 // in the order in which they came, from 1
-	Server bool   // the other end has opened it
+	ID     uint64 // sequential, from 1
+	Server bool   // the other end opened the connection
 	Began  time.Time
-	Stats  rpc.ConnStats // in what Ended and Look return
+	Stats  rpc.ConnStats // set in results of Ended and Look
 }
 
-// A Sum is figures of several connections.
+// A Sum is the sum of several connections' figures.
 type Sum struct {
 	rpc.Stats
-	InFlight, Waiting       int   // of those that are open, like the fields below
+	InFlight, Waiting       int   // of open connections, like the fields below
 	ExposedBytes, HeldBytes int64 //
 	Credits                 int
 	Adapter                 map[string]uint64
-	Help                    map[string]string // of Adapter
+	Help                    map[string]string // help texts of Adapter
 }
 
-// Began is for ConnBegan.
+// Began handles ConnBegan.
 func (s *Set) Began(e rpc.ConnEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,9 +49,9 @@ func (s *Set) Began(e rpc.ConnEvent) {
 	s.open[e.Conn] = Entry{Conn: e.Conn, ID: s.opened, Server: e.Server, Began: e.Began}
 }
 
-// Ended is for ConnEnded.
+// Ended handles ConnEnded.
 func (s *Set) Ended(e rpc.ConnEvent) Entry {
-	stats := e.Conn.Stats() // locks mutexes that goroutines hold while they wait for s.mu: not under it
+	stats := e.Conn.Stats() // not with s.mu held: it locks mutexes whose holders may wait for s.mu
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.open[e.Conn]
@@ -61,7 +61,7 @@ func (s *Set) Ended(e rpc.ConnEvent) Entry {
 	return c
 }
 
-// count adds what only grows.
+// count adds the figures that only increase.
 func (s *Sum) count(c *rpc.ConnStats) {
 	s.Stats.Add(&c.Stats)
 	if s.Adapter == nil {
@@ -73,17 +73,16 @@ func (s *Sum) count(c *rpc.ConnStats) {
 	}
 }
 
-// ID returns the ID of a connection that is open, else 0.
+// ID returns the ID of an open connection, or 0.
 func (s *Set) ID(c rpc.Conn) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open[c].ID
 }
 
-// Look returns the connections that are open, in no order, the sum of what has been counted on
-// them and on those that have ended, and how many there have been. Calls that were executed when
-// their connection ended may lack in the sum; it never shrinks. It takes the locks of the data
-// path of each connection for a moment.
+// Look returns the open connections in no particular order, the sum of the counts of these and of those that have
+// ended, and how many connections there have been. The sum may lack calls that were being executed when their
+// connection ended; it never decreases. Look briefly takes locks of the data path of each connection.
 func (s *Set) Look() (open []Entry, all Sum, opened uint64) {
 	s.mu.Lock()
 	open = make([]Entry, 0, len(s.open))

@@ -1,5 +1,5 @@
-// Package golist asks the go command for packages, and imports what they export, for
-// programs and tests that type-check code of this repository.
+// Package golist queries packages with the go command and imports their exported declarations, for programs and tests
+// that type-check code of this repository.
 package golist
 
 import (
@@ -17,18 +17,18 @@ import (
 	"time"
 )
 
-// timeLimit is for a go command that has to compile everything.
+// timeLimit allows the go command to compile everything.
 const timeLimit = 10 * time.Minute
 
-// A Package is the output of go list -json for one.
+// A Package is the output of go list -json for a package.
 type Package struct {
 	ImportPath string
 	Name       string
 	Dir        string
-	GoFiles    []string // without tests, and without those that use cgo
+	GoFiles    []string // without tests and files that use cgo
 	CgoFiles   []string
-	Export     string // the file with what it exports: with -export
-	DepOnly    bool   // it is here only because another one imports it
+	Export     string // file with export data, with -export
+	DepOnly    bool   // listed only because another package imports it
 	Module     *Module
 }
 
@@ -38,8 +38,8 @@ type Module struct {
 	Main bool
 }
 
-// List runs go list -json with other arguments in a directory, and with more variables in its
-// environment. What a package imports comes before it.
+// List runs go list -json with additional arguments in a directory, and with additional environment variables. Packages
+// come after their imports.
 func List(ctx context.Context, dir string, env []string, args ...string) ([]*Package, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
@@ -65,7 +65,7 @@ func List(ctx context.Context, dir string, env []string, args ...string) ([]*Pac
 	}
 }
 
-// Importer imports the packages of a list that was made with -export.
+// Importer returns an importer for the packages of a list made with -export.
 func Importer(fset *token.FileSet, list []*Package) types.Importer {
 	files := make(map[string]string)
 	for _, p := range list {

@@ -11,7 +11,7 @@ import (
 	"unicode"
 )
 
-// prose yields the lines of Markdown that are not in blocks of code, with their numbers.
+// prose yields the lines of Markdown outside of code blocks, with their numbers.
 func prose(src []byte) func(yield func(int, string) bool) {
 	return func(yield func(int, string) bool) {
 		inside := false
@@ -32,8 +32,8 @@ var (
 	elsewhere  = regexp.MustCompile(`^[a-z][a-z0-9+.-]*:`)
 )
 
-// LinksResolve requires that the links in Markdown lead somewhere, as far as they stay in the
-// project: to a file or a directory, and to a heading, as GitHub names them.
+// LinksResolve requires that links in Markdown to the project's own files lead to an existing file or directory, and to
+// an existing heading, with GitHub's names for headings.
 func LinksResolve(t *Tree) []Finding {
 	exists, headings := map[string]bool{".": true}, make(map[string]map[string]bool)
 	for name := range t.names {
@@ -104,13 +104,12 @@ func anchors(src []byte) map[string]bool {
 // messagesPage is the page that explains messages.
 const messagesPage = "docs/troubleshooting.md"
 
-// verb matches what a format leaves open.
+// verb matches the verbs of a format.
 var verb = regexp.MustCompile(`%[-+# 0]*[\d.]*[a-zA-Z]`)
 
-// MessagesExist requires that the messages on the page about troubleshooting are printed by the code:
-// the lines in blocks marked "message". Parts that vary are written as "...", and each piece between
-// has to be in a string of a Go file, other than a test, between the verbs of its format. The longest
-// piece of a line has at least 12 characters.
+// MessagesExist requires that the code prints the messages on the troubleshooting page, which are the lines in blocks
+// marked "message". Parts that vary are written as "...". Each piece between them must be in a string of a Go file,
+// other than a test, between the verbs of its format. The longest piece of a line must have at least 12 characters.
 func MessagesExist(t *Tree) []Finding {
 	var page *File
 	for _, f := range t.Files {

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// A phrase is one that reads as if it were translated.
+// phrase is a phrase that reads as if it were translated.
 type phrase struct {
 	words   *regexp.Regexp
 	instead string
-	most    int // times that it may occur in the tree: lower it when some are gone, and never raise it
+	most    int // maximum number in the tree: lower it when some are gone, and never raise it
 }
 
-// phrases are counted in comments of Go and in Markdown. Immutable.
+// phrases lists phrases to count in Go comments and in Markdown. Immutable.
 var phrases = []phrase{
 	{regexp.MustCompile(`(?i)\btells? (whether|that|of)\b`), "reports whether, says", 0},
 	{regexp.MustCompile(`(?i)\bhas (it|them|f) called\b`), "arranges for f to be called", 0},
@@ -34,8 +34,8 @@ var phrases = []phrase{
 	{regexp.MustCompile(`(?i)\b(cancell(ed|ing)|travell(ed|ing)|licences?|behaviour|colours?|favour|honour|neighbours?|offence)\b`), "American spelling", 1},
 }
 
-// ReadsNative forbids phrases that a native engineer does not write, and keeps others from becoming more.
-// Pages that programs write count where the program is.
+// ReadsNative forbids phrases that a native engineer does not write, and keeps others from increasing. Pages written by
+// programs are not counted; the programs' own files are.
 func ReadsNative(t *Tree) []Finding {
 	var list []Finding
 	for _, p := range phrases {
@@ -59,7 +59,7 @@ func ReadsNative(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// remarks yields the lines of comments of a Go file, and of the prose of a Markdown file.
+// remarks yields the comment lines of a Go file, or the prose lines of a Markdown file.
 func (f *File) remarks(t *Tree) func(yield func(int, string) bool) {
 	return func(yield func(int, string) bool) {
 		switch {

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Imports compares every import with [Layers]. A package outside all layers is a
-// finding, too.
+// Imports compares every import with [Layers]. A package outside of all layers is a finding too.
 func Imports(t *Tree) []Finding {
 	var list []Finding
 	unlisted := make(map[string]bool)
@@ -52,7 +51,7 @@ func standard(path string) bool {
 	return !strings.Contains(first, ".")
 }
 
-// CgoInOneLayer allows import "C" in layer cgo only, and in the example of a program with C of its own.
+// CgoInOneLayer allows import "C" only in layer cgo, and in the example of a program with its own C code.
 func CgoInOneLayer(t *Tree) []Finding {
 	var list []Finding
 	for f := range t.code {
@@ -72,8 +71,8 @@ var graphEdge = regexp.MustCompile(`(?m)^\s*\w+\["([^"]+)"\]\s*-->\s*\w+\["([^"]
 // graphFile is the document with the graph.
 const graphFile = "docs/architecture.md"
 
-// GraphMatches compares the graph in docs/architecture.md with [Layers]: both must have
-// the same edges. Layers that may import everything are in neither.
+// GraphMatches compares the graph in docs/architecture.md with [Layers]: both must have the same edges. Layers that may
+// import everything are not compared.
 func GraphMatches(t *Tree) []Finding {
 	at := slices.IndexFunc(t.Files, func(f *File) bool { return f.Path == graphFile })
 	if at < 0 {

@@ -5,21 +5,19 @@ import "strings"
 // Module is the path of the main module.
 const Module = "github.com/rpcrdma/rpcrdma"
 
-// A Layer is a directory with everything below it, and what its packages may import.
-// Within a layer there are no restrictions.
+// A Layer is a directory tree and what its packages may import. Within a layer there are no restrictions.
 type Layer struct {
-	Path string // under the module's root
+	Path string // relative to the module's root
 
-	// May lists the other layers that it imports, Tests those that its tests may import
-	// in addition. "*" is every layer.
+	// May lists the other layers that it may import, and Tests those that its tests may import in addition. "*" is
+	// every layer.
 	May, Tests []string
 
-	// External lists allowed packages of other modules, as path prefixes. Tests may
-	// import testExternal as well.
+	// External lists permitted packages of other modules, as path prefixes. Tests may import testExternal as well.
 	External []string
 
-	// Library layers are linked into users' programs: no init functions, no mutable
-	// package-level state, a comment on every exported name.
+	// Library layers are linked into users' programs. They must have no init functions, no mutable package-level state,
+	// and a comment on every exported name.
 	Library bool
 
 	// Pure layers build and pass their tests without cgo.
@@ -157,7 +155,7 @@ var Layers = []Layer{
 		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{
-		Path: "grpcrdma/rpcrdma", Pure: true, // generated, with the state that its runtime keeps
+		Path: "grpcrdma/rpcrdma", Pure: true, // generated; its runtime keeps state
 		Tests:    []string{"grpcrdma/examples"},
 		External: []string{"google.golang.org/protobuf"},
 	},

@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// A Group is a part of a package: files that may refer to each other and to files of earlier
-// groups.
+// A Group is a part of a package: files that may refer to each other and to files of earlier groups.
 type Group struct {
 	Name  string
 	Files []string // without ".go"
@@ -34,14 +33,14 @@ var TransportGroups = []Group{
 	{"server", []string{"bridge", "limits_other", "limits_unix", "record", "server", "serverdma", "tcpserve"}},
 }
 
-// groupOf returns the index of the group of a file, -1 if it is in none.
+// groupOf returns the index of a file's group, or -1 if it is in none.
 func groupOf(groups []Group, file string) int {
 	name := strings.TrimSuffix(path.Base(file), ".go")
 	return slices.IndexFunc(groups, func(g Group) bool { return slices.Contains(g.Files, name) })
 }
 
-// InGroups compares the table with the names of a package's files, tests excluded: each file
-// is in one group, and each name in the table is that of a file.
+// InGroups compares the table with the names of a package's files, without tests. Each file must be in exactly one
+// group, and each name in the table must be that of a file.
 func InGroups(groups []Group, files []string) []Finding {
 	var list []Finding
 	there := make(map[string]bool)
@@ -66,10 +65,9 @@ func InGroups(groups []Group, files []string) []Finding {
 	return inOrder(list)
 }
 
-// PointsDown type-checks the files of a package and finds what refers to a declaration in a
-// file of a later group: types, functions, methods, fields, variables and constants. There is
-// one finding for each file and declaration, at the first reference. Files in no group are
-// left to [InGroups].
+// PointsDown type-checks the files of a package and finds references to declarations in files of later groups: types,
+// functions, methods, fields, variables and constants. It reports one finding for each file and declaration, at the
+// first reference. It leaves files in no group to [InGroups].
 func PointsDown(groups []Group, fset *token.FileSet, files []*ast.File, imports types.Importer) ([]Finding, error) {
 	info := types.Info{Uses: make(map[*ast.Ident]types.Object)}
 	config := types.Config{Importer: imports}

@@ -1,12 +1,10 @@
-// Package layers has the rules of the project that a program can check: imports point
-// down, import "C" only under cgo, no mutable package-level state, a comment on every
-// exported name, an example of every package, and others. Its tests apply them to this tree, and to small broken
-// trees that show that each rule can fail.
+// Package layers checks rules of the project: imports point down, import "C" only under cgo, no mutable package-level
+// state, a comment on every exported name, an example for every package, and others. Its tests apply them to this tree,
+// and to small broken trees that show that each rule can fail.
 //
-// Rules work on syntax only. The comment of a rule says which exceptions it allows and
-// where they are declared: in [Layers], in stateExceptions, or by the word "immutable"
-// in the comment of a variable. The order of the files of package transport,
-// [TransportGroups], is checked with types, by [PointsDown].
+// Rules only analyze syntax. The comment of a rule says which exceptions it permits and where they are declared: in
+// [Layers], in stateExceptions, or by the word "immutable" in the comment of a variable. [PointsDown] checks the order
+// of the files of package transport, [TransportGroups], with type information.
 package layers
 
 import (
@@ -25,7 +23,7 @@ import (
 // A Finding is one violation of a rule.
 type Finding struct {
 	File string
-	Line int // 0: the file as a whole
+	Line int // 0: the whole file
 	Text string
 }
 
@@ -36,28 +34,28 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.Text)
 }
 
-// File is one text file of a tree.
+// File is a text file of a tree.
 type File struct {
-	Path string // slash-separated, under the root
+	Path string // slash-separated, relative to the root
 	Src  []byte
-	AST  *ast.File // nil unless it is Go
+	AST  *ast.File // nil unless it is a Go file
 }
 
-// Dir is the directory of the file, which is that of its package.
+// Dir returns the directory of the file, which is that of its package.
 func (f *File) Dir() string { return path.Dir(f.Path) }
 
-// Test reports whether the file is compiled for tests only.
+// Test reports whether the file is compiled only for tests.
 func (f *File) Test() bool { return strings.HasSuffix(f.Path, "_test.go") }
 
 // A Tree is the input of the rules.
 type Tree struct {
 	Files []*File
-	names map[string]bool // of all files, those that are no text, too
+	names map[string]bool // of all files, including those that are not text
 	fset  *token.FileSet
 }
 
-// Load reads the text files of fsys, except directories with a name that begins with a dot, other
-// than .github, and the file .git of a worktree. Go files in testdata directories are text, not code.
+// Load reads the text files of fsys, except in directories whose names begin with a dot, other than .github, and the
+// file .git of a worktree. Go files in testdata directories count as text, not code.
 func Load(fsys fs.FS) (*Tree, error) {
 	t := &Tree{names: make(map[string]bool), fset: token.NewFileSet()}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {

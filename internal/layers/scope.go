@@ -7,14 +7,13 @@ import (
 	"strings"
 )
 
-// scope resolves the names of types within the module, by syntax: imports from elsewhere are known
-// only by their paths.
+// scope resolves names of types within the module, by syntax. Imports from elsewhere are known only by their paths.
 type scope struct {
 	tree  *Tree
 	types map[string]map[string]declared // by directory and name
 }
 
-// declared is a named type and where it stands.
+// declared is a named type and where it is declared.
 type declared struct {
 	file     *File
 	typ      ast.Expr
@@ -56,13 +55,12 @@ func newScope(t *Tree) *scope {
 	return s
 }
 
-// imported returns the directory of the module's package that a file knows as name.
+// imported returns the directory of the module's package that a file imports as name.
 func (s *scope) imported(f *File, name string) (dir string, ours bool) {
 	return strings.CutPrefix(importPath(f, name), Module+"/")
 }
 
-// importPath returns the path of the package that a file knows as name, "" if it
-// knows none.
+// importPath returns the path of the package that a file imports as name, or "" if there is none.
 func importPath(f *File, name string) string {
 	for _, spec := range f.AST.Imports {
 		to, err := strconv.Unquote(spec.Path.Value)
@@ -90,7 +88,7 @@ func (s *scope) named(f *File, e ast.Expr) (declared, bool) {
 	return declared{}, false
 }
 
-// mutator returns a method among those called that has a pointer to the type as its receiver.
+// mutator returns a called method whose receiver is a pointer to the type.
 func (s *scope) mutator(f *File, e ast.Expr, called map[string]bool) string {
 	d, ok := s.named(f, e)
 	if !ok {
@@ -104,8 +102,8 @@ func (s *scope) mutator(f *File, e ast.Expr, called map[string]bool) string {
 	return ""
 }
 
-// volatile names the part of a type that changes without an assignment: a lock or
-// anything else of package sync, an atomic, a channel. It is "" if nothing does.
+// volatile returns the name of a part of a type that changes without an assignment: a lock or anything else of package
+// sync, an atomic, a channel. It returns "" if there is none.
 func (s *scope) volatile(f *File, e ast.Expr) string {
 	return s.find(f, e, make(map[ast.Expr]bool), func(f *File, e ast.Expr) string {
 		switch e := e.(type) {
@@ -122,8 +120,7 @@ func (s *scope) volatile(f *File, e ast.Expr) string {
 	})
 }
 
-// refers reports whether a type contains a pointer, through which a value that is never
-// assigned to can change.
+// refers reports whether a type contains a pointer, through which a value that is never assigned can change.
 func (s *scope) refers(f *File, e ast.Expr) bool {
 	return s.find(f, e, make(map[ast.Expr]bool), func(_ *File, e ast.Expr) string {
 		if _, ok := e.(*ast.StarExpr); ok {
@@ -133,9 +130,8 @@ func (s *scope) refers(f *File, e ast.Expr) bool {
 	}) != ""
 }
 
-// find looks for what match names in a type and, within the module, in the types that it
-// is made of. What a function takes and returns is no part of it. Types in seen have been
-// looked at.
+// find searches for what match names in a type and, within the module, in the types of which it consists. It ignores
+// parameters and results of functions, and types in seen.
 func (s *scope) find(f *File, e ast.Expr, seen map[ast.Expr]bool, match func(*File, ast.Expr) string) string {
 	if e == nil || seen[e] {
 		return ""

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// stateExceptions lists the mutable package-level variables that library layers keep,
-// as directory.name, each with the reason. An entry that no variable needs any more
-// fails TestStateExceptionsAreNeeded. Immutable.
+// stateExceptions maps the mutable package-level variables that library layers keep, as directory.name, to the reasons.
+// TestStateExceptionsAreNeeded fails if an entry is no longer needed. Immutable.
 var stateExceptions = map[string]string{
 	"internal/lockorder.held":        "which locks each goroutine holds, in builds with the race detector",
 	"transport/internal/arena.spare": "pages that are reused across connections, so that a short connection does not pay for mapping them",
@@ -76,12 +75,12 @@ func stateFindings(t *Tree) []stateFinding {
 type variable struct {
 	file     *File
 	name     *ast.Ident
-	typ      ast.Expr // nil: that of value
-	value    ast.Expr // nil: the zero value, or one result of a call with several
-	promised bool     // its comment says that it is immutable
+	typ      ast.Expr // nil: the type of value
+	value    ast.Expr // nil: the zero value, or one of several results of a call
+	promised bool     // the comment says that it is immutable
 }
 
-// variables yields those of a declaration, without the blank ones.
+// variables yields the variables of a declaration, except blank ones.
 func variables(f *File, d *ast.GenDecl) func(func(variable) bool) {
 	return func(yield func(variable) bool) {
 		for _, spec := range d.Specs {
@@ -102,7 +101,7 @@ func variables(f *File, d *ast.GenDecl) func(func(variable) bool) {
 	}
 }
 
-// judge returns what is wrong with a variable, "" if nothing is.
+// judge returns what is wrong with a variable, or "" if nothing is.
 func (s *scope) judge(v variable, w writes) string {
 	typ := v.typ
 	if typ == nil {
@@ -144,8 +143,7 @@ func (s *scope) constant(v variable, typ ast.Expr) bool {
 
 var promise = regexp.MustCompile(`(?i)\bimmutable\b`)
 
-// promised reports whether a comment says that a variable never changes, or that
-// the go command fills it.
+// promised reports whether a comment says that a variable never changes, or that the go command sets it.
 func promised(c *ast.CommentGroup) bool {
 	if c == nil {
 		return false
@@ -175,7 +173,7 @@ func sentinel(name string, value ast.Expr) bool {
 	return false
 }
 
-// makers are functions that return values that cannot be changed. Immutable.
+// makers lists functions whose results cannot be modified. Immutable.
 var makers = map[string]bool{
 	"crc32.MakeTable":     true,
 	"errors.New":          true,
@@ -186,7 +184,7 @@ var makers = map[string]bool{
 	"time.Unix":           true,
 }
 
-// frozen reports whether an expression is made of literals and names alone.
+// frozen reports whether an expression consists only of literals and names.
 func (s *scope) frozen(f *File, e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.BasicLit, *ast.Ident, *ast.SelectorExpr:
@@ -213,7 +211,7 @@ func (s *scope) frozenCall(f *File, e *ast.CallExpr) bool {
 	case *ast.SelectorExpr:
 		pkg, ok := fun.X.(*ast.Ident)
 		return ok && makers[pkg.Name+"."+fun.Sel.Name]
-	case *ast.ArrayType: // such as []byte("text")
+	case *ast.ArrayType: // for example []byte("text")
 		return len(e.Args) == 1 && s.frozen(f, e.Args[0])
 	case *ast.Ident:
 		return len(e.Args) == 1 && s.frozen(f, e.Args[0]) && basic[fun.Name]
@@ -228,14 +226,14 @@ var basic = map[string]bool{
 	"uint": true, "uint8": true, "uint16": true, "uint32": true, "uint64": true, "uintptr": true,
 }
 
-// writes are the module's writes to a package-level variable.
+// writes records the module's writes to a package-level variable.
 type writes struct {
-	assigned bool            // it, or a part of it, is assigned to, or has its address taken
-	methods  map[string]bool // called on it
+	assigned bool            // it or a part of it is assigned, or its address taken
+	methods  map[string]bool // methods called on it
 }
 
-// writes lists, per directory and name, what the packages of the module do to each
-// other's package-level names and to their own, in functions that are no tests.
+// writes returns, by directory and name, the writes of the module's packages to each other's package-level names and to
+// their own, in functions that are not tests.
 func (s *scope) writes() map[string]map[string]writes {
 	all := make(map[string]map[string]writes)
 	for f := range s.tree.code {
@@ -254,7 +252,7 @@ func (s *scope) writes() map[string]map[string]writes {
 	return all
 }
 
-// note adds a call of method, or an assignment if that is "", to the list.
+// note adds a call of method, or an assignment if method is "", to all.
 func note(all map[string]map[string]writes, dir, name, method string) {
 	if all[dir] == nil {
 		all[dir] = make(map[string]writes)
@@ -271,8 +269,8 @@ func note(all map[string]map[string]writes, dir, name, method string) {
 	all[dir][name] = w
 }
 
-// touched calls touch for each expression that a declaration writes, with method "", and
-// for each that it calls a method on.
+// touched calls touch with method "" for each expression to which a declaration writes, and with the method for each
+// expression on which it calls one.
 func touched(decl ast.Decl, touch func(e ast.Expr, method string)) {
 	ast.Inspect(decl, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -305,7 +303,7 @@ func touched(decl ast.Decl, touch func(e ast.Expr, method string)) {
 	})
 }
 
-// whole reports whether an expression may name a variable as a whole: v or pkg.V.
+// whole reports whether an expression may name a whole variable: v or pkg.V.
 func whole(e ast.Expr) bool {
 	if sel, ok := e.(*ast.SelectorExpr); ok {
 		e = sel.X
@@ -314,7 +312,7 @@ func whole(e ast.Expr) bool {
 	return ok
 }
 
-// localNames lists what a function declares: its parameters and variables.
+// localNames lists the names that a function declares: its parameters and variables.
 func localNames(decl ast.Decl) map[string]bool {
 	names := make(map[string]bool)
 	if _, ok := decl.(*ast.FuncDecl); !ok {
@@ -352,8 +350,8 @@ func localNames(decl ast.Decl) map[string]bool {
 	return names
 }
 
-// root returns the package-level variable, and its package's directory, that an
-// expression such as v.f[i] or pkg.V[i] is a part of; no name if it is local.
+// root returns the package-level variable of which an expression such as v.f[i] or pkg.V[i] is a part, and its
+// package's directory. name is empty if the variable is local.
 func (s *scope) root(f *File, e ast.Expr, local map[string]bool) (dir, name string) {
 	for {
 		switch x := e.(type) {

@@ -19,10 +19,9 @@ var wellKnown = map[string]bool{
 	"MarshalText": true, "UnmarshalText": true, "MarshalJSON": true, "UnmarshalJSON": true,
 }
 
-// ExportedDocumented requires a comment on every exported name of library layers and on
-// each package. A comment on a group of constants or variables covers its members; a list
-// of constants of one type needs only the comment of the type. Methods of interfaces and fields of
-// structs need one, too, in packages for others.
+// ExportedDocumented requires a comment on every exported name of library layers and on each package. A comment on a
+// group of constants or variables covers its members; a list of constants of one type needs only the comment of the
+// type. In packages for others, methods of interfaces and fields of structs need a comment too.
 func ExportedDocumented(t *Tree) []Finding {
 	var list []Finding
 	packages := make(map[string]*File) // the first file of each package
@@ -77,14 +76,13 @@ func ExportedDocumented(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// specification is in the comment of a type with fields that a specification or a man page defines.
+// specification matches the comment of a type whose fields are defined by a specification or a man page.
 var specification = regexp.MustCompile(`RFC \d|section \d|\w\(3\)`)
 
-// membersDocumented returns the methods of an interface and the fields of a struct that no comment
-// covers. A comment there covers the lines that follow it without an empty one between them. That of
-// the type covers what it names, and the fields of what a specification defines. No comment is needed
-// by fields that are called like their type, by those with a help text in their tag, and by those of
-// errors, which their text shows.
+// membersDocumented returns the methods of an interface and the fields of a struct that no comment covers. A comment in
+// the type covers the lines after it up to an empty line. The comment of the type covers the fields that it names, and
+// all fields defined by a specification. No comment is needed for fields named like their type, fields with a help text
+// in their tag, and fields of errors, whose text shows them.
 func (t *Tree) membersDocumented(f *File, spec *ast.TypeSpec, doc string) (list []Finding) {
 	var members *ast.FieldList
 	switch typ := spec.Type.(type) {
@@ -115,7 +113,7 @@ func (t *Tree) membersDocumented(f *File, spec *ast.TypeSpec, doc string) (list 
 	return list
 }
 
-// typeName returns the name of a type or of what a pointer points to, without its package.
+// typeName returns the name of a type, or of a pointer's element type, without its package.
 func typeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -128,8 +126,8 @@ func typeName(e ast.Expr) string {
 	return ""
 }
 
-// forOthers reports whether a library package is for programs outside of this repository. C as it
-// is, and what only tests of this repository use, can be imported, and are not.
+// forOthers reports whether a library package is for programs outside of this repository. Raw C bindings and packages
+// used only by tests of this repository can be imported, but are not for others.
 func forOthers(dir string) bool {
 	return !covers([]string{"cgo", "rpc/rpcbind/rpcbindtest"}, dir) && !slices.Contains(strings.Split(dir, "/"), "internal")
 }
@@ -177,7 +175,7 @@ func receiver(e ast.Expr) string {
 	}
 }
 
-// Formatted requires gofmt.
+// Formatted requires that files are formatted by gofmt.
 func Formatted(t *Tree) []Finding {
 	var list []Finding
 	for f := range t.code {
@@ -191,8 +189,8 @@ func Formatted(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// The words are concatenated so that this file does not contain them. The prefix of generated server
-// names, in their spelling, is allowed.
+// The words are concatenated so that this file does not contain them. The prefix of generated server names is permitted
+// in their spelling.
 var (
 	leftover    = regexp.MustCompile("(?i)TO" + "DO|FIX" + "ME|X" + "XX|not " + "implemented|(?-i:\\bun" + "implemented)|\\bst" + "ub\\b")
 	machinePath = regexp.MustCompile("(^|[^[:alnum:]_.])/(wo" + "rk|fa" + "rm|ro" + "ot)/|\\.lib" + "rary\\b|\\bfa" + "rm-[a-z]+")
@@ -268,11 +266,10 @@ func SkipsHaveReasons(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// longestTest is the most lines that a function in a test file has.
+// longestTest is the maximum number of lines of a function in a test file.
 const longestTest = 200
 
-// TestsAreShort requires that functions in test files, tests and helpers, are no longer than
-// a reader can survey.
+// TestsAreShort requires that functions in test files, tests and helpers, are short enough for a reader.
 func TestsAreShort(t *Tree) []Finding {
 	var list []Finding
 	for f := range t.code {
@@ -292,7 +289,7 @@ func TestsAreShort(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// testInText is a test as named in documents: the package's directory, a dot, the function.
+// testInText matches a test as named in documents: the package's directory, a dot, the function.
 var testInText = regexp.MustCompile("`([a-z][a-z0-9/]*)\\.((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)")
 
 // NamedTestsExist requires that the tests named in documents under docs exist.

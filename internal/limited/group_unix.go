@@ -17,9 +17,9 @@ func ownGroup(cmd *exec.Cmd) {
 	endWithUs(cmd.SysProcAttr)
 }
 
-// killGroup may be called when the program itself has been waited for: as long as
-// a process is left in the group, its number belongs to no other; and when none is, there is
-// no such group but in the moment that it takes the system to come round to that number.
+// killGroup may be called even after the program itself has been waited for. As long as a process is left in the group,
+// no other group can have its number. If none is left, the group does not exist, unless the system has reused the
+// number in the meantime, which takes a full cycle of numbers.
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
 func termGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }

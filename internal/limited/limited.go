@@ -1,5 +1,5 @@
-// Package limited runs programs that may hang or print without end: each in its own process
-// group, with limits on time and output.
+// Package limited runs programs that may hang or print endlessly: each in its own process group, with limits on time
+// and output.
 package limited
 
 import (
@@ -16,37 +16,36 @@ import (
 // DefaultOutput is the default limit on output, in bytes.
 const DefaultOutput = 1 << 20
 
-// grace is the time that a program has to print its stacks, and for which pipes are read that
-// another process keeps open.
+// grace is how long a program may take to print its stacks, and how long pipes are read that another process keeps
+// open.
 const grace = 5 * time.Second
 
 // A Program is one run of a program. Its fields must not change while it runs.
 type Program struct {
-	// Cmd has not been started. If its Stdout or Stderr is nil that output is captured, up to
-	// MaxOutput.
+	// Cmd must not have been started. If its Stdout or Stderr is nil, that output is captured, up to MaxOutput.
 	Cmd *exec.Cmd
 
-	// Limit bounds its run time; after that its process group is killed, and Run returns a
-	// [TimeError]. 0 means no limit other than the context's.
+	// Limit limits its run time. After it, the process group is killed, and Run returns a [TimeError]. 0 means no limit
+	// other than the context's.
 	Limit time.Duration
 
-	// MaxOutput bounds the captured output, in bytes; 0 means DefaultOutput. A program that
-	// prints more is killed, and Run returns an [OutputError].
+	// MaxOutput limits the captured output, in bytes; 0 means DefaultOutput. A program that prints more is killed, and
+	// Run returns an [OutputError].
 	MaxOutput int
 
-	// Stacks makes a Go program that exceeds Limit print its stacks: it gets a SIGQUIT, and a
-	// moment to do so, before it is killed.
+	// Stacks makes a Go program that exceeds Limit print its stacks: it gets a SIGQUIT, and a moment to do so, before
+	// it is killed.
 	Stacks bool
 
 	// Started, if not nil, is called when the program is running.
 	Started func()
 
-	// Over, if not nil, replaces the timer: a value means that the limit is exceeded. Limit is
-	// then used only in the error.
+	// Over, if not nil, replaces the timer: a value means that the limit is exceeded. Limit is then used only in the
+	// error.
 	Over <-chan time.Time
 }
 
-// A Result is the output of a program, also of one that was killed.
+// A Result is the output of a program, even if it was killed.
 type Result struct {
 	Stdout, Stderr []byte
 }
@@ -55,7 +54,7 @@ type Result struct {
 type TimeError struct {
 	Program string
 	Limit   time.Duration
-	Stuck   bool // it did not exit after it was killed: it is in an uninterruptible wait in the kernel
+	Stuck   bool // it did not exit after SIGKILL: it is in an uninterruptible wait in the kernel
 }
 
 func (e *TimeError) Error() string {
@@ -78,9 +77,8 @@ func (e *OutputError) Error() string {
 	return fmt.Sprintf("%s was killed: it had printed more than %d bytes", e.Program, e.Limit)
 }
 
-// Run runs the program until it exits, or is killed because of a limit or the context. When
-// Run returns, all processes of its group are gone, except for those in an uninterruptible
-// wait in the kernel.
+// Run runs the program until it exits, or is killed because of a limit or the context. When Run returns, all processes
+// of its group are gone, except those in an uninterruptible wait in the kernel.
 func (p *Program) Run(ctx context.Context) (Result, error) {
 	cmd := p.Cmd
 	limit := p.MaxOutput
@@ -123,7 +121,7 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 	var err error
 	select {
 	case err = <-ended:
-		// Kill the processes that outlive it.
+		// Kill the processes that outlive the program.
 		killGroup(cmd)
 	case <-timer:
 		if p.Stacks {
@@ -154,10 +152,9 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 	return Result{stdout.bytes(), stderr.bytes()}, err
 }
 
-// end terminates a program and its group, first with SIGTERM, since some scripts clean up. It
-// reports whether the program has exited: one in an uninterruptible wait in the kernel does
-// not, even after SIGKILL. It waits for twice the grace period, since pipes that others keep
-// open are read for one.
+// end terminates a program and its group, first with SIGTERM, because some scripts clean up. It reports whether the
+// program has exited: one in an uninterruptible wait in the kernel does not, even after SIGKILL. It waits for twice the
+// grace period, because pipes that others keep open are read for one.
 func end(cmd *exec.Cmd, ended <-chan error) bool {
 	termGroup(cmd)
 	select {
@@ -188,7 +185,7 @@ func (r Result) Said() string {
 	return string(b)
 }
 
-// An output captures what is written, up to a limit.
+// output captures what is written, up to a limit.
 type output struct {
 	max  int
 	full func()
@@ -199,7 +196,7 @@ type output struct {
 
 var _ io.Writer = (*output)(nil)
 
-// Write accepts everything, so that the program does not get an error.
+// Write always succeeds, so that the program gets no error.
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

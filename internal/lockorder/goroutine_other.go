@@ -7,8 +7,7 @@ import (
 	"strconv"
 )
 
-// goroutine returns the number of the calling goroutine, which the runtime tells only at
-// the head of a stack trace.
+// goroutine returns the number of the calling goroutine. The runtime shows it only at the head of a stack trace.
 func goroutine() uint64 {
 	var buf [32]byte
 	b := buf[len("goroutine "):runtime.Stack(buf[:], false)]

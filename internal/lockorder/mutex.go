@@ -19,7 +19,7 @@ func (m *Mutex) TryLock() bool { return m.mu.TryLock() }
 // Unlock unlocks m.
 func (m *Mutex) Unlock() { m.mu.Unlock() }
 
-// Held returns nil: it is known in builds with the race detector alone.
+// Held returns nil, because only builds with the race detector know the locks.
 func Held() []Rank { return nil }
 
 // Checked reports whether this build checks the order.

@@ -18,8 +18,8 @@ type Mutex struct {
 // Checked reports whether this build checks the order.
 const Checked = true
 
-// held is which ranks each goroutine holds. It is spread over several maps, by goroutine,
-// so that goroutines of a test do not wait for each other.
+// held records which ranks each goroutine holds. It is spread over several maps, by goroutine, so that goroutines of a
+// test do not wait for each other.
 var held [64]struct {
 	sync.Mutex
 	ranks map[uint64][]Rank
@@ -54,8 +54,7 @@ func (m *Mutex) Lock() {
 	m.holder = id
 }
 
-// TryLock locks m if it is free, and reports whether it did. As it does not wait it may be called
-// out of order.
+// TryLock locks m if it is free, and reports whether it did. It may be called out of order, because it does not wait.
 func (m *Mutex) TryLock() bool {
 	if !m.mu.TryLock() {
 		return false

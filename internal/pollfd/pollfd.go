@@ -16,8 +16,8 @@ import (
 // ErrWoken is returned by Await after Wake.
 var ErrWoken = errors.New("pollfd: woken")
 
-// An FD waits for a descriptor in Go's poller. It holds a duplicate: the library
-// closes the original, and neither closes what is the other's.
+// An FD waits for a descriptor in Go's poller. It holds a duplicate: the library closes the original, and each closes
+// only its own.
 type FD struct {
 	file  *os.File
 	raw   syscall.RawConn
@@ -27,7 +27,7 @@ type FD struct {
 	step  func(uintptr) bool // calls try; made once, so that Await allocates nothing
 }
 
-// New makes fd, and with it every duplicate, non-blocking. The name is for errors.
+// New makes fd, and thus every duplicate, non-blocking. The name is used in errors.
 func New(fd int, name string) (*FD, error) {
 	dup, err := syscall.Dup(fd)
 	if err != nil {
@@ -51,10 +51,9 @@ func New(fd int, name string) (*FD, error) {
 	return p, nil
 }
 
-// Await calls try until it returns true, and parks between calls until the descriptor
-// becomes readable. It returns nil once try has returned true, ErrWoken after Wake and
-// os.ErrClosed after Close. The poller is edge-triggered: try has to take what is there
-// already, and to request the next event itself. One goroutine at a time.
+// Await calls try until it returns true, and parks between calls until the descriptor becomes readable. It returns nil
+// once try has returned true, ErrWoken after Wake and os.ErrClosed after Close. The poller is edge-triggered: try must
+// take all available events, and request the next one itself. Await must not be called concurrently.
 func (p *FD) Await(try func() bool) error {
 	if p.woken.Swap(false) {
 		return ErrWoken
@@ -63,19 +62,19 @@ func (p *FD) Await(try func() bool) error {
 	err := p.raw.Read(p.step)
 	p.try = nil
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// Take the deadline back first: a Wake from here on sets both again.
+		// Reset the deadline first: a Wake from here on sets it again.
 		p.file.SetReadDeadline(time.Time{})
 		p.woken.Store(false)
 		return ErrWoken
 	}
 	if err != nil && p.ended.Load() {
-		return os.ErrClosed // the poller has its own word for it
+		return os.ErrClosed // the poller has its own error for that
 	}
 	return err
 }
 
-// Wake makes the current Await, or else the next one, return ErrWoken. Several
-// may count as one, and one may end two calls.
+// Wake makes the current Await, or else the next one, return ErrWoken. Several calls may count as one, and one may end
+// two calls of Await.
 func (p *FD) Wake() {
 	p.woken.Store(true)
 	p.file.SetReadDeadline(past)

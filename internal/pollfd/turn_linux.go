@@ -6,10 +6,9 @@ import (
 	"syscall"
 )
 
-// A Turn is for goroutines that poll in a loop. With GOMAXPROCS 1, Go's scheduler does not
-// check descriptors while a goroutine is runnable, and runtime.Gosched does not change that:
-// a goroutine parked on a descriptor waits for the runtime's monitor, which checks every
-// 10 ms.
+// A Turn is for goroutines that poll in a loop. With GOMAXPROCS 1, Go's scheduler does not check descriptors while a
+// goroutine is runnable, and runtime.Gosched does not change that: a goroutine parked on a descriptor waits for the
+// runtime's monitor, which checks every 10 ms.
 type Turn struct {
 	file  *os.File
 	raw   syscall.RawConn
@@ -36,7 +35,7 @@ func NewTurn() (*Turn, error) {
 		if t.taken {
 			return true
 		}
-		// Every write is an edge, whether or not it has been read.
+		// Every write is an edge, even if the previous one has not been read.
 		t.taken = true
 		n, err := syscall.Write(int(fd), one)
 		return n != len(one) || err != nil
@@ -44,8 +43,8 @@ func NewTurn() (*Turn, error) {
 	return t, nil
 }
 
-// Take parks until Go has checked all descriptors once more, so that goroutines parked on
-// ready ones run. One goroutine at a time.
+// Take parks until Go has checked all descriptors once more, so that goroutines parked on ready ones run. It must not
+// be called concurrently.
 func (t *Turn) Take() {
 	t.taken = false
 	t.raw.Read(t.step)

@@ -1,11 +1,9 @@
-// Package snippets type-checks the Go code in documentation: blocks marked "go" in
-// Markdown, and indented blocks of package comments.
+// Package snippets type-checks the Go code in documentation: blocks marked "go" in Markdown, and indented blocks of
+// package comments.
 //
-// A block is a whole file, a list of declarations or a fragment of a function. For the
-// last two, the packages that the block names are imported, and the caller of
-// [Checker.Check] declares variables that the text explains. A line "..." and the literal
-// {...} stand for omissions. A fragment may leave variables unused; a whole file must be
-// complete.
+// A block is a whole file, a list of declarations or a fragment of a function. For the last two, the packages that the
+// block names are imported, and the caller of [Checker.Check] declares variables that the text explains. A line "..."
+// and the literal {...} mark omissions. A fragment may leave variables unused; a whole file must be complete.
 package snippets
 
 import (
@@ -25,14 +23,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/golist"
 )
 
-// Snippet is a block of code in a document.
+// Snippet is a code block in a document.
 type Snippet struct {
 	File string
 	Line int // of its first line
 	Code string
 }
 
-// First returns the first line, without the spaces around it.
+// First returns the first line without surrounding spaces.
 func (s Snippet) First() string {
 	line, _, _ := strings.Cut(s.Code, "\n")
 	return strings.TrimSpace(line)
@@ -56,8 +54,8 @@ func Markdown(file string, src []byte) []Snippet {
 	return list
 }
 
-// PackageComment returns the indented blocks of the package comment of a Go file.
-// Blocks with nothing but empty lines between them are one.
+// PackageComment returns the indented blocks of the package comment of a Go file. Blocks separated only by empty lines
+// are one block.
 func PackageComment(file string, src []byte) ([]Snippet, error) {
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, file, src, parser.PackageClauseOnly|parser.ParseComments)
@@ -65,7 +63,7 @@ func PackageComment(file string, src []byte) ([]Snippet, error) {
 		return nil, err
 	}
 	var list []Snippet
-	blank := -1 // empty lines after the last block; negative outside of a block
+	blank := -1 // empty lines since the last block; negative if none
 	for _, c := range f.Doc.List {
 		code, indented := strings.CutPrefix(c.Text, "//\t")
 		switch {
@@ -84,14 +82,14 @@ func PackageComment(file string, src []byte) ([]Snippet, error) {
 	return list, nil
 }
 
-// Checker type-checks snippets. It is for one goroutine.
+// Checker type-checks snippets. It must not be used concurrently.
 type Checker struct {
 	names    map[string]string // import paths by package name
 	importer types.Importer
 }
 
-// NewChecker returns a Checker for snippets that import packages of the module in
-// directory root, or anything that those depend on. It has the go command compile them.
+// NewChecker returns a Checker for snippets that import packages of the module in directory root, or their
+// dependencies. It makes the go command compile them.
 func NewChecker(root string) (*Checker, error) {
 	list, err := golist.List(context.Background(), root, nil, "-e", "-export", "-deps", "./...")
 	if err != nil {
@@ -109,14 +107,13 @@ func NewChecker(root string) (*Checker, error) {
 	return c, nil
 }
 
-// hidden reports whether no documentation can import a package.
+// hidden reports whether documentation cannot import a package.
 func hidden(path string) bool {
 	return strings.HasPrefix(path, "vendor/") || slices.Contains(strings.Split(path, "/"), "internal")
 }
 
-// Check type-checks a snippet. Given declares what a fragment or a list of declarations
-// uses and the text around it explains: "var b []byte". The error names the line of the
-// document.
+// Check type-checks a snippet. given declares what a fragment or a list of declarations uses and the surrounding text
+// explains: "var b []byte". The error names the line of the document.
 func (c *Checker) Check(s Snippet, given string) error {
 	code := elide(s.Code)
 	if strings.HasPrefix(code, "package ") {
@@ -132,10 +129,10 @@ func (c *Checker) Check(s Snippet, given string) error {
 	return c.types(s, head, code+tail, true, given)
 }
 
-// elided matches the marks of omissions.
+// elided matches the marks for omissions.
 var elided = regexp.MustCompile(`(?m)^[ \t]*\.\.\.$|\{\.\.\.\}`)
 
-// elide removes the marks and keeps the number of lines.
+// elide removes the marks but keeps the number of lines.
 func elide(code string) string {
 	return elided.ReplaceAllStringFunc(code, func(m string) string {
 		if m == "{...}" {
@@ -167,9 +164,8 @@ func returns(src string) bool {
 // syntaxError is an error of the parser.
 type syntaxError struct{ error }
 
-// types checks the file that head, which has no newline, and code make. If it is part of
-// a file it may leave variables unused, and files with the declarations given and the
-// imports are put beside it.
+// types checks the file that consists of head, which has no newline, and code. If part is set, it may leave variables
+// unused, and the file is checked together with files that contain the declarations given and the imports.
 func (c *Checker) types(s Snippet, head, code string, part bool, given ...string) error {
 	fset := token.NewFileSet()
 	var files []*ast.File
@@ -194,14 +190,13 @@ func (c *Checker) types(s Snippet, head, code string, part bool, given ...string
 	return errors.Join(list...)
 }
 
-// unused reports whether an error is about a variable that is declared and not used.
+// unused reports whether an error is about an unused variable.
 func unused(err error) bool {
 	var e types.Error
 	return errors.As(err, &e) && e.Soft && strings.HasPrefix(e.Msg, "declared and not used")
 }
 
-// parse parses a file. If it is part of one, the packages that it names are imported on
-// its first line.
+// parse parses a file. If part is set, it imports the packages that the file names, on its first line.
 func (c *Checker) parse(fset *token.FileSet, name, src string, part bool) (*ast.File, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), name, src, 0)
 	if err != nil || !part {
@@ -233,10 +228,10 @@ func qualifies(f *ast.File, id *ast.Ident) bool {
 	return found
 }
 
-// position is at the beginning of an error of the parser or the type checker.
+// position matches the beginning of an error of the parser or the type checker.
 var position = regexp.MustCompile(`^([^:]+):(\d+):\d+: `)
 
-// at moves an error to the line of the document.
+// at changes the position of an error to the line in the document.
 func (s Snippet) at(err error) error {
 	text := err.Error()
 	m := position.FindStringSubmatch(text)

@@ -1,4 +1,4 @@
-// Package cprog builds and runs programs in C for tests, with what rpcgen generates and with libtirpc.
+// Package cprog builds and runs C programs for tests, with the output of rpcgen and with libtirpc.
 package cprog
 
 import (
@@ -16,11 +16,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// Patience bounds a run of a program.
+// Patience limits a run of a program.
 const Patience = time.Minute
 
-// need returns the path of a program. Without it the test is skipped, or fails if RPCRDMA_REQUIRE
-// names rpcgen.
+// need returns the path of a program. Without it, need skips the test, or fails it if RPCRDMA_REQUIRE names rpcgen.
 func need(t *testing.T, name, debian string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -30,8 +29,8 @@ func need(t *testing.T, name, debian string) string {
 	return path
 }
 
-// Build compiles client.c or server.c, by its name, with values.c and what rpcgen makes of echo.x, all of
-// the directory of package internal/testing/interop/rpcgen. It returns the program.
+// Build compiles client.c or server.c, by name, with values.c and the output of rpcgen for echo.x, all in the directory
+// of package internal/testing/interop/rpcgen. It returns the program.
 func Build(t *testing.T, rpcgenDir, name string, flags ...string) (path string) {
 	t.Helper()
 	rpcgen, cc, pkgConfig := need(t, "rpcgen", "rpcsvc-proto"), need(t, "cc", "gcc"), need(t, "pkg-config", "pkg-config")
@@ -76,11 +75,11 @@ type Program struct {
 	Out testutil.Lines // standard output
 
 	t      *testing.T
-	stderr bytes.Buffer // after its end
-	ended  chan error   // its exit status, once
+	stderr bytes.Buffer // complete after the program has ended
+	ended  chan error   // receives its exit status once
 }
 
-// Start runs a program until it ends, or the test. A nil env is the environment of the test.
+// Start runs a program until it or the test ends. A nil env is the environment of the test.
 func Start(t *testing.T, env []string, path string, args ...string) *Program {
 	t.Helper()
 	p := &Program{t: t, ended: make(chan error, 1)}
@@ -104,7 +103,7 @@ func Start(t *testing.T, env []string, path string, args ...string) *Program {
 	return p
 }
 
-// WantSuccess waits until the program ends, with status 0.
+// WantSuccess waits until the program ends, and fails the test unless its status is 0.
 func (p *Program) WantSuccess() {
 	p.t.Helper()
 	select {

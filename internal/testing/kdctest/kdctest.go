@@ -14,20 +14,20 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 )
 
-// AES is the type of the keys that every implementation has.
+// AES is the type of the keys that every implementation supports.
 const AES = "aes256-cts-hmac-sha1-96:normal"
 
-// A KDC is MIT's KDC, with a realm of its own in a directory.
+// A KDC is MIT's KDC, with its own realm in a directory.
 type KDC struct {
 	Realm  string
 	Dir    string
-	Config string   // the path of its krb5.conf
-	Cache  string   // the path of the credentials cache of programs with Env
-	Env    []string // of programs that use it
+	Config string   // path of its krb5.conf
+	Cache  string   // path of the credentials cache for programs with Env
+	Env    []string // for programs that use it
 }
 
-// New starts a KDC of a realm that runs until the test ends. It needs no privileges. Without MIT's programs the test is
-// skipped, or fails if RPCRDMA_REQUIRE names "kdc".
+// New starts a KDC for a realm. It runs until the test ends and needs no privileges. Without MIT's programs, New skips
+// the test, or fails it if RPCRDMA_REQUIRE names "kdc".
 func New(t testing.TB, realm string) *KDC {
 	t.Helper()
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
@@ -36,7 +36,7 @@ func New(t testing.TB, realm string) *KDC {
 			rdmatest.Lacking(t, "kdc", "MIT's KDC is not installed (Debian: krb5-kdc, krb5-admin-server, krb5-user): "+err.Error())
 		}
 	}
-	for range 5 { // another process may take the port that has been free
+	for range 5 { // another process may have taken the free port
 		if k := start(t, realm); k != nil {
 			return k
 		}
@@ -45,7 +45,7 @@ func New(t testing.TB, realm string) *KDC {
 	return nil
 }
 
-// start returns nil if the KDC ends at once.
+// start returns nil if the KDC exits immediately.
 func start(t testing.TB, realm string) *KDC {
 	t.Helper()
 	k := &KDC{Realm: realm, Dir: t.TempDir()}
@@ -116,7 +116,7 @@ func (k *KDC) write(t testing.TB, name, text string) {
 	}
 }
 
-// Run runs a program with Env and an input, which must succeed.
+// Run runs a program with Env and an input. The program must succeed.
 func (k *KDC) Run(t testing.TB, in string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
@@ -126,7 +126,7 @@ func (k *KDC) Run(t testing.TB, in string, args ...string) {
 	}
 }
 
-// Keytab adds a principal with keys of some types, and returns the path of its keytab.
+// Keytab adds a principal with keys of these types, and returns the path of its keytab.
 func (k *KDC) Keytab(t testing.TB, principal, etypes string) string {
 	t.Helper()
 	path := filepath.Join(k.Dir, strings.ReplaceAll(principal, "/", "-")+".keytab")

@@ -15,8 +15,7 @@ import (
 // patience is how long goroutines that are about to exit may take.
 const patience = 10 * time.Second
 
-// Main runs the tests of a package and returns the exit status: 99 if they passed
-// and left something open.
+// Main runs the tests of a package and returns the exit status: 99 if they passed but left something open.
 //
 //	func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 func Main(m *testing.M) int {
@@ -28,8 +27,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// fuzzing reports whether there are inputs to be found: that has workers and a goroutine for
-// signals of its own, which begin after the target.
+// fuzzing reports whether the fuzzing engine is running. It has workers and its own goroutine for signals, which start
+// after the target.
 func fuzzing() bool {
 	f := flag.Lookup("test.fuzz")
 	return f != nil && f.Value.String() != ""
@@ -48,7 +47,7 @@ func Check(t testing.TB) {
 	})
 }
 
-// A count is a snapshot of goroutines and descriptors.
+// count is a snapshot of goroutines and descriptors.
 type count struct {
 	goroutines  int
 	descriptors []string // link targets in /proc/self/fd
@@ -56,7 +55,7 @@ type count struct {
 
 func now() count { return count{runtime.NumGoroutine(), descriptors()} }
 
-// settled waits until there are no more than before, and otherwise prints what is left.
+// settled waits until there are no more than before, and otherwise prints what remains.
 func settled(before count, patience time.Duration, w io.Writer) bool {
 	for end := time.Now().Add(patience); ; runtime.Gosched() {
 		c := now()
@@ -78,8 +77,8 @@ func settled(before count, patience time.Duration, w io.Writer) bool {
 	}
 }
 
-// descriptors returns the open descriptors, except for those of the runtime's poller, an epoll
-// and an eventfd. Without /proc it returns nothing.
+// descriptors returns the open descriptors, except those of the runtime's poller, an epoll and an eventfd. Without
+// /proc it returns none.
 func descriptors() (open []string) {
 	d, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

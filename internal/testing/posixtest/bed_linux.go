@@ -11,45 +11,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Bed is where two file systems are compared: empty directories, with paths that any user can walk.
-// Checks leave them empty.
+// A Bed is a pair of file systems to compare: empty directories, with paths that any user can walk. Checks leave them
+// empty.
 type Bed struct {
-	Oracle string // of a local file system
-	Export string // of another, or the same
-	Mount  string // Export as a client sees it; Export itself: without a client
+	Oracle string // on a local file system
+	Export string // on another one, or the same
+	Mount  string // Export as a client sees it; without a client Export itself
 }
 
-// A Difference is an observation of one check on one side only.
+// A Difference is an observation of a check on only one side.
 type Difference struct {
 	Check     string
-	What      string // what differs
-	Want, Got string // of the oracle, and of the other side
+	What      string // what was observed
+	Want, Got string // on the oracle, and on the other side
 }
 
-// String is one line for each side.
+// String returns one line for each side.
 func (d Difference) String() string {
 	return fmt.Sprintf("%s: %s\n\twant %s\n\tgot  %s", d.Check, d.What, d.Want, d.Got)
 }
 
-// A check does something in a directory of its own.
+// check does something in its own directory.
 type check struct {
 	name  string
 	who   *user
 	umask int
 	times bool // compare which times change
-	busy  bool // files are removed while they are open: an NFS client tidies up after it
+	busy  bool // it removes open files, after which an NFS client cleans up
 
-	prepare func(dir string) // makes what the check finds; as root, without the client
-	do      func(p *program) // does it, and reports its observations
+	prepare func(dir string) // creates what the check finds; as root, without the client
+	do      func(p *program) // does the work and reports observations
 }
 
-// A program is a check under way on one side, as a user.
+// program is a check in progress on one side, as a user.
 type program struct {
 	dir string
 	out []string
 }
 
-// at is the path of a name in the directory of the check; "" stays what it is.
+// at returns the path of a name in the check's directory. It returns "" unchanged.
 func (p *program) at(name string) string {
 	if name == "" {
 		return ""
@@ -57,7 +57,7 @@ func (p *program) at(name string) string {
 	return p.dir + "/" + name
 }
 
-// did notes the result of a system call, and what else there is to say of it.
+// did records the result of a system call, with further observations.
 func (p *program) did(what string, err error, more ...any) {
 	s := what + ": " + errorName(err)
 	if err == nil && len(more) > 0 {
@@ -82,11 +82,11 @@ func errorName(err error) string {
 	return err.Error()
 }
 
-// batch is how many checks are prepared at a time, as they have to wait for the clock then.
+// batch is how many checks are prepared together, because preparation ends with a wait for the clock.
 const batch = 128
 
-// Table runs every n-th check of the table and returns how many that were, and what differs.
-// The error is a bed that is not fit for it.
+// Table runs every n-th check of the table, and returns the number of checks and the differences. The error means that
+// the bed is not suitable.
 func (b Bed) Table(n int) (count int, list []Difference, err error) {
 	people, leave := enter()
 	defer leave()
@@ -117,10 +117,10 @@ func Names() (names []string) {
 	return names
 }
 
-// sides are the local directories of a bed.
+// sides returns the local directories of a bed.
 func (b Bed) sides() [2]string { return [2]string{b.Oracle, b.Export} }
 
-// run runs some checks: all are prepared first, so that the clock has to be waited for once.
+// run runs some checks. It prepares all of them first, so that it need wait for the clock only once.
 func (b Bed) run(checks []*check) (list []Difference, err error) {
 	top, err := os.MkdirTemp(b.Oracle, "checks")
 	if err != nil {
@@ -159,7 +159,7 @@ func (b Bed) run(checks []*check) (list []Difference, err error) {
 	return list, nil
 }
 
-// prepare makes the directory of a check, which everybody may write to.
+// prepare creates the directory of a check, which is writable for everyone.
 func prepare(dir string, c *check) (err error) {
 	if err := os.Mkdir(dir, 0o777); err != nil {
 		return err
@@ -178,7 +178,7 @@ func prepare(dir string, c *check) (err error) {
 	return nil
 }
 
-// A prepareError ends the preparation of a check.
+// prepareError ends the preparation of a check.
 type prepareError struct{ error }
 
 func must(err error) {
@@ -187,7 +187,7 @@ func must(err error) {
 	}
 }
 
-// tick waits until times of both sides are later than all before.
+// tick waits until the times of both sides are later than all earlier ones.
 func (b Bed) tick() error {
 	for _, side := range b.sides() {
 		f, err := os.CreateTemp(side, "clock")
@@ -200,7 +200,7 @@ func (b Bed) tick() error {
 		if err := unix.Fstat(int(f.Fd()), &first); err != nil {
 			return err
 		}
-		// It is the file system's clock, which has long ticks.
+		// The file system's clock has long ticks.
 		for end := time.Now().Add(10 * time.Second); ; {
 			if err := unix.Fchmod(int(f.Fd()), 0o600); err != nil {
 				return err
@@ -219,7 +219,7 @@ func (b Bed) tick() error {
 	return nil
 }
 
-// compare does a check on both sides and returns what differs.
+// compare runs a check on both sides and returns the differences.
 func (b Bed) compare(c *check, sub string, was [2]tree) (list []Difference) {
 	differs := func(what, want, got string) {
 		if want != got {
@@ -267,7 +267,7 @@ func tidied(dir string) error {
 	}
 }
 
-// run does the check in a directory, as its user.
+// run runs the check in a directory, as its user.
 func (c *check) run(dir string) []string {
 	p := &program{dir: dir}
 	c.who.do(func() {

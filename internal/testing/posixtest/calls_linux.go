@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call is a row of the table: a system call on a path.
+// call is a row of the table: a system call on a path.
 type call struct {
 	name    string
 	do      func(p *program, path string)
-	prepare func(m *maker) // what it needs besides the object
+	prepare func(m *maker) // creates what it needs in addition to the object
 }
 
-// stat tells the attributes of a descriptor.
+// stat reports the attributes of a descriptor.
 func (p *program) stat(fd int) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -35,10 +35,10 @@ func (p *program) read(fd, size int, off int64) {
 	p.did("read", err, fmt.Sprintf("%q", b[:n]))
 }
 
-// opening opens, and reports what can be done then.
+// opening opens the object, and reports what can be done with it.
 func opening(name string, flags int, mode uint32) call {
 	return call{name: "open " + name, do: func(p *program, path string) {
-		// Not blocking: it may be a fifo.
+		// Non-blocking: it may be a fifo.
 		fd, err := unix.Open(path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC, mode)
 		p.did("open", err)
 		if err != nil {
@@ -55,12 +55,12 @@ func opening(name string, flags int, mode uint32) call {
 	}}
 }
 
-// simple is a call with a path as its argument.
+// simple returns a call whose argument is a path.
 func simple(name string, f func(path string) error) call {
 	return call{name: name, do: func(p *program, path string) { p.did(name, f(path)) }}
 }
 
-// looking is a call that returns something, too.
+// looking returns a call that also has a result.
 func looking(name string, f func(path string) (string, error)) call {
 	return call{name: name, do: func(p *program, path string) {
 		s, err := f(path)
@@ -74,7 +74,7 @@ func (c call) with(f func(m *maker)) call {
 	return c
 }
 
-// between is a call from the object to "other", or back.
+// between returns a call with the object and "other", or the reverse.
 func between(name, other string, f func(a, b string) error) call {
 	return call{name: name, do: func(p *program, path string) { p.did(name, f(path, p.at(other))) }}
 }
@@ -83,11 +83,10 @@ func otherFile(m *maker) { m.file("other", ownerID, 0o644) }
 func otherDir(m *maker)  { m.mkdir("other", ownerID, 0o755) }
 func otherFull(m *maker) { m.full("other", ownerID, 0o755) }
 
-// Some second that differs from now.
+// A second different from now.
 const someTime = 1234567890
 
-// spec returns a time with parts of the processor's types. Some values of nsec are no nanoseconds,
-// see utimensat(2).
+// spec returns a time with the field types of the processor. Some values of nsec are not nanoseconds, see utimensat(2).
 func spec(sec, nsec int64) (ts unix.Timespec) {
 	set(&ts.Sec, sec)
 	set(&ts.Nsec, nsec)
@@ -106,14 +105,14 @@ func utimes(name string, a, m unix.Timespec, flags int) call {
 			p.did("stat", unix.Stat(path, &st))
 		}
 		for _, t := range []unix.Timespec{st.Atim, st.Mtim} {
-			if t.Sec < someTime+100_000 { // one that was set
+			if t.Sec < someTime+100_000 { // a time that was set
 				p.say("%d.%09d", t.Sec, t.Nsec)
 			}
 		}
 	}}
 }
 
-// list tells the names in a directory, sorted by the caller's reading order being unknown.
+// list reports the sorted names in a directory.
 func list(p *program, path string) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	p.did("opendir", err)
@@ -126,7 +125,7 @@ func list(p *program, path string) {
 	p.did("readdir", err, strings.Join(sorted(names), ","))
 }
 
-// calls are the rows of the table.
+// calls returns the rows of the table.
 func calls() []call {
 	omit, now := spec(0, unix.UTIME_OMIT), spec(0, unix.UTIME_NOW)
 	some := func(nsec int64) unix.Timespec { return spec(someTime, nsec) }
@@ -236,8 +235,7 @@ func calls() []call {
 	}
 }
 
-// table is all checks: every call on every object, as users in turn, and those that take more
-// than one call.
+// table returns all checks: every call on every object, with users in turn, and those with several calls.
 func table(people *people) (list []*check) {
 	users := []*user{people.owner, people.other, people.root, people.member}
 	for i, c := range calls() {

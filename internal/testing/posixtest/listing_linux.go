@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A dirent is an entry of a directory, and where to go on after it.
+// dirent is an entry of a directory, and the position after it.
 type dirent struct {
 	name string
 	next int64
 }
 
-// getdents returns some entries, none at the end.
+// getdents returns some entries, or none at the end.
 func getdents(fd, size int) (list []dirent, err error) {
 	b := make([]byte, size)
 	n, err := unix.Getdents(fd, b)
@@ -52,9 +52,9 @@ func sorted(names []string) []string {
 	return names
 }
 
-// Listing checks a directory with n entries in Mount, which it makes in Export: every position
-// that telldir(3) gives leads to the entry after it, also after others have been removed and
-// made, and a listing under way has everything that stays, once. It returns the number of checks.
+// Listing checks a directory with n entries in Mount, which it creates in Export. Every position returned by telldir(3)
+// must lead to the entry after it, even after others have been removed and created, and a listing in progress must have
+// every entry that stays, exactly once. Listing returns the number of checks.
 func (b Bed) Listing(n int) (count int, list []Difference, err error) {
 	differs := func(what string, want, got any) {
 		count++
@@ -81,7 +81,7 @@ func (b Bed) Listing(n int) (count int, list []Difference, err error) {
 	}
 	defer unix.Close(fd)
 
-	// All of it, with positions.
+	// Read everything, with positions.
 	var all []dirent
 	for {
 		part, err := getdents(fd, 4096)
@@ -126,7 +126,7 @@ func (b Bed) Listing(n int) (count int, list []Difference, err error) {
 		differs(fmt.Sprintf("behind the position of entry %d", i), follow(i), got)
 	}
 
-	// Others come and go, by the client and at the server; those at the positions stay.
+	// Others are created and removed, by the client and on the server; those at the positions stay.
 	keep := make(map[string]bool)
 	for i := len(all) - 1; i >= 0; i -= step {
 		keep[all[i].name], keep[follow(i)] = true, true
@@ -144,7 +144,7 @@ func (b Bed) Listing(n int) (count int, list []Difference, err error) {
 			}
 		}
 	}
-	for i := 0; i < len(all); i += 7 * step { // from all over the old listing
+	for i := 0; i < len(all); i += 7 * step { // spread over the old listing
 		j := len(all) - 1 - i
 		j -= j % step
 		if j = (len(all) - 1) - (len(all)-1-j)/step*step; j < 0 {
@@ -154,7 +154,7 @@ func (b Bed) Listing(n int) (count int, list []Difference, err error) {
 		if err != nil {
 			return count, list, err
 		}
-		// New names may come in between, old ones may not.
+		// New names may appear in between, but no old ones.
 		if len(got) < 4 || got[:4] != "new-" {
 			differs(fmt.Sprintf("behind the position of entry %d, after changes", j), follow(j), got)
 		}
@@ -163,8 +163,8 @@ func (b Bed) Listing(n int) (count int, list []Difference, err error) {
 	return count + c, append(list, more...), err
 }
 
-// listingUnderChange reads a directory in small pieces and removes what it has read, every other
-// entry, as rm does, and makes others.
+// listingUnderChange reads a directory in small pieces. It removes every other entry that it has read, as rm does, and
+// creates others.
 func (b Bed) listingUnderChange(seen, made string) (count int, list []Difference, err error) {
 	fd, err := unix.Open(seen, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An object is found by a system call of the table under a path.
+// object is found at a path by a system call of the table.
 type object struct {
 	name    string
 	path    string
 	prepare func(m *maker)
 }
 
-// A maker makes what a check finds. It ends the preparation at the first error.
+// maker creates what a check finds. It ends the preparation at the first error.
 type maker struct {
 	dir   string
-	alone bool // files are the user's: there is no other
+	alone bool // there is only one user, who owns the files
 }
 
 func (m *maker) at(name string) string { return m.dir + "/" + name }
@@ -40,7 +40,7 @@ func (m *maker) mkdir(name string, id int, mode uint32) {
 	m.set(name, id, mode)
 }
 
-// dir is mkdir for a directory with a file in it.
+// full creates a directory with a file in it.
 func (m *maker) full(name string, id int, mode uint32) {
 	must(unix.Mkdir(m.at(name), 0o700))
 	m.file(name+"/x", id, 0o644)

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Random does steps operations that seed decides on, on both sides, and compares the result of each,
-// and from time to time all that is there. It ends at the first difference, which has the number of
-// steps.
+// Random performs steps operations chosen by seed on both sides. It compares the result of each, and occasionally all
+// that exists. It ends at the first difference, which includes the number of the step.
 func (b Bed) Random(seed uint64, steps int) (count int, list []Difference, err error) {
 	people, leave := enter()
 	defer leave()
@@ -65,9 +64,9 @@ func (b Bed) Random(seed uint64, steps int) (count int, list []Difference, err e
 	return count, list, nil
 }
 
-// bothRefuse reports whether a call fails on both sides, by permission on one and for another reason
-// on the other: which of two reasons it tells is not for programs to know, and an NFS client leaves
-// permission to write to a directory to its server.
+// bothRefuse reports whether a call fails on both sides, for lack of permission on one and for another reason on the
+// other. Programs cannot rely on which of two reasons is reported, and an NFS client leaves write permission for a
+// directory to its server.
 func bothRefuse(want, got string) bool {
 	a, b := strings.Fields(want), strings.Fields(got)
 	if len(a) != len(b) || len(a) < 2 {
@@ -83,7 +82,7 @@ func bothRefuse(want, got string) bool {
 	return denied(a[last]) && b[last][0] == 'E' || denied(b[last]) && a[last][0] == 'E'
 }
 
-// removeAll removes a tree, whatever the modes of directories are.
+// removeAll removes a tree, whatever the modes of its directories.
 func removeAll(dir string) {
 	filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if d != nil && d.IsDir() {
@@ -94,7 +93,7 @@ func removeAll(dir string) {
 	os.RemoveAll(dir)
 }
 
-// A wanderer does random operations, and has files open on both sides.
+// wanderer performs random operations, and has files open on both sides.
 type wanderer struct {
 	rand   *rand.Rand
 	people *people
@@ -105,8 +104,8 @@ type wanderer struct {
 // held is an open file.
 type held struct {
 	fd  [2]int
-	who *user  // that has opened it
-	ino uint64 // at the oracle
+	who *user  // user that opened it
+	ino uint64 // on the oracle
 }
 
 func (w *wanderer) close() {
@@ -118,7 +117,7 @@ func (w *wanderer) close() {
 	w.open = nil
 }
 
-// step does an operation on one side and reports the outcome.
+// step performs an operation on one side and reports the outcome.
 func (w *wanderer) step(side int, dir string, do func(p *program, side int)) string {
 	p := &program{dir: dir}
 	w.who.do(func() {
@@ -128,7 +127,7 @@ func (w *wanderer) step(side int, dir string, do func(p *program, side int)) str
 	return strings.Join(p.out, "; ")
 }
 
-// path is one of few names, up to three deep.
+// path returns one of few names, up to three levels deep.
 func (w *wanderer) path() string {
 	names := []string{"a", "b", "c", "d"}
 	path := names[w.rand.IntN(len(names))]
@@ -138,8 +137,8 @@ func (w *wanderer) path() string {
 	return path
 }
 
-// busy reports whether a path leads to a file that is open: its removal is no removal for the
-// client, which the other checks look at.
+// busy reports whether a path leads to an open file. A client does not really remove such a file, which other checks
+// cover.
 func (w *wanderer) busy(oracle, path string) bool {
 	var st unix.Stat_t
 	if unix.Lstat(oracle+"/"+path, &st) != nil {
@@ -153,7 +152,7 @@ func (w *wanderer) busy(oracle, path string) bool {
 	return false
 }
 
-// next decides what to do.
+// next chooses an operation.
 func (w *wanderer) next(oracle string) (text string, do func(p *program, side int)) {
 	users := []*user{w.people.owner, w.people.owner, w.people.other, w.people.member, w.people.root}
 	w.who = users[w.rand.IntN(len(users))]
@@ -250,7 +249,7 @@ func (w *wanderer) next(oracle string) (text string, do func(p *program, side in
 	})
 }
 
-// create opens a file, and keeps it open on both sides.
+// create opens a file and keeps it open on both sides.
 func (w *wanderer) create(path string, mode uint32, oracle string) (text string, do func(p *program, side int)) {
 	const most = 8
 	if len(w.open) == most {
@@ -277,7 +276,7 @@ func (w *wanderer) create(path string, mode uint32, oracle string) (text string,
 	}
 }
 
-// pattern is bytes that tell where they are.
+// pattern returns bytes that identify their position.
 func pattern(size int, at int64) []byte {
 	b := make([]byte, size)
 	for i := range b {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stories are checks that take more than one call.
+// stories returns checks that consist of several calls.
 func stories(p *people) (list []*check) {
 	add := func(name string, who *user, umask int, prepare func(m *maker), do func(p *program)) {
 		list = append(list, &check{
@@ -36,7 +36,7 @@ func stories(p *people) (list []*check) {
 
 type adder func(name string, who *user, umask int, prepare func(m *maker), do func(p *program))
 
-// newModes: modes of new objects, for each umask, in plain and setgid directories.
+// newModes checks the modes of new objects, for each umask, in plain and setgid directories.
 func newModes(p *people, add adder) {
 	for _, umask := range []int{0, 0o022, 0o077, 0o777} {
 		for _, mode := range []uint32{0o666, 0o777, 0o4755, 0o2755, 0o1777, 0} {
@@ -64,7 +64,7 @@ func newModes(p *people, add adder) {
 	}
 }
 
-// ownership: who may give what to whom, and which mode bits that clears.
+// ownership checks who may give what to whom, and which mode bits that clears.
 func ownership(p *people, add adder) {
 	file := func(mode uint32) func(m *maker) { return func(m *maker) { m.file("x", ownerID, mode) } }
 	everybody := []*user{p.root, p.owner, p.member, p.other}
@@ -83,7 +83,7 @@ func ownership(p *people, add adder) {
 				m.file("x", ownerID, 0o644)
 				m.mkdir("d", ownerID, 0o755)
 				if !m.alone {
-					must(unix.Chown(m.at("x"), ownerID, otherID)) // the owner is not in it
+					must(unix.Chown(m.at("x"), ownerID, otherID)) // the owner is not a member
 					must(unix.Chown(m.at("d"), ownerID, otherID))
 				}
 			}, func(p *program) {
@@ -135,13 +135,13 @@ func ownership(p *people, add adder) {
 			m.full("x", ownerID, 0o555)
 			m.mkdir("to", ownerID, 0o777)
 		}, func(p *program) {
-			p.did("rename", unix.Rename(p.at("x"), p.at("y"))) // ".." stays
+			p.did("rename", unix.Rename(p.at("x"), p.at("y"))) // ".." is unchanged
 			p.did("rename", unix.Rename(p.at("y"), p.at("to/y")))
 		})
 	}
 }
 
-// links: how many names there are.
+// links checks the number of links.
 func links(p *people, add adder) {
 	nlink := func(p *program, name string) {
 		var st unix.Stat_t
@@ -157,7 +157,7 @@ func links(p *people, add adder) {
 		p.did("rename", unix.Rename(p.at("a/c"), p.at("e/c")))
 		nlink(p, "a")
 		nlink(p, "e")
-		p.did("rename", unix.Rename(p.at("a/b"), p.at("e/c/d"))) // over an empty one
+		p.did("rename", unix.Rename(p.at("a/b"), p.at("e/c/d"))) // replaces an empty one
 		nlink(p, "a")
 		nlink(p, "e/c")
 		p.did("rmdir", unix.Rmdir(p.at("e/c")))
@@ -215,14 +215,14 @@ func links(p *people, add adder) {
 	}
 }
 
-// opened opens a file that has to be there.
+// opened opens a file that must exist.
 func (p *program) opened(name string, flags int) int {
 	fd, err := unix.Open(p.at(name), flags|unix.O_CLOEXEC, 0o644)
 	p.did("open", err)
 	return fd
 }
 
-// openFiles: operations on a file that is open.
+// openFiles checks operations on open files.
 func openFiles(p *people, add adder) {
 	file := func(m *maker) { m.file("x", ownerID, 0o644) }
 	both := func(m *maker) {
@@ -313,7 +313,7 @@ func openFiles(p *people, add adder) {
 	})
 }
 
-// offsets: the ends of what a file can have.
+// offsets checks the limits of file offsets.
 func offsets(p *people, add adder) {
 	empty := func(m *maker) {
 		must(os.WriteFile(m.at("x"), nil, 0o600))
@@ -364,7 +364,7 @@ func offsets(p *people, add adder) {
 	}
 }
 
-// names: bytes that a name can have, and how deep they can be.
+// names checks which bytes names can contain, and how deep they can be.
 func names(p *people, add adder) {
 	for _, name := range []string{"...", ".x", "x.", " ", "\n", "\x7f", "\xff", "\u00e9", "e\u0301", "a:b*?\"<>|", "-rf", "~", strings.Repeat("ü", 127), strings.Repeat("x", 254), "COM1", "x\\y", "%2e"} {
 		add(fmt.Sprintf("name %.12q of %d", name, len(name)), p.owner, 0o022, nil, func(p *program) {

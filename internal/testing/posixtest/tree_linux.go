@@ -11,21 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree is all that is in a directory, sorted, the directory itself first.
+// tree holds everything in a directory, sorted, starting with the directory itself.
 type tree []entry
 
 type entry struct {
-	path    string // from the top
+	path    string // relative to the top
 	st      unix.Stat_t
 	target  string
-	content string // of a file, if it has been read
+	content string // of a file, if read
 	err     error
 }
 
-// silly is how the NFS client calls files that are removed while they are open.
+// silly is the prefix of names that the NFS client gives to files removed while they are open.
 const silly = ".nfs"
 
-// walk reads a tree: attributes, targets of links, and with content what is in files.
+// walk reads a tree: attributes, targets of links, and with content the contents of files.
 func walk(top string, content bool) (t tree) {
 	var visit func(path string)
 	visit = func(path string) {
@@ -61,7 +61,7 @@ func walk(top string, content bool) (t tree) {
 	return t
 }
 
-// contents returns the contents of a file, or why it cannot be read.
+// contents returns the contents of a file, or the reason why it cannot be read.
 func contents(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -84,7 +84,7 @@ func (t tree) join(f func(e *entry) string) string {
 	return strings.Join(list, "; ")
 }
 
-// String says everything but times.
+// String describes everything but times.
 func (t tree) String() string {
 	return t.join(func(e *entry) string {
 		s := attributes(&e.st)
@@ -105,7 +105,7 @@ func why(err error) string {
 	return errorName(err)
 }
 
-// attributes are those that do not depend on when and where a file was made.
+// attributes returns the attributes that do not depend on when and where a file was created.
 func attributes(st *unix.Stat_t) string {
 	s := fmt.Sprintf("%06o n%d %d:%d", st.Mode, st.Nlink, st.Uid, st.Gid)
 	switch st.Mode & unix.S_IFMT {
@@ -117,13 +117,13 @@ func attributes(st *unix.Stat_t) string {
 	return s
 }
 
-// exactly returns what has to be the same for a client and its server.
+// exactly returns what must be the same for a client and its server.
 func (t tree) exactly() string {
 	return t.join(func(e *entry) string {
 		st := &e.st
 		s := fmt.Sprintf("i%d %s m%d.%09d c%d.%09d", st.Ino, attributes(st), st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec)
-		// Those of directories and links change as they are looked at, those of files when their
-		// contents are read under another name.
+		// Attributes of directories and links change when they are looked at, those of files when their contents are
+		// read under another name.
 		if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 {
 			s += fmt.Sprintf(" a%d.%09d", st.Atim.Sec, st.Atim.Nsec)
 		}
@@ -131,7 +131,7 @@ func (t tree) exactly() string {
 	})
 }
 
-// since returns which times differ from before, and for new objects whether they are of now.
+// since returns which times differ from before, and for new objects whether their times are current.
 func (t tree) since(was tree) string {
 	before := make(map[uint64]*entry)
 	for i := range was {

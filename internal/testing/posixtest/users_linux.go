@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A user runs functions on a thread that has its identity, and a umask of its own.
+// user runs functions on a thread with its identity and its own umask.
 type user struct {
 	name     string
 	uid, gid int
@@ -23,21 +23,21 @@ func (u *user) do(f func()) {
 	<-u.done
 }
 
-// people are the users of the checks. A process without rights of root has to be all of them.
+// people holds the users of the checks. A process without root privileges plays all of them.
 type people struct {
 	root   *user
 	owner  *user // of the files that checks find
-	member *user // of the owner's group
+	member *user // in the owner's group
 	other  *user
-	alone  bool // there is but one
+	alone  bool // there is only one user
 }
 
-// Numbers of users and groups.
+// User and group IDs.
 const (
 	ownerID  = 1001
 	memberID = 1002
 	otherID  = 1003
-	groupID  = 2001 // a further group of owner and member
+	groupID  = 2001 // additional group of owner and member
 )
 
 // Passwd and Group describe the users, except root, and their groups in the formats of passwd(5) and group(5).
@@ -54,7 +54,7 @@ func enter() (p *people, leave func()) {
 		ready := make(chan error)
 		go u.run(ready)
 		if err := <-ready; err != nil {
-			panic(err) // root may take every identity
+			panic(err) // root may assume any identity
 		}
 		all = append(all, u)
 		return u
@@ -78,7 +78,7 @@ func enter() (p *people, leave func()) {
 	}
 }
 
-// run does the jobs of a user. The thread ends with the goroutine, as it stays locked.
+// run performs the jobs of a user. The thread ends with the goroutine, because it stays locked.
 func (u *user) run(ready chan<- error) {
 	defer close(u.done)
 	runtime.LockOSThread()
@@ -96,8 +96,7 @@ func (u *user) run(ready chan<- error) {
 	}
 }
 
-// identity sets the real, effective and saved user or group of the thread: package unix would set
-// those of the process.
+// identity sets the real, effective and saved user or group of the thread. Package unix would set those of the process.
 func identity(call uintptr, id int) error {
 	if _, _, no := unix.RawSyscall(call, uintptr(id), uintptr(id), uintptr(id)); no != 0 {
 		return no

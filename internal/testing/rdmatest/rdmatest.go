@@ -1,9 +1,9 @@
-// Package rdmatest finds the RDMA devices for tests, which scripts/vm and scripts/rdma set
-// up and describe in environment variables.
+// Package rdmatest finds the RDMA devices for tests, which scripts/vm and scripts/rdma set up and describe in
+// environment variables.
 //
-// RPCRDMA_RXE_ADDR and RPCRDMA_SIW_ADDR are IPv4 addresses of devices, the same names with a
-// 6 at the end IPv6 addresses. RPCRDMA_REQUIRE lists kinds of devices that must be present:
-// a test for one of them fails where it would be skipped otherwise.
+// RPCRDMA_RXE_ADDR and RPCRDMA_SIW_ADDR are IPv4 addresses of devices; the same names with a 6 at the end are IPv6
+// addresses. RPCRDMA_REQUIRE lists kinds of devices that must be present: a test for such a device fails where it would
+// otherwise be skipped.
 package rdmatest
 
 import (
@@ -17,8 +17,8 @@ import (
 // Kinds returns the kinds of software devices: RoCE over UDP and iWARP over TCP.
 func Kinds() []string { return []string{"rxe", "siw"} }
 
-// Device returns the IPv4 address of a device of a kind. Without one the test is skipped, or
-// fails if the kind is required.
+// Device returns the IPv4 address of a device of a kind. If there is none, it skips the test, or fails it if the kind
+// is required.
 func Device(t testing.TB, kind string) (addr string) {
 	t.Helper()
 	name := variable(kind, "ADDR")
@@ -28,7 +28,7 @@ func Device(t testing.TB, kind string) (addr string) {
 	return addr
 }
 
-// Name returns the name of a device of a kind, as in "rxe0", in the same way.
+// Name returns the name of a device of a kind, as in "rxe0". If there is none, it skips or fails the test like Device.
 func Name(t testing.TB, kind string) string {
 	t.Helper()
 	Device(t, kind)
@@ -42,8 +42,8 @@ func Name(t testing.TB, kind string) string {
 	return ""
 }
 
-// Device6 returns the IPv6 address of a device of a kind. Without one the test is skipped,
-// even if the kind is required.
+// Device6 returns the IPv6 address of a device of a kind. If there is none, it skips the test, even if the kind is
+// required.
 func Device6(t testing.TB, kind string) (addr string) {
 	t.Helper()
 	name := variable(kind, "ADDR6")
@@ -58,8 +58,8 @@ func Required(kind string) bool {
 	return slices.Contains(strings.Split(os.Getenv("RPCRDMA_REQUIRE"), ","), kind)
 }
 
-// Lacking skips a test on a device of a kind because of what is missing, a clause such as
-// "no device is present", or fails it if the kind is required.
+// Lacking skips a test on a device of a kind because of what is missing, a clause such as "no device is present". It
+// fails the test if the kind is required.
 func Lacking(t testing.TB, kind, what string) {
 	t.Helper()
 	if Required(kind) {
@@ -68,7 +68,7 @@ func Lacking(t testing.TB, kind, what string) {
 	t.Skip(what)
 }
 
-// OnDevices runs a test on a device of each kind, under the kind's name.
+// OnDevices runs a test on a device of each kind, as a subtest named after the kind.
 func OnDevices(t *testing.T, f func(t *testing.T, kind, addr string)) {
 	for _, kind := range Kinds() {
 		t.Run(kind, func(t *testing.T) { f(t, kind, Device(t, kind)) })
@@ -90,7 +90,7 @@ func variable(kind, which string) string { return "RPCRDMA_" + strings.ToUpper(k
 // sysfs is where the kernel lists RDMA devices.
 const sysfs = "/sys/class/infiniband"
 
-// lack returns why a variable is not set.
+// lack returns the reason why a variable is not set.
 func lack(variable, sysfs string) string {
 	if devices, _ := os.ReadDir(sysfs); len(devices) == 0 {
 		return fmt.Sprintf("no RDMA device is on this machine (%s is empty): run it with scripts/vm", sysfs)

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// An end implements fabric.Conn. The fabric's lock protects all fields.
+// end implements fabric.Conn. The fabric's lock protects all fields.
 type end struct {
 	f             *Fabric
 	side          Side
@@ -18,36 +18,36 @@ type end struct {
 	attr          fabric.ConnAttr
 	local, remote *net.TCPAddr
 	peer          *end
-	stream        *stream // nil: it has queues
+	stream        *stream // nil if it has queues
 	cond          sync.Cond
 	counts        [Kinds]int
 	pauses        int
 
 	said, private []byte
 	established   bool
-	refused       error // the error of Connect
+	refused       error // error of Connect
 	rejected      bool
 	err           *fabric.ConnError
 	closed        bool
 	mute          bool // nothing more from this end reaches the peer
-	told          bool // the peer has learned of this end's close, or will
+	told          bool // the peer has learned, or will learn, that this end has closed
 	woken         bool
 	wantsRoom     bool // Post returned ErrQueueFull
 	room          bool // the queue has space again
 
 	reports  fabric.Deferrals
 	sq       []*request // posted and not executed, in order
-	started  int        // operations of them that have begun
+	started  int        // operations in sq that have begun
 	starting bool       // the next one is about to start
-	reads    int        // under way
-	slots    int        // of the send queue in use
+	reads    int        // in progress
+	slots    int        // used in the send queue
 	rq       []fabric.RecvWR
-	rslots   int // of the receive queue in use
-	inflight int // Sends posted that have not arrived
+	rslots   int // used in the receive queue
+	inflight int // posted Sends that have not arrived
 
 	arrived time.Time // when everything that has started will have arrived
 	cq      []completion
-	tells   [2]teller // of requests, of receives
+	tells   [2]teller // for requests and for receives
 
 	regions map[uint32]*region
 	windows map[uint32]*window // by handle, if bound
@@ -56,25 +56,25 @@ type end struct {
 	revoked map[uint32]bool // handles that this end has invalidated
 }
 
-// A request is a fabric.SendWR in the queue.
+// request is a fabric.SendWR in the queue.
 type request struct {
 	fabric.SendWR
 	sgl  []fabric.SGE
 	n    int    // bytes
 	data []byte // gathered when sent, with LocalCompletion
-	left int    // pieces of a Write that have not been placed
+	left int    // pieces of a Write not yet placed
 	done bool
 
 	report bool // has a completion even if it succeeds
 }
 
-// A completion has the number of queue slots that are freed when it is polled.
+// completion has the number of queue slots that are freed when it is polled.
 type completion struct {
 	fabric.WC
 	send bool
 }
 
-// A teller adds completions to the queue, in order.
+// teller adds completions to the queue in order.
 type teller struct {
 	line []completion
 	last time.Time
@@ -130,7 +130,7 @@ func (e *end) Capabilities() fabric.Capabilities {
 	return c
 }
 
-// gone returns the error of calls on an end that is not connected.
+// gone returns the error for calls on an end that is not connected.
 func (e *end) gone() error {
 	if e.err != nil {
 		return e.err
@@ -274,7 +274,7 @@ func (e *end) PostRecv(wrs []fabric.RecvWR) error {
 
 // ---- execution
 
-// start starts the next request, if possible.
+// start starts the next request if possible.
 func (e *end) start() {
 	if e.starting || e.err != nil || e.mute || e.started == len(e.sq) {
 		return
@@ -379,8 +379,7 @@ func (e *end) content(r *request) []byte {
 	return gather(make([]byte, 0, r.n), r.sgl)
 }
 
-// arrive schedules do, the arrival of a part of a request: in order, or possibly before
-// earlier parts.
+// arrive schedules do, the arrival of a part of a request: in order, or possibly before earlier parts.
 func (e *end) arrive(r *request, ordered bool, do func()) {
 	v := e.decide(Arrive, r.Op)
 	t := time.Now().Add(v.Delay)
@@ -392,7 +391,7 @@ func (e *end) arrive(r *request, ordered bool, do func()) {
 	}
 	e.f.at(t, func() {
 		if e.mute || e.peer.err != nil {
-			e.mute = true // everything after it is lost as well
+			e.mute = true // everything after it is lost too
 			return
 		}
 		if v.CutBefore {
@@ -469,7 +468,7 @@ func (e *end) write(r *request) {
 	if cut < r.n {
 		r.left = 2
 	}
-	var open []byte // what a piece may still access, with WeakRevocation
+	var open []byte // memory that a piece may still access, with WeakRevocation
 	place := func(from, to int) func() {
 		return func() {
 			p := e.peer
@@ -623,7 +622,7 @@ func (e *end) fail(r *request, status fabric.WCStatus, why error) {
 	e.tellPeer(why)
 }
 
-// turnedDown ends the connection because the peer refuses a request.
+// turnedDown ends the connection because the peer rejects a request.
 func (e *end) turnedDown(r *request, status fabric.WCStatus, why string) {
 	if e.peer.err == nil {
 		e.f.refusal(e.peer, why)
@@ -648,8 +647,7 @@ func (e *end) failed(r *request, status fabric.WCStatus, why *fabric.ConnError) 
 	e.over(why)
 }
 
-// over ends the connection for this end: all outstanding requests are flushed, and no memory
-// can be accessed any more.
+// over ends the connection at this end: all outstanding requests are flushed, and no memory can be accessed any more.
 func (e *end) over(why *fabric.ConnError) {
 	if e.err != nil {
 		return
@@ -683,11 +681,10 @@ func (e *end) over(why *fabric.ConnError) {
 	e.cond.Broadcast()
 }
 
-// cut loses the connection: nothing arrives any more, and both ends learn of it later.
+// cut breaks the connection: nothing arrives any more, and both ends learn of it later.
 func (e *end) cut() { e.cutAt(false) }
 
-// cutAt is cut, but with now this end learns of it at once, and loses completions not added
-// yet.
+// cutAt is cut, but with now this end learns of it at once, and loses completions not added yet.
 func (e *end) cutAt(now bool) {
 	if now {
 		for i := range e.tells {
@@ -711,15 +708,15 @@ func (e *end) cutAt(now bool) {
 	}
 }
 
-// lose turns completions that have not been added into flushed ones.
+// lose turns completions not yet added into flushed ones.
 func (e *end) lose(t *teller) {
 	for i := range t.line {
 		t.line[i].Status = fabric.WCFlushErr
 	}
 }
 
-// tellPeer tells the peer that this end has closed the connection, after everything that was
-// sent and will still arrive. A nil why is an orderly close.
+// tellPeer informs the peer that this end has closed the connection, after everything that was sent and will still
+// arrive. A nil why means a graceful close.
 func (e *end) tellPeer(why error) {
 	p := e.peer
 	if e.told || p == nil {
@@ -862,7 +859,7 @@ func (e *end) close() {
 	busy := len(e.sq) > 0
 	wasUp := e.established
 	if e.err == nil {
-		keep := e.f.cfg.LocalCompletion && wasUp && !e.mute // what has been sent arrives
+		keep := e.f.cfg.LocalCompletion && wasUp && !e.mute // data already sent still arrives
 		e.over(&fabric.ConnError{Provider: e.f.Name()})
 		e.mute = !keep
 		switch {
@@ -887,7 +884,7 @@ func (e *end) close() {
 	e.cond.Broadcast()
 }
 
-// Cut loses all connections.
+// Cut breaks all connections.
 func (f *Fabric) Cut() {
 	f.mu.Lock()
 	defer f.unlock()

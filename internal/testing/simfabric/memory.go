@@ -9,7 +9,7 @@ import (
 
 const remote = fabric.AccessRemoteRead | fabric.AccessRemoteWrite
 
-// A region implements fabric.MR.
+// region implements fabric.MR.
 type region struct {
 	e      *end
 	buf    []byte
@@ -19,7 +19,7 @@ type region struct {
 	closed bool
 }
 
-// A window implements fabric.MW.
+// window implements fabric.MW.
 type window struct {
 	e        *end
 	key      uint32
@@ -65,7 +65,7 @@ func (e *end) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	return r, nil
 }
 
-// RegForeign implements fabric.Conn. A simulation has no memory but its own.
+// RegForeign implements fabric.Conn. A simulation has only its own memory.
 func (e *end) RegForeign(fabric.Foreign, fabric.Access) (fabric.MR, error) {
 	return nil, &fabric.CapabilityError{Provider: e.f.Name(), Capability: "foreign memory"}
 }
@@ -255,8 +255,8 @@ func (e *end) reach(handle uint32, offset uint64, n int, need fabric.Access) ([]
 	return buf[at:][:n], true
 }
 
-// Try reports whether the peer of an end could read or write the first byte of a segment that
-// the end exposed at some time.
+// Try reports whether the peer of an end could read or write the first byte of a segment that the end exposed at any
+// time.
 func (f *Fabric) Try(conn int, side Side, seg fabric.Segment) (read, write bool) {
 	f.mu.Lock()
 	defer f.unlock()

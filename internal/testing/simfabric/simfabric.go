@@ -1,30 +1,28 @@
-// Package simfabric is a simulated adapter and network: an in-memory provider of package
-// fabric, in which the test decides when events happen and which faults occur.
+// Package simfabric is a simulated adapter and network: an in-memory provider of package fabric, in which the test
+// decides when events happen and which faults occur.
 //
-// Everything that an adapter does asynchronously is an [Event]: a request leaves the send
-// queue, a message arrives, a Read is answered, a completion is added, an end learns that the
-// connection is over. For each event [Config.Decide] returns its delay and whether a fault
-// occurs. The ordering that RC guarantees is always kept: requests start in the order of the
-// queue, a Send arrives after everything posted before it, and receives and send requests
-// complete in order. Everything else is as unfavorable as package fabric permits:
+// Everything that an adapter does asynchronously is an [Event]: a request leaves the send queue, a message arrives, a
+// Read is answered, a completion is added, an end learns that the connection is over. For each event [Config.Decide]
+// returns its delay and whether a fault occurs. The ordering that RC guarantees is always kept: requests start in the
+// order of the queue, a Send arrives after everything posted before it, and receives and send requests complete in
+// order. Everything else is as unfavorable as package fabric permits:
 //
 //   - the data of a Write is placed in pieces, at any time before the next Send arrives;
-//   - a Read is answered late, later messages may overtake the response, and half of its data
-//     is fetched at the last moment;
-//   - unless [Config.LocalCompletion] is set, a message has the content of the memory at its
-//     arrival, as with an adapter that retransmits;
+//   - a Read is answered late, later messages may overtake the response, and half of its data is fetched at the last
+//     moment;
+//   - unless [Config.LocalCompletion] is set, a message has the content of the memory at its arrival, as with an
+//     adapter that retransmits;
 //   - completions of receives and of send requests are not ordered with each other;
 //   - the two ends learn at different times that the connection has ended.
 //
-// [Fabric.Dial] and [Fabric.ListenStream] make streams of bytes on the same network, as TCP does.
+// [Fabric.Dial] and [Fabric.ListenStream] make byte streams on the same network, like TCP.
 //
-// It reports what adapters do not tolerate ([Config.Violation]): a Send without a receive, and
-// memory that is used or deregistered at the wrong time. [Fabric.Try] is an attempt of the
-// peer to access memory by a handle that it received at some time.
+// It reports what adapters do not tolerate ([Config.Violation]): a Send without a receive, and memory that is used or
+// deregistered at the wrong time. [Fabric.Try] is an attempt of the peer to access memory by a handle that it received
+// at some time.
 //
-// Time is that of package time: in a bubble of testing/synctest it is fake. Decisions depend
-// on the identity of the event, not on the order in which goroutines run, so the same
-// decisions give the same history.
+// Time is that of package time: in a bubble of testing/synctest it is fake. Decisions depend on the identity of the
+// event, not on the order in which goroutines run, so the same decisions give the same history.
 package simfabric
 
 import (
@@ -135,9 +133,8 @@ type Config struct {
 	// locked. Nil means panic.
 	Violation func(what string)
 
-	// Refused, if not nil, is called when an end refuses the peer access to memory, or
-	// invalidates what the peer has invalidated, with the fabric locked. Both may only happen
-	// if a call was canceled.
+	// Refused, if not nil, is called when an end refuses the peer access to memory, or invalidates what the peer has
+	// invalidated, with the fabric locked. Both may only happen if a call was canceled.
 	Refused func(side Side, conn int, why string)
 
 	// Pause, if not nil, returns a delay of a caller of Post or PostRecv, before and after the
@@ -169,7 +166,7 @@ type Fabric struct {
 	seq       uint64
 	timer     *time.Timer
 	listeners map[string]*listener
-	conns     []*end // by number - 1: the dialed ends
+	conns     []*end // indexed by number - 1: the dialed ends
 	closed    bool
 	port      int
 	keys      uint64
@@ -400,7 +397,7 @@ type listener struct {
 	addr    *net.TCPAddr
 	attr    fabric.ConnAttr
 	cond    sync.Cond
-	pending []*end // that wait for Accept
+	pending []*end // waiting for Accept
 	closed  bool
 }
 

@@ -11,25 +11,24 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// streamWindow is how many bytes of a stream may be under way or unread.
+// streamWindow is how many bytes of a stream may be in flight or unread.
 const streamWindow = 32 << 10
 
-// A stream implements net.Conn on an end that has no queues: what TCP is on this network. The
-// fabric's lock protects all fields.
+// stream implements net.Conn on an end that has no queues. It is the TCP of this network. The fabric's lock protects
+// all fields.
 type stream struct {
 	e       *end
-	in      []byte // arrived and not read
+	in      []byte // arrived but not read
 	eof     bool   // the peer sends nothing more
-	out     int    // bytes that the peer has not read
+	out     int    // bytes not yet read by the peer
 	shut    bool   // this end sends nothing more
 	closed  bool
-	full    time.Time    // nothing is taken before
+	full    time.Time    // nothing is accepted before then
 	expires [2]time.Time // deadlines of Read and Write
 }
 
-// Dial connects to a listener of ListenStream. The events of a stream are those of the setup, Post
-// for each Write (its Err means that nothing is taken for the delay), Arrive for each piece, as of
-// a Send, and Learn.
+// Dial connects to a listener of ListenStream. The events of a stream are those of the setup, Post for each Write (its
+// Err means that nothing is accepted for the delay), Arrive for each piece, as for a Send, and Learn.
 func (f *Fabric) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	c, err := f.Resolve(ctx, addr, fabric.ConnAttr{})
 	if err != nil {
@@ -75,7 +74,7 @@ func (l *streamListener) Accept() (net.Conn, error) {
 		}
 		s := newStream(c)
 		ctx, cancel := context.WithTimeout(l.ctx, time.Second)
-		err = c.Accept(ctx, nil) // a client that has left meanwhile would be waited for
+		err = c.Accept(ctx, nil) // otherwise a client that has already left would block it
 		cancel()
 		if err == nil {
 			return s, nil
@@ -90,13 +89,13 @@ func (l *streamListener) Close() error {
 	return l.Listener.Close()
 }
 
-// lock locks the fabric, and returns what unlocks it.
+// lock locks the fabric, and returns the function to unlock it.
 func (s *stream) lock() (unlock func()) {
 	s.e.f.mu.Lock()
 	return s.e.f.unlock
 }
 
-// wait waits until something has happened, or until the deadline.
+// wait waits for any event or for the deadline.
 func (s *stream) wait(deadline time.Time) {
 	f := s.e.f
 	if !deadline.IsZero() {
@@ -172,7 +171,7 @@ func (s *stream) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// carry has do happen when what was sent before has arrived.
+// carry arranges for do to be called when what was sent before has arrived.
 func (s *stream) carry(do func(p *stream)) {
 	s.e.arrive(&request{SendWR: fabric.SendWR{Op: fabric.OpSend}}, true, func() { do(s.e.peer.stream) })
 }
@@ -190,7 +189,7 @@ func (s *stream) send(data []byte) {
 	})
 }
 
-// lost is the error of a connection that has ended. It is not net.ErrClosed.
+// lost returns the error of a connection that has ended. It is not net.ErrClosed.
 func (s *stream) lost() error {
 	if cause := s.e.err.Cause; cause != nil {
 		return cause
@@ -202,7 +201,7 @@ func (s *stream) reset() {
 	s.e.over(&fabric.ConnError{Provider: s.e.f.Name(), Remote: true, Cause: errReset})
 }
 
-// CloseWrite ends what this end sends.
+// CloseWrite ends the data that this end sends.
 func (s *stream) CloseWrite() error {
 	defer s.lock()()
 	s.fin()

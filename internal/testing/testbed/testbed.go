@@ -1,5 +1,5 @@
-// Package testbed gives tests a fabric provider to run on: the software adapter, or an RDMA
-// device that [rdmatest] finds.
+// Package testbed provides tests with a fabric provider to run on: the software adapter, or an RDMA device that
+// [rdmatest] finds.
 package testbed
 
 import (
@@ -15,9 +15,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// OpenDevices makes librdmacm open the devices that tests use. It keeps them open until the
-// process exits, so a leak check must not see the first use. Call it from TestMain. Without
-// devices it does nothing: the tests that need one report that.
+// OpenDevices makes librdmacm open the devices that tests use. It keeps them open until the process exits, so a leak
+// check must not see the first use. Call it from TestMain. Without devices it does nothing; tests that need one report
+// that.
 func OpenDevices() {
 	p, err := rdmacm.New(rdmacm.Config{})
 	if err != nil {
@@ -36,7 +36,7 @@ type Bed struct {
 	Provider fabric.Provider
 	Host     string // IP address on which servers listen
 
-	live func() (conns, mrs, mws int) // objects that the provider holds open
+	live func() (conns, mrs, mws int) // number of objects that the provider holds open
 }
 
 // Iwarp returns a Bed with the software adapter on the loopback interface.
@@ -48,8 +48,8 @@ func Iwarp() *Bed {
 	}}
 }
 
-// Device returns a Bed with an RDMA device of the given kind, see [rdmatest.Kinds]. Without
-// one the test is skipped, or fails if [rdmatest] requires the device.
+// Device returns a Bed with an RDMA device of the given kind, see [rdmatest.Kinds]. If there is none, it skips the
+// test, or fails it if [rdmatest] requires the device.
 func Device(t testing.TB, kind string) *Bed {
 	t.Helper()
 	host := rdmatest.Device(t, kind)

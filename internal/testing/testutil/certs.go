@@ -20,19 +20,19 @@ import (
 
 // An Authority issues certificates for tests.
 type Authority struct {
-	tls.Certificate // the authority's, with the certificates above it
+	tls.Certificate // its certificate, with those above it
 }
 
 // NewAuthority returns an Authority that trusts itself.
 func NewAuthority(t testing.TB) *Authority { return new(Authority).Below(t) }
 
-// Below returns an Authority with a certificate of a's, or of its own if a has none.
+// Below returns an Authority whose certificate is issued by a, or self-signed if a has none.
 func (a *Authority) Below(t testing.TB) *Authority {
 	return &Authority{a.Issue(t, func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }, "subject:authority")}
 }
 
-// Issue returns a certificate for names, which are as rpc.CertificateNames has them, and "subject:" that of
-// one common name. edit may be nil.
+// Issue returns a certificate for names in the form of rpc.CertificateNames, including "subject:" for a common name.
+// edit may be nil.
 func (a *Authority) Issue(t testing.TB, edit func(c *x509.Certificate), names ...string) tls.Certificate {
 	t.Helper()
 	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<62))
@@ -74,14 +74,14 @@ func (a *Authority) Issue(t testing.TB, edit func(c *x509.Certificate), names ..
 	return tls.Certificate{Certificate: append([][]byte{der}, a.Certificate.Certificate...), PrivateKey: key, Leaf: leaf}
 }
 
-// Pool returns the pool that trusts a.
+// Pool returns a pool that trusts a.
 func (a *Authority) Pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.Leaf)
 	return p
 }
 
-// WriteCert writes a certificate with its chain, and its key, to files in dir, and returns their names.
+// WriteCert writes a certificate with its chain, and its key, to files in dir, and returns the file names.
 func WriteCert(t testing.TB, dir, name string, c tls.Certificate) (certFile, keyFile string) {
 	t.Helper()
 	var chain []byte

@@ -26,8 +26,7 @@ func Must(t testing.TB, errs ...error) {
 	}
 }
 
-// Eventually waits until f returns true, and ends the test if that takes longer than
-// [Patience].
+// Eventually waits until f returns true. It ends the test if that takes longer than [Patience].
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !f(); time.Sleep(time.Millisecond) {
@@ -37,9 +36,8 @@ func Eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// WriteFiles creates files below dir, with the directories above them, from their
-// slash-separated names and contents. A name that ends in a slash is a directory, and
-// contents that begin with "-> " make a symbolic link.
+// WriteFiles creates files below dir, including parent directories, from slash-separated names and contents. A name
+// that ends in a slash creates a directory, and contents that begin with "-> " create a symbolic link.
 func WriteFiles(t testing.TB, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -56,8 +54,7 @@ func WriteFiles(t testing.TB, dir string, files map[string]string) {
 	}
 }
 
-// Golden compares got with the contents of a file, or writes the file if the test runs
-// with -update.
+// Golden compares got with the contents of a file. With -update, it writes the file instead.
 func Golden(t testing.TB, file string, got []byte) {
 	t.Helper()
 	if *update {

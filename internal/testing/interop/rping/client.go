@@ -27,8 +27,8 @@ type Client struct {
 	OnPing func(text []byte)
 }
 
-// Run connects to addr, pings, and disconnects. It returns the number of echoes. The error is
-// nil if all were received and the server disconnected in order.
+// Run connects to addr, pings, and disconnects. It returns the number of echoes. The error is nil if all were received
+// and the server disconnected gracefully.
 func (c *Client) Run(ctx context.Context, addr string) (pings int, err error) {
 	size := c.Size
 	if size == 0 {
@@ -59,7 +59,7 @@ func (c *Client) Run(ctx context.Context, addr string) (pings int, err error) {
 	}
 	for ; c.Count == 0 || pings < c.Count; pings++ {
 		PutText(text.Bytes(), pings)
-		clear(echo.Bytes()) // of the previous ping
+		clear(echo.Bytes()) // clear that of the previous ping
 		if err := s.offer(ctx, text); err != nil {
 			return pings, err
 		}

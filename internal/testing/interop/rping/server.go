@@ -37,8 +37,8 @@ func (s *Server) Serve(ctx context.Context, l fabric.Listener) (pings int, err e
 	return s.ServeConn(ctx, conn)
 }
 
-// ServeConn accepts a connection request, answers pings, and closes the connection. It returns
-// the number of pings. The error is nil if the client disconnected in order, after a ping.
+// ServeConn accepts a connection request, answers pings, and closes the connection. It returns the number of pings. The
+// error is nil if the client disconnected gracefully after a ping.
 func (s *Server) ServeConn(ctx context.Context, conn fabric.Conn) (pings int, err error) {
 	defer conn.Close()
 	e, err := newSession(conn)

@@ -7,8 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// attr has the sizes of a connection: rping(1) serves one RDMA Read at a time and has one
-// outstanding.
+// attr holds the sizes of a connection: rping(1) serves one RDMA Read at a time and has one outstanding.
 var attr = fabric.ConnAttr{SendDepth: 4, RecvDepth: 1, InboundReads: 1, OutboundReads: 1}
 
 // IDs of work requests.
@@ -18,7 +17,7 @@ const (
 	idWrite
 )
 
-// A session is one side of a connection, driven by the goroutine that calls.
+// session is one side of a connection, driven by the calling goroutine.
 type session struct {
 	conn     fabric.Conn
 	in, out  fabric.MR // one message each
@@ -72,8 +71,8 @@ func (s *session) do(ctx context.Context, wrs ...fabric.SendWR) error {
 	return s.await(ctx, func() bool { return s.undone == 0 })
 }
 
-// receive waits for the peer's message, and posts the receive for the next one, so that the
-// peer may answer what is sent next.
+// receive waits for the peer's message, and posts the receive for the next one, so that the peer may answer the next
+// message.
 func (s *session) receive(ctx context.Context) (fabric.Segment, error) {
 	if err := s.await(ctx, func() bool { return s.received }); err != nil {
 		return fabric.Segment{}, err
@@ -89,8 +88,8 @@ func (s *session) receive(ctx context.Context) (fabric.Segment, error) {
 	return seg, nil
 }
 
-// await drives the connection until done returns true. After a request has failed it waits for
-// the end of the connection, which has the reason.
+// await drives the connection until done returns true. After a request has failed, it waits for the end of the
+// connection, whose error is the reason.
 func (s *session) await(ctx context.Context, done func() bool) error {
 	for s.failed != nil || !done() {
 		n, err := s.conn.Poll(s.wcs[:])

@@ -1,5 +1,5 @@
-// Package fabric has package-level variables of every kind. Those that rule "state" must
-// find have a comment with a part of the finding.
+// Package fabric has package-level variables of every kind. Those that rule "state" must find have a comment with a
+// part of the finding.
 package fabric
 
 import (
@@ -52,7 +52,7 @@ var (
 	errLast   = errors.New("none so far") // want "written after initialization"
 )
 
-// A promise covers no lock, and nothing that is written.
+// A promise covers neither a lock nor a variable that is written.
 var (
 	promisedLock  = &cache{}         // immutable // want "contains sync.Mutex"
 	promisedTable = []string{"a"}    // immutable // want "written after initialization"
@@ -60,7 +60,7 @@ var (
 	promisedValue = errors.Join(nil) // immutable
 )
 
-// What never changes.
+// Variables that never change.
 var (
 	_       error = onceError{}
 	ErrGone       = errors.New("gone")
