@@ -33,7 +33,7 @@ func TestShm(t *testing.T) {
 		t.Errorf("probe: %s", out)
 	}
 	for option, value := range map[string]string{"provider": "rdma", "rpcbind": "localhost"} {
-		mustFail(t, 2, "--shm leaves nothing for --"+option+" to do", "ls", "--shm", socket, "--"+option+"="+value, "nfs://localhost/")
+		mustFail(t, 2, "--shm and --"+option+" are mutually exclusive", "ls", "--shm", socket, "--"+option+"="+value, "nfs://localhost/")
 	}
 	packets := to + ".pcapng"
 	mustRun(t, "get", "--shm", socket, "--capture", packets, "nfs://no.such.host/file", to+"3")

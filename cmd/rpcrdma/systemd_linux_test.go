@@ -53,7 +53,7 @@ func TestServiceManagerIsGone(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	root(t, s.dialNFS(t))
 	testutil.Must(t, s.stop())
-	for _, want := range []string{"is not told", "gets no signs of life"} {
+	for _, want := range []string{"was not notified", "cannot feed"} {
 		if !strings.Contains(s.stderr.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, &s.stderr)
 		}
@@ -73,7 +73,7 @@ func TestServiceManagerIsDeaf(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	root(t, s.dialNFS(t))
 	testutil.Must(t, s.stop())
-	if n := strings.Count(s.stderr.String(), "is not told"); n != 2 {
+	if n := strings.Count(s.stderr.String(), "was not notified"); n != 2 {
 		t.Errorf("READY and STOPPING are missed %d times:\n%s", n, &s.stderr)
 	}
 }
@@ -166,7 +166,7 @@ func TestSocketsThatDoNotFit(t *testing.T) {
 		{"addr", []*os.File{connection}, nil, "addr of the service manager: it is a connection"},
 		{"addr", []*os.File{unix}, nil, "want ListenStream= with a port of TCP"},
 		{"addr", []*os.File{file}, nil, "addr of the service manager: "},
-		{"tcp-addr:addr", []*os.File{tcp, other}, []string{"--provider", "rdma"}, "want --provider iwarp"},
+		{"tcp-addr:addr", []*os.File{tcp, other}, []string{"--provider", "rdma"}, "use --provider iwarp"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience) // one that serves would not end
 		cmd := activated(ctx, tt.names, tt.files, append([]string{"serve", "--dir", t.TempDir()}, tt.args...)...)

@@ -1,5 +1,5 @@
-// Package tlsproto makes crypto/tls strict about a protocol: version 1.3, and peers that name the protocol
-// (RFC 7301), so that TLS which was meant for another one is refused.
+// Package tlsproto makes crypto/tls strict about a protocol: it requires version 1.3, and peers that name the protocol
+// (RFC 7301), so that TLS meant for another protocol is rejected.
 package tlsproto
 
 import (
@@ -8,7 +8,7 @@ import (
 	"errors"
 )
 
-// Config returns a copy of cfg for a protocol, which also holds for what cfg.GetConfigForClient returns.
+// Config returns a copy of cfg for a protocol. The restrictions also apply to the results of cfg.GetConfigForClient.
 func Config(cfg *tls.Config, proto string) *tls.Config {
 	cfg = cfg.Clone()
 	cfg.MinVersion = max(cfg.MinVersion, tls.VersionTLS13)
@@ -30,7 +30,7 @@ func Config(cfg *tls.Config, proto string) *tls.Config {
 // ErrUnnamed is the error of a handshake with a peer that names no protocol, which crypto/tls accepts.
 var ErrUnnamed = errors.New("the peer's TLS names no protocol (ALPN)")
 
-// Handshake does the handshake of a connection with a Config of this package.
+// Handshake performs the handshake of a connection with a Config of this package.
 func Handshake(ctx context.Context, c *tls.Conn) error {
 	err := c.HandshakeContext(ctx)
 	if err == nil && c.ConnectionState().NegotiatedProtocol == "" {

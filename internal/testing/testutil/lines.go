@@ -22,15 +22,15 @@ func (l *Lines) Add(line string) {
 	l.list = append(l.list, line)
 }
 
-// All returns the lines that have not been taken.
+// All returns the lines that have not been consumed.
 func (l *Lines) All() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.list)
 }
 
-// Wait waits for a line that ends in text, and takes the lines up to it. It ends the test
-// if that takes longer than [Patience].
+// Wait waits for a line that ends in text, and consumes the lines up to it. It ends the test if that takes longer than
+// [Patience].
 func (l *Lines) Wait(t testing.TB, text string) []string {
 	t.Helper()
 	for end := time.Now().Add(Patience); ; time.Sleep(time.Millisecond) {

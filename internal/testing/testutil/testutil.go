@@ -1,6 +1,5 @@
-// Package testutil has helpers that the tests of many packages share: checks that end a
-// test at the first error, conditions that become true, trees of files, golden files and
-// vectors. It depends on nothing but the standard library.
+// Package testutil has helpers that the tests of many packages share: checks that end a test at the first error,
+// conditions that become true, trees of files, golden files and vectors. It depends only on the standard library.
 package testutil
 
 import (

@@ -6,12 +6,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
-// maxMemory bounds the size of a value in memory, in bytes, without what pointers refer to: Go
-// has no types that are much larger.
+// maxMemory limits the size of a value in memory, in bytes, without what pointers refer to: Go has no types that are
+// much larger.
 const maxMemory = 1 << 30
 
-// Check returns the meaning of a syntax tree. The error joins an [*syntax.Error] for each
-// mistake, at most [syntax.MaxErrors].
+// Check returns the meaning of a syntax tree. The error joins an [*syntax.Error] for each mistake, up to
+// [syntax.MaxErrors].
 func Check(file *syntax.File) (*Spec, error) {
 	c := &checker{
 		spec:   &Spec{Names: file.Names},
@@ -48,21 +48,21 @@ type checker struct {
 	consts map[string]*constant
 	types  map[string]*Type
 	enums  map[*syntax.Enum][]*constant
-	scopes map[*syntax.Enum]scope // of scoped enumerations
-	scoped map[*Type]scope        // the same by their types
+	scopes map[*syntax.Enum]scope // scopes of scoped enumerations
+	scoped map[*Type]scope        // the same, by type
 	unions []unionFrom
 }
 
-// scope has the values of a scoped enumeration.
+// scope holds the values of a scoped enumeration.
 type scope map[string]*constant
 
-// constant is a constant or an enumerator that may not be computed yet.
+// constant is a constant or an enumerator that may not have been computed yet.
 type constant struct {
 	syntax.Ident
 	source *syntax.Value // nil: one more than prev
-	prev   *constant     // the enumerator before this one; or nil
-	scope  scope         // that source may refer to; or nil
-	text   bool          // it is no number
+	prev   *constant     // the previous enumerator, or nil
+	scope  scope         // to which source may refer, or nil
+	text   bool          // it is not a number
 	value  syntax.Int
 	state  state
 }
@@ -76,7 +76,7 @@ const (
 	wrong
 )
 
-// declare notes all names, so that their order in the source does not matter.
+// declare records all names, so that their order in the source does not matter.
 func (c *checker) declare(file *syntax.File) {
 	c.enums, c.scopes, c.scoped = make(map[*syntax.Enum][]*constant), make(map[*syntax.Enum]scope), make(map[*Type]scope)
 	programs := make(map[string]bool)
@@ -112,7 +112,7 @@ func (c *checker) declare(file *syntax.File) {
 	}
 }
 
-// sameName reports whether a definition is typedef struct x x, which means nothing.
+// sameName reports whether a definition is typedef struct x x, which has no effect.
 func (c *checker) sameName(d *syntax.TypeDef) bool {
 	ref, ok := d.Type.(*syntax.Ref)
 	return ok && ref.Keyword != "" && ref.Name == d.Name.Name
@@ -130,12 +130,12 @@ func (c *checker) constant(k *constant) {
 	names[k.Name] = k
 }
 
-// annotated reports whether a comment is an annotation without a text.
+// annotated reports whether doc has an annotation without text.
 func annotated(doc syntax.Comments, word string) bool {
 	return slices.ContainsFunc(doc.Annotations(), func(a syntax.Annotation) bool { return a.Word == word })
 }
 
-// enumerators notes the constants of the enumerations in a type.
+// enumerators records the constants of the enumerations in a type.
 func (c *checker) enumerators(t syntax.Type) {
 	switch t := t.(type) {
 	case *syntax.Enum:
@@ -162,8 +162,8 @@ func (c *checker) enumerators(t syntax.Type) {
 	}
 }
 
-// numbers notes the names in a program as constants, unless other constants have these names.
-// Procedures of several versions may share a name.
+// numbers records the names in a program as constants, unless other constants have these names. Procedures of several
+// versions may share a name.
 func (c *checker) numbers(d *syntax.Program) {
 	add := func(name syntax.Ident, value syntax.Value) {
 		if c.consts[name.Name] == nil {
@@ -206,10 +206,10 @@ func (c *checker) define(file *syntax.File) {
 	}
 }
 
-// value computes a constant. ok is false if it has none, which is reported once.
+// value computes a constant. ok is false if it has no value, which is reported once.
 func (c *checker) value(v syntax.Value) (n syntax.Int, ok bool) { return c.valueIn(v, nil) }
 
-// valueIn is value where a scoped enumeration's names come first.
+// valueIn is value, but looks up the names of a scoped enumeration first.
 func (c *checker) valueIn(v syntax.Value, own scope) (n syntax.Int, ok bool) {
 	if v.Name == "" {
 		return v.Int, true
@@ -230,7 +230,7 @@ func (c *checker) valueIn(v syntax.Value, own scope) (n syntax.Int, ok bool) {
 	return n, false
 }
 
-// compute is value for a constant that is declared.
+// compute is value for a declared constant.
 func (c *checker) compute(k *constant) (syntax.Int, bool) {
 	switch {
 	case k.state == busy:
@@ -259,7 +259,7 @@ func (c *checker) compute(k *constant) (syntax.Int, bool) {
 	return k.value, k.state == known
 }
 
-// unsigned computes a constant that has to be an unsigned integer of 32 bits.
+// unsigned computes a constant that must be a 32-bit unsigned integer.
 func (c *checker) unsigned(v syntax.Value, what string) uint32 {
 	n, ok := c.value(v)
 	if !ok {
@@ -319,7 +319,7 @@ func (c *checker) procedures(version *Version, v *syntax.Version) {
 	}
 }
 
-// noBody forbids declarations of types in those of procedures: they would have no name.
+// noBody rejects declarations of types within those of procedures: the types would have no name.
 func (c *checker) noBody(t syntax.Type) {
 	switch u := t.(type) {
 	case *syntax.Array:

@@ -2,9 +2,8 @@ package check
 
 import "slices"
 
-// flats carries out the annotation flat of members: a structure or union is taken apart, so that its
-// fields are those of the Go type around it, and a linked list of structures with one member is a
-// slice of what that is.
+// flats applies the annotation flat of members: the fields of a structure or union become fields of the enclosing Go
+// type, and a linked list of structures with one member becomes a slice of that member's type.
 func (c *checker) flats() {
 	for _, t := range c.spec.Types {
 		for _, m := range t.members() {
@@ -41,27 +40,27 @@ func (c *checker) flat(m *Member) {
 	}
 }
 
-// A Field is one of the Go fields that a type has, those of its flat members included.
+// A Field is one of the Go fields of a type, including those of its flat members.
 type Field struct {
 	*Member
-	Union *Type  // the innermost union with a discriminant that decides on it; nil if none does
-	Arms  []*Arm // of Union, in which it is
-	outer []*Arm // the same for the type that the field belongs to, if that is a union; nil: all
-	own   bool   // an arm of that union declares it, not a flat member's type
+	Union *Type  // the innermost union whose discriminant selects it; nil if none does
+	Arms  []*Arm // arms of Union that have it
+	outer []*Arm // the same for the union to which the field belongs; nil: all
+	own   bool   // declared by an arm of that union rather than by a flat member's type
 }
 
-// In reports whether an arm of the type that the field belongs to has the field. That type is a
-// union, and a nil arm stands for values without one.
+// In reports whether an arm of the union to which the field belongs has the field. A nil arm stands for values without
+// an arm.
 func (f Field) In(a *Arm) bool { return f.outer == nil || slices.Contains(f.outer, a) }
 
-// Pointer reports whether the field is a pointer to what the member declares: see [Arm].
+// Pointer reports whether the field is a pointer to the member's type: see [Arm].
 func (f Field) Pointer() bool {
 	return len(f.Arms) == 1 && f.Arms[0].Pointer && f.Arms[0].Member == f.Member
 }
 
-// Fields returns the fields of a structure or union in the order of the source. Arms of a union may
-// have a field in common, if all but one have it from flat members: it is then listed once, with the
-// member that comes first. Members that the arms themselves declare get names of their own.
+// Fields returns the fields of a structure or union in the order of the source. Arms of a union may share a field if
+// all but one have it from flat members: it is then listed once, with the first member. Members declared by the arms
+// themselves have separate names.
 func (t *Type) Fields() []Field {
 	var list []Field
 	if t.Kind == Struct {
@@ -101,7 +100,7 @@ func (t *Type) Fields() []Field {
 	return list
 }
 
-// fields are those that a member makes.
+// fields returns the fields that a member yields.
 func (m *Member) fields() []Field {
 	if !m.Flat {
 		return []Field{{Member: m}}
@@ -109,7 +108,7 @@ func (m *Member) fields() []Field {
 	return m.Type.Base().Fields()
 }
 
-// key is the name of a member's field, before names that are methods get a suffix.
+// key returns the name of a member's field, before names that clash with methods get a suffix.
 func (m *Member) key() string {
 	if m.Go != "" {
 		return m.Go
@@ -117,7 +116,7 @@ func (m *Member) key() string {
 	return GoName(m.Name)
 }
 
-// common reports whether two members of different arms can have one field.
+// common reports whether two members of different arms can share a field.
 func (m *Member) common(other *Member) bool {
 	return m.key() == other.key() && sameGo(m.Type, other.Type)
 }
@@ -133,7 +132,7 @@ func sameGo(a, b *Type) bool {
 	return a.Elem == nil || sameGo(a.Elem, b.Elem)
 }
 
-// Complete reports whether each value of the discriminant has an arm.
+// Complete reports whether every value of the discriminant has an arm.
 func (t *Type) Complete() bool {
 	labels := 0
 	for _, a := range t.Arms {
@@ -145,7 +144,7 @@ func (t *Type) Complete() bool {
 	return t.Discriminant.Type.Base().Kind == Bool && labels == 2
 }
 
-// flatNames reports fields that have the same name.
+// flatNames reports fields with the same name.
 func (c *checker) flatNames(t *Type) {
 	used := map[string]bool{"Append": true, "Decode": true, "Check": true, "AppendHead": true, "DecodeHead": true}
 	for _, f := range t.Fields() {
@@ -157,7 +156,7 @@ func (c *checker) flatNames(t *Type) {
 	}
 }
 
-// onlyFlat finds the types that are in flat members and nowhere else: Go does not need them.
+// onlyFlat finds the types that occur only in flat members: Go does not need them.
 func (c *checker) onlyFlat() {
 	uses := make(map[*Type]int)
 	c.each(func(u use, _, _ *Type) { uses[u.typ]++ })
@@ -174,8 +173,8 @@ func (c *checker) onlyFlat() {
 	}
 }
 
-// heads carries out the annotation head of types: they have methods for everything in front of the
-// length of their last item, which may be placed directly.
+// heads applies the annotation head of types: they get methods for everything before the length of their last item,
+// which may be placed directly.
 func (c *checker) heads() {
 	for _, t := range c.spec.Types {
 		for _, a := range t.Doc.Annotations() {
@@ -191,7 +190,7 @@ func (c *checker) heads() {
 	}
 }
 
-// ends reports whether a type has one item at most in each value, and has it at the end.
+// ends reports whether values of a type have at most one item, at the end.
 func (p *Proc) ends(t *Type) bool {
 	if !p.Contains(t) || t.Recursive {
 		return false

@@ -8,23 +8,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
-// reserved are names that generated code uses for something else, besides those that Go
-// predeclares. Immutable.
+// reserved lists names that generated code uses otherwise, in addition to those that Go predeclares. Immutable.
 var reserved = map[string]bool{
-	"_": true, "init": true, "main": true, // not for any declaration
+	"_": true, "init": true, "main": true, // not permitted for any declaration
 	"xdr": true, "strconv": true, // packages
 	"b": true, "d": true, "err": true, "i": true, "v": true, // variables
 }
 
-// local are names by which generated functions refer to something else than a declaration:
-// packages, parameters and variables. Fields may have them. Immutable.
+// local lists names that refer to something other than a declaration in generated functions: packages, parameters and
+// variables. Fields may have them. Immutable.
 var local = [...]string{
 	"context", "fmt", "oncrpc", "rpc",
 	"args", "bounds", "c", "call", "ctx", "dec", "done", "e", "failed", "h", "impl", "items", "ok", "p", "proc",
 	"reduced", "req", "res", "results", "s", "vers", "w", "x",
 }
 
-// goNames reads the annotations "go: Name", by which declarations choose their Go names.
+// goNames reads the annotations "go: Name", with which declarations choose their Go names.
 func (c *checker) goNames() {
 	scope := make(map[string]any)
 	for _, name := range local {
@@ -42,7 +41,7 @@ func (c *checker) goNames() {
 	for _, k := range c.spec.Consts {
 		c.goName(&k.Go, k.Doc, scope, k.Name, k)
 	}
-	// Equal numbers may share a name: that of a procedure is in several versions.
+	// Equal numbers may share a name: that of a procedure occurs in several versions.
 	for _, p := range c.spec.Programs {
 		c.goName(&p.Go, p.Doc, scope, p.Name, p.Number)
 		for _, v := range p.Versions {
@@ -70,9 +69,9 @@ func (c *checker) memberNames(t *Type) {
 	}
 }
 
-// goName sets *to to the name that an annotation in doc gives to a declaration, if there is one. name
-// is the declaration's name in the source. scope has what the names in use stand for, and what is that
-// for the declaration.
+// goName sets *to to the name that an annotation in doc gives to a declaration, if there is one. name is the
+// declaration's name in the source. scope maps the names in use to what they stand for; what is that for the
+// declaration.
 func (c *checker) goName(to *string, doc syntax.Comments, scope map[string]any, name string, what any) {
 	for _, a := range doc.Annotations() {
 		if a.Word != "go" {
@@ -90,7 +89,7 @@ func (c *checker) goName(to *string, doc syntax.Comments, scope map[string]any, 
 	}
 }
 
-// GoName returns the Go name that a name of the source becomes, collisions aside.
+// GoName returns the Go name for a name of the source, without regard to collisions.
 func GoName(name string) string {
 	var b strings.Builder
 	for len(name) > 0 {

@@ -2,20 +2,20 @@ package check
 
 import "math"
 
-// use is a type that another one refers to.
+// use is a reference from one type to another.
 type use struct {
-	typ   *Type // as it is written: it may have no name
-	value bool  // each value contains one, without a pointer between
-	arm   *Arm  // of the union through which it is used
+	typ   *Type // as written: it may have no name
+	value bool  // each value contains one, without a pointer in between
+	arm   *Arm  // arm of the union through which it is used
 }
 
-// uses yields the types that t is made of, one step down.
+// uses yields the types of which t directly consists.
 func (t *Type) uses(yield func(use) bool) {
 	switch t.Kind {
 	case Typedef:
 		yield(use{typ: t.Elem, value: true})
 	case Array:
-		yield(use{typ: t.Elem, value: t.Fixed}) // Go looks at the elements of an empty array, too
+		yield(use{typ: t.Elem, value: t.Fixed}) // Go checks the elements of an empty array too
 	case Optional, List:
 		yield(use{typ: t.Elem})
 	case Struct:
@@ -36,8 +36,7 @@ func (t *Type) uses(yield func(use) bool) {
 	}
 }
 
-// typedefs finds what typedefs stand for in the end, and reports names that stand for nothing but
-// each other, perhaps through pointers.
+// typedefs resolves typedefs, and reports names that only refer to each other, perhaps through pointers.
 func (c *checker) typedefs() {
 	done := make(map[*Type]bool)
 	for _, t := range c.spec.Types {
@@ -68,9 +67,8 @@ func (c *checker) typedefs() {
 	}
 }
 
-// lists finds the structures that are elements of linked lists and only that, takes their links
-// away and makes every pointer to one a List. A list has a head: a structure that nothing but
-// its own link points to does not count.
+// lists finds the structures that are used only as elements of linked lists, removes their links and turns every
+// pointer to one into a List. A list needs a head: a structure to which only its own link points does not count.
 func (c *checker) lists() {
 	nodes, heads := make(map[*Type]bool), make(map[*Type]bool)
 	for _, t := range c.spec.Types {
@@ -82,7 +80,7 @@ func (c *checker) lists() {
 		node := u.typ.Base()
 		switch {
 		case from == nil || from.Kind != Optional && from.Kind != Typedef:
-			delete(nodes, node) // a typedef uses what it names where it is used itself
+			delete(nodes, node) // a typedef counts as a use where it is used itself
 		case from.Kind == Optional && root != node:
 			heads[node] = true
 		}
@@ -113,8 +111,8 @@ func linked(t *Type) bool {
 	return len(t.Members) > 0
 }
 
-// each calls f for every use of a type, with the type that uses it and the one with a name that
-// this is a part of; both are nil for a procedure.
+// each calls f for every use of a type, with the type that uses it and the enclosing type with a name. Both are nil for
+// a procedure.
 func (c *checker) each(f func(u use, from, root *Type)) {
 	var visit func(u use, from, root *Type)
 	visit = func(u use, from, root *Type) {
@@ -144,8 +142,7 @@ func (c *checker) each(f func(u use, from, root *Type)) {
 	}
 }
 
-// named yields the types with names that t refers to. With values only those that each value
-// contains.
+// named yields the types with names to which t refers, or, with values, only those that each value contains.
 func (t *Type) named(values bool, yield func(use) bool) {
 	for u := range t.uses {
 		switch {
@@ -168,8 +165,8 @@ func (t *Type) named(values bool, yield func(use) bool) {
 	}
 }
 
-// recursion finds the types that contain themselves: those that cannot, the arms of unions that
-// have to be pointers, and those of unlimited depth.
+// recursion finds the types that contain themselves: invalid ones, arms of unions that must be pointers, and types of
+// unlimited depth.
 func (c *checker) recursion() {
 	group := c.components(true)
 	for _, t := range c.spec.Types {
@@ -198,8 +195,8 @@ func (c *checker) recursion() {
 	}
 }
 
-// components numbers the types so that those that contain each other have the same number, by
-// Tarjan's algorithm. A type has a higher number than those it is made of.
+// components numbers the types so that those that contain each other have the same number, by Tarjan's algorithm. A
+// type has a higher number than the types of which it consists.
 func (c *checker) components(values bool) map[*Type]int {
 	var (
 		group  = make(map[*Type]int)
@@ -237,7 +234,7 @@ func (c *checker) components(values bool) map[*Type]int {
 	return group
 }
 
-// saturated addition and multiplication of sizes that are not negative.
+// Saturating addition and multiplication of non-negative sizes.
 func add(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

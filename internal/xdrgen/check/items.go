@@ -6,16 +6,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
-// A ddp is the annotation of an item that may be placed directly: that is DDP-eligible, in the
-// words of RFC 8166 section 6.1.
+// ddp is the annotation of an item that may be placed directly: a DDP-eligible one, in the words of RFC 8166 section
+// 6.1.
 type ddp struct {
 	syntax.Pos
-	procs []string // the procedures for which it holds; nil: all
+	procs []string // procedures to which it applies; nil: all
 }
 
-// holds reports whether the annotation is for a procedure.
+// holds reports whether the annotation applies to a procedure.
 func (d *ddp) holds(p *Proc) bool {
-	if d == nil || d.procs == nil || p.Name == "" { // of a head
+	if d == nil || d.procs == nil || p.Name == "" { // for a head
 		return d != nil
 	}
 	for _, name := range d.procs {
@@ -26,16 +26,15 @@ func (d *ddp) holds(p *Proc) bool {
 	return false
 }
 
-// Bulk reports whether a member may be placed directly, for some procedure at least.
+// Bulk reports whether a member may be placed directly in at least one procedure.
 func (m *Member) Bulk() bool { return m.ddp != nil }
 
-// Bulk reports whether values of a type may be placed directly, for some procedure at least.
+// Bulk reports whether values of a type may be placed directly in at least one procedure.
 func (t *Type) Bulk() bool { return t.ddp != nil }
 
-// items finds the members, arguments and results with the annotation ddp, or with a type that has it.
-// They are opaque data and strings without a fixed length: what has a length word in front, which
-// stays in the stream. Strings become opaque data, as the memory that they are placed in is the
-// caller's.
+// items finds the members, arguments and results with the annotation ddp, or with a type that has it. They must be
+// opaque data and strings without a fixed length, because the length word stays in the stream. Strings become opaque
+// data, because the caller owns the memory in which they are placed.
 func (c *checker) items() {
 	for _, t := range c.spec.Types {
 		if t.Kind != Typedef {
@@ -73,7 +72,7 @@ func (c *checker) items() {
 	}
 }
 
-// misplaced reports annotations of something that has none.
+// misplaced reports annotations in places where they have no meaning.
 func (c *checker) misplaced(doc syntax.Comments, word string) {
 	for _, a := range doc.Annotations() {
 		if a.Word == word {
@@ -82,7 +81,7 @@ func (c *checker) misplaced(doc syntax.Comments, word string) {
 	}
 }
 
-// annotation returns the annotation ddp, or nil. Of several, the last one holds.
+// annotation returns the annotation ddp, or nil. Of several, the last one applies.
 func annotation(doc syntax.Comments) (d *ddp) {
 	for _, a := range doc.Annotations() {
 		if a.Word != "ddp" {
@@ -98,7 +97,7 @@ func annotation(doc syntax.Comments) (d *ddp) {
 	return d
 }
 
-// placeable reports an annotation of what cannot be placed directly.
+// placeable reports an annotation of an item that cannot be placed directly.
 func (c *checker) placeable(d *ddp, name string, t *Type) {
 	switch base := t.Base(); {
 	case t.extern():
@@ -110,8 +109,7 @@ func (c *checker) placeable(d *ddp, name string, t *Type) {
 	}
 }
 
-// item finds the annotation of a member: its own, or that of the first typedef on the way to its
-// type.
+// item finds the annotation of a member: its own, or that of the first typedef on the way to its type.
 func (c *checker) item(m *Member) {
 	if m.ddp = annotation(m.Doc); m.ddp != nil {
 		c.placeable(m.ddp, m.Name, m.Type)
@@ -124,7 +122,7 @@ func (c *checker) item(m *Member) {
 	}
 }
 
-// extern reports whether Go has a type by hand, perhaps by way of aliases.
+// extern reports whether Go has a hand-written type, perhaps through aliases.
 func (t *Type) extern() bool {
 	for t.Kind == Typedef && !t.Extern {
 		t = t.Elem

@@ -6,8 +6,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
-// universe are types of C that rpcgen's files use without a declaration; the short ones take
-// four bytes, as in its encoding. Immutable.
+// universe maps C types that rpcgen's files use without a declaration; the short ones take four bytes, as in its
+// encoding. Immutable.
 var universe = map[string]Kind{
 	"char": Int32, "short": Int32, "long": Int32, "int8_t": Int32, "int16_t": Int32, "int32_t": Int32,
 	"u_char": Uint32, "u_short": Uint32, "u_int": Uint32, "u_long": Uint32,
@@ -23,14 +23,13 @@ var kinds = map[syntax.Kind]Kind{
 	syntax.Float: Float, syntax.Double: Double, syntax.Quadruple: Quadruple, syntax.Bool: Bool,
 }
 
-// unionFrom is a union with labels that are to be checked once all types are known.
+// unionFrom is a union whose labels are checked once all types are known.
 type unionFrom struct {
 	typ    *Type
 	source *syntax.Union
 }
 
-// typeDef completes a type that has a name. A body is the type itself; everything else is a
-// Typedef.
+// typeDef completes a type with a name. A body is the type itself; everything else is a Typedef.
 func (c *checker) typeDef(t *Type, source syntax.Type) {
 	c.spec.Types = append(c.spec.Types, t)
 	switch source := source.(type) {
@@ -43,8 +42,7 @@ func (c *checker) typeDef(t *Type, source syntax.Type) {
 	}
 }
 
-// distinct notes the annotations of a typedef that is to be a Go type of its own, or one that is
-// written by hand.
+// distinct records the annotations of a typedef that becomes a distinct Go type, or a hand-written one.
 func (c *checker) distinct(t *Type) {
 	for _, a := range t.Doc.Annotations() {
 		switch {
@@ -60,7 +58,7 @@ func (c *checker) distinct(t *Type) {
 	}
 }
 
-// typ returns the type that a declaration means. A body in it gets a name.
+// typ returns the type of a declaration. A body in it gets a name.
 func (c *checker) typ(source syntax.Type, name, within string) *Type {
 	t := &Type{Pos: source.At()}
 	switch source := source.(type) {
@@ -89,7 +87,7 @@ func (c *checker) typ(source syntax.Type, name, within string) *Type {
 	return t
 }
 
-// length computes the length of an array, nil meaning no limit. RFC 4506 section 4.13.
+// length computes the length of an array; nil means no limit. RFC 4506 section 4.13.
 func (c *checker) length(t *Type, v *syntax.Value) {
 	if t.Len = math.MaxUint32; v != nil {
 		t.Len, t.LenOf = c.unsigned(*v, "length"), v.Name
@@ -142,7 +140,7 @@ func (c *checker) body(t *Type, source syntax.Type) {
 	}
 }
 
-// unique reports a second member of the same name. RFC 4506 section 6.4, 4.
+// unique reports a second member with the same name. RFC 4506 section 6.4, 4.
 func (c *checker) unique(names map[string]bool, m *syntax.Member) {
 	if names[m.Name] {
 		c.errs.Add(m.Pos, "member %s is declared twice", m.Name)
@@ -209,7 +207,7 @@ func (c *checker) union(u unionFrom) {
 			}
 			seen[n] = true
 			label := Label{Value: n, Name: l.Name, Enum: values[n]}
-			for _, v := range disc.Values { // the very name, if the value has several
+			for _, v := range disc.Values { // this name, if the value has several
 				if v.Name == l.Name && v.Value == n {
 					label.Enum = v
 					break

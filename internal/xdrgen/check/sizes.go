@@ -10,7 +10,7 @@ const unit = 4
 
 func padded(n int64) int64 { return (n + unit - 1) / unit * unit }
 
-// sizes computes the sizes of all types, and reports what is too large or too small.
+// sizes computes the sizes of all types, and reports types that are too large or too small.
 func (c *checker) sizes() {
 	order := slices.Clone(c.spec.Types)
 	group := c.components(false)
@@ -36,14 +36,14 @@ func (c *checker) sizes() {
 	})
 	c.each(func(u use, from, _ *Type) {
 		if from != nil && from.Kind == Array && !from.Fixed && u.typ.Min == 0 {
-			// Else four bytes of a message would make four billion elements.
+			// Otherwise four bytes of a message could stand for four billion elements.
 			c.errs.Add(from.Pos, "elements of a variable-length array take no bytes")
 		}
 	})
 }
 
-// groupSizes computes the sizes of types that contain each other, and only each other. The
-// shortest encoding comes closer in each round: there is one that does not recurse.
+// groupSizes computes the sizes of types that contain each other, and only each other. The shortest encoding is
+// approximated in rounds: there is one without recursion.
 func (c *checker) groupSizes(group []*Type) {
 	for _, t := range group {
 		t.Min, t.Max = Unbounded, Unbounded
@@ -63,8 +63,7 @@ func (c *checker) groupSizes(group []*Type) {
 	}
 }
 
-// size returns the sizes of the shortest and the longest encoding, given those of the types with
-// names that t is made of.
+// size returns the sizes of the shortest and the longest encoding, given those of the named types of which t consists.
 func (t *Type) size() (lo, hi int64) {
 	switch n := int64(t.Len); t.Kind {
 	case Hyper, Uhyper, Double:
@@ -103,7 +102,7 @@ func (t *Type) size() (lo, hi int64) {
 	return unit, unit
 }
 
-// known returns the sizes of a type with a name, or computes those of one without.
+// known returns the sizes of a type with a name, or computes those of a type without one.
 func (t *Type) known() (lo, hi int64) {
 	if t.Name != "" {
 		return t.Min, t.Max

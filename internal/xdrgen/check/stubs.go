@@ -7,27 +7,27 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
-// Limits on what stubs are made for.
+// Limits for stubs.
 const (
-	maxReceived = 4  // items of results: see rpc.ReplyBounds
-	maxSent     = 64 // items of arguments
-	maxCounts   = 16 // of a bound
+	maxReceived = 4  // items in results: see rpc.ReplyBounds
+	maxSent     = 64 // items in arguments
+	maxCounts   = 16 // counts of a bound
 )
 
-// Bounds, in bytes of content, of parts of results that have no annotation max.
+// Bounds for parts of results without the annotation max, in bytes of content.
 const (
-	maxPart       = 1 << 20  // at most this, whatever their limit
+	maxPart       = 1 << 20  // upper limit, whatever their own
 	unlimitedPart = 64 << 10 // for those without a limit
-	maxItem       = 16 << 20 // the same for items
+	maxItem       = 16 << 20 // upper limit for items
 	unlimitedItem = 1 << 20
 
-	// A limit of 4 GiB, the most that a length word says, does not count.
+	// A limit of 4 GiB, which is all that a length word can express, does not count.
 	noLimit = 1 << 32
 )
 
-// Stubs completes the programs of a specification for the generation of clients and servers: it
-// reads the annotations, finds the items of each procedure that may be placed directly, and how
-// long results may get. The error joins an [*syntax.Error] for each mistake.
+// Stubs completes the programs of a specification for the generation of clients and servers: it reads the annotations,
+// and finds the items of each procedure that may be placed directly, and the size of results. The error joins an
+// [*syntax.Error] for each mistake.
 func Stubs(spec *Spec) error {
 	s := &stubs{consts: make(map[string]int64), procs: make(map[string]bool), declared: make(map[*ddp]bool), used: make(map[*Member]bool), lengths: make(map[*Type]int64)}
 	for _, c := range spec.Consts {
@@ -72,21 +72,21 @@ func Stubs(spec *Spec) error {
 type stubs struct {
 	errs     syntax.Errors
 	consts   map[string]int64
-	procs    map[string]bool // those that are declared
-	declared map[*ddp]bool   // those with procedures that have been looked up
+	procs    map[string]bool // declared procedures
+	declared map[*ddp]bool   // annotations whose procedures have been looked up
 
 	lengths map[*Type]int64  // see longest
-	used    map[*Member]bool // those of Failure and TimeLeft
+	used    map[*Member]bool // members returned by Failure and TimeLeft
 
-	// Of the procedure at hand.
+	// State of the current procedure.
 	proc    *Proc
 	failed  bool            // it has a mistake
-	results bool            // its results are looked at, not its arguments
-	open    map[*Type]bool  // types that are being looked at
+	results bool            // set while its results are examined, rather than its arguments
+	open    map[*Type]bool  // types being examined
 	bounds  map[*Type]Bound // of types with names
 }
 
-// only reports annotations other than these.
+// only reports all annotations but these.
 func (s *stubs) only(doc syntax.Comments, what string, words ...string) {
 annotations:
 	for _, a := range doc.Annotations() {
@@ -99,7 +99,7 @@ annotations:
 	}
 }
 
-// annotations checks those of a type.
+// annotations checks the annotations of a type.
 func (s *stubs) annotations(t *Type) {
 	s.only(t.Doc, "type", "go", "open", "scoped", "distinct", "ddp", "extern", "head")
 	s.named(t.ddp)
@@ -118,7 +118,7 @@ func (s *stubs) annotations(t *Type) {
 		}
 	}
 	for _, m := range members {
-		s.only(m.Doc, "member", "go", "ddp", "max", "flat", "error", "deadline", "open") // the latter is of a body in it
+		s.only(m.Doc, "member", "go", "ddp", "max", "flat", "error", "deadline", "open") // the latter belongs to a body in it
 		if _, ok := most(m.Doc); ok && m.Type.Min == m.Type.Max {
 			s.errs.Add(m.Pos, "%s has a maximum, though its length is fixed", m.Name)
 		}
@@ -126,7 +126,7 @@ func (s *stubs) annotations(t *Type) {
 	}
 }
 
-// named reports procedures of an annotation that are not declared.
+// named reports undeclared procedures of an annotation.
 func (s *stubs) named(d *ddp) {
 	if d == nil || s.declared[d] {
 		return
@@ -139,7 +139,7 @@ func (s *stubs) named(d *ddp) {
 	}
 }
 
-// unused reports annotations error and deadline that no procedure has a use for.
+// unused reports annotations error and deadline that no procedure uses.
 func (s *stubs) unused(t *Type) {
 	for _, m := range t.members() {
 		for _, a := range m.Doc.Annotations() {
@@ -167,7 +167,7 @@ func (p *Proc) Failure() *Arm {
 	return nil
 }
 
-// TimeLeft returns the member of an argument that carries how long the caller waits, or nil.
+// TimeLeft returns the member of an argument that carries the time until the caller's deadline, or nil.
 func (p *Proc) TimeLeft() (arg, member *Member) {
 	for _, a := range p.Args {
 		if t := a.Type.Base(); t.Kind == Struct && !a.Type.extern() {
@@ -309,7 +309,7 @@ func (p *Proc) around(spec *Spec) {
 	}
 }
 
-// members are those of a structure, or of the arms of a union.
+// members returns the members of a structure, or of the arms of a union.
 func (t *Type) members() []*Member {
 	list := t.Members
 	for _, a := range t.Arms {
@@ -320,7 +320,7 @@ func (t *Type) members() []*Member {
 	return list
 }
 
-// Holds reports whether an argument or the result is an item of the procedure, or contains some.
+// Holds reports whether an argument or the result is an item of the procedure, or contains any.
 func (p *Proc) Holds(m *Member) bool { return p.Items[m] || p.Contains(m.Type) }
 
 // Contains reports whether values of a type contain items of the procedure.
@@ -336,11 +336,11 @@ func (p *Proc) Contains(t *Type) bool {
 	return false
 }
 
-// find returns the items in values of a type, in the order of the stream. all: each value has all
-// of them. in says where there may be none, "" for elsewhere.
+// find returns the items in values of a type, in the order of the stream. all reports whether each value has all of
+// them. in describes a place where there must be none, or is "".
 //
-// Results name no positions: the first item of a reply is in the first write chunk of the call,
-// whichever it is (RFC 8166 section 4.4.2). So the number of an item may not depend on the data.
+// Results do not name positions: the first item of a reply goes to the first write chunk of the call, whichever item it
+// is (RFC 8166 section 4.4.2). The number of an item must therefore not depend on the data.
 func (s *stubs) find(t *Type, in string) (list []*Member, all bool) {
 	if !s.proc.Contains(t) || s.failed {
 		return nil, true
@@ -404,8 +404,8 @@ func most(doc syntax.Comments) (a syntax.Annotation, ok bool) {
 	return a, false
 }
 
-// annotated returns the bound that the annotation max of a member sets, or of the procedure for its
-// result. ok is false without one.
+// annotated returns the bound set by the annotation max of a member, or of the procedure for its result. ok is false if
+// there is none.
 func (s *stubs) annotated(m *Member) (b Bound, ok bool) {
 	doc := m.Doc
 	if m == s.proc.Returned {
@@ -449,8 +449,8 @@ func (s *stubs) constant(term string) (int64, bool) {
 	return n, ok && n >= 0 && n <= maxTerm
 }
 
-// path finds an integer in the arguments by its name, such as args.count, or by that of a
-// parameter. It returns nil without one.
+// path finds an integer in the arguments by its name, such as args.count, or by that of a parameter. It returns nil if
+// there is none.
 func (s *stubs) path(term string) Path {
 	names := strings.Split(term, ".")
 	var path Path
@@ -497,7 +497,7 @@ func (s *stubs) item(m *Member) Bound {
 	return Bound{Bytes: padded(min(n, maxItem))}
 }
 
-// bound returns what the encoding of a part of the results may grow to.
+// bound returns a bound on the encoding of a part of the results.
 func (s *stubs) bound(t *Type) Bound {
 	if t.Name == "" {
 		return s.part(t)
@@ -555,7 +555,7 @@ func (s *stubs) memberBound(m *Member) Bound {
 	return b
 }
 
-// limit returns the bound of a type that is not looked into.
+// limit returns the bound of a type whose parts are not examined.
 func limit(t *Type) int64 {
 	if t.Max >= noLimit {
 		return add(t.Min, unlimitedPart)
@@ -563,8 +563,8 @@ func limit(t *Type) int64 {
 	return t.Min + min(t.Max-t.Min, maxPart)
 }
 
-// longest returns the length of the longest encoding of a type. Parts without a limit count as empty, and so
-// does what is longer than any message.
+// longest returns the length of the longest encoding of a type. Parts without a limit count as empty, and so do parts
+// longer than any message.
 func (s *stubs) longest(t *Type) int64 {
 	n, ok := s.lengths[t]
 	if !ok {

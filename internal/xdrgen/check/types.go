@@ -6,21 +6,21 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
-// A Spec is the declarations of a set of .x files.
+// A Spec holds the declarations of a set of .x files.
 type Spec struct {
 	Names    []string // of the files
 	Consts   []*Const
-	Types    []*Type // that have names, each before the bodies within it; in source order
+	Types    []*Type // types with names, each before the bodies within it; in source order
 	Programs []*Program
 }
 
-// A Const is a constant, without those of enumerations.
+// A Const is a constant other than those of enumerations.
 type Const struct {
 	syntax.Ident
 	Value  syntax.Int
 	Text   string // if IsText
 	IsText bool
-	Go     string // name that the source asks for; "" if it does not
+	Go     string // name requested by the source, or ""
 	Doc    syntax.Comments
 }
 
@@ -48,47 +48,46 @@ const (
 	Typedef  // Elem: the type that Name is another name of
 )
 
-// Unbounded is the Max of a type with an encoding without limit.
+// Unbounded is the Max of a type whose encoding has no limit.
 const Unbounded = math.MaxInt64
 
 // A Type is a type with or without a name.
 type Type struct {
 	syntax.Pos
 	Kind Kind
-	Name string // of a type in Spec.Types
+	Name string // set for types in Spec.Types
 	Go   string // as in Const
 	Doc  syntax.Comments
 
-	// Within is the declaration that has the body of the type, a typedef or a member such as
-	// outer.inner: Name is made up of that. It is "" for a type that the source names.
+	// Within is the declaration that contains the body of the type, a typedef or a member such as outer.inner: Name is
+	// derived from it. It is "" for a type named by the source.
 	Within string
 
 	Elem  *Type
 	Fixed bool
-	Len   uint32 // the length if Fixed, or else the maximum
-	LenOf string // the name of the constant that is Len; "" for a number
+	Len   uint32 // length if Fixed, otherwise the maximum
+	LenOf string // name of the constant with the value Len; "" for a number
 
-	// Extern: Go has the type and its methods by hand.
+	// Extern means that Go has a hand-written type and methods.
 	Extern bool
 
-	// OnlyFlat: it is in flat members alone, which have no values of the type.
+	// OnlyFlat means that it occurs only in flat members, which have no values of the type.
 	OnlyFlat bool
 
-	// Head has the items that methods AppendHead and DecodeHead leave out; nil if there are no such
-	// methods.
+	// Head has the items that methods AppendHead and DecodeHead omit; nil if there are no such methods.
 	Head *Proc
 
-	// Distinct: a Typedef of a number, a bool or a string that is a Go type of its own.
+	// Distinct is set for a Typedef of a number, a bool or a string that is a distinct Go type.
 	Distinct bool
 
 	Values []*Enumerator
-	Open   bool // other values are kept, too
-	Scoped bool // the names of the values are the enumeration's own
+	Open   bool // other values are kept
+	Scoped bool // the names of the values are scoped to the enumeration
 
 	Members []*Member
-	Link    string // the member of a linked list's element that is no longer in Members
+	Link    string // the member of a linked list's element that was removed from Members
 
-	ddp *ddp // the annotation of a Typedef
+	ddp *ddp // annotation of a Typedef
 
 	Discriminant *Member
 	Arms         []*Arm // without those that no value selects
@@ -96,15 +95,15 @@ type Type struct {
 	// Min and Max are the sizes of the shortest and the longest encoding in bytes.
 	Min, Max int64
 
-	// Recursive: a value may contain one of the same type.
+	// Recursive means that a value may contain one of the same type.
 	Recursive bool
 
 	base   *Type // of a Typedef
-	memory int64 // rough size of a value in memory, without what pointers refer to
+	memory int64 // approximate size of a value in memory, without what pointers refer to
 }
 
-// Chained reports whether the last member of a structure is a pointer to the structure. Such a
-// chain may be long: code follows it in a loop. The chains of a [List] are slices instead.
+// Chained reports whether the last member of a structure is a pointer to the structure. Such a chain may be long:
+// generated code follows it in a loop. The chains of a [List] are slices instead.
 func (t *Type) Chained() bool {
 	if t.Kind != Struct || len(t.Members) == 0 {
 		return false
@@ -129,33 +128,33 @@ type Enumerator struct {
 	Doc   syntax.Comments
 }
 
-// A Member is one of a structure, or of an arm, or a parameter.
+// A Member is a member of a structure or an arm, or a parameter.
 type Member struct {
 	syntax.Pos
 	Name string // "" for most parameters
 	Go   string // as in Const
 	Type *Type
 	Doc  syntax.Comments
-	Flat bool // the fields of its type are those of the type around it
+	Flat bool // its type's fields become fields of the enclosing type
 
-	ddp *ddp // the annotation, which may be that of the type
+	ddp *ddp // its own annotation or that of its type
 }
 
 // An Arm is one arm of a union.
 type Arm struct {
 	syntax.Pos
 	Labels  []Label
-	Default bool    // all values that have no other arm
+	Default bool    // for all values without another arm
 	Member  *Member // nil: void
 	Pointer bool    // the member contains the union
 	Doc     syntax.Comments
 }
 
-// A Label is a value of the discriminant.
+// A Label is a value of the discriminant that selects an arm.
 type Label struct {
 	Value syntax.Int
 	Name  string      // as in the source; "" for a number
-	Enum  *Enumerator // of the discriminant's type; nil if that has none of this value
+	Enum  *Enumerator // of the discriminant's type; nil if there is none for this value
 }
 
 // A Program is a remote program.
@@ -176,7 +175,7 @@ type Version struct {
 	Doc    syntax.Comments
 	Lax    bool // clients and servers ignore pad bytes; set by Stubs
 
-	Independent bool // handlers wait for nothing that their client does; set by Stubs
+	Independent bool // handlers do not wait for other calls of their client; set by Stubs
 	Wrapped     bool // client and binding are not exported; set by Stubs
 }
 
@@ -184,30 +183,30 @@ type Version struct {
 type Proc struct {
 	syntax.Ident
 	Number uint32
-	Args   []*Member // none: void
+	Args   []*Member // empty: void
 	Go     string    // as in Const
 	Doc    syntax.Comments
 
-	// Returned is the result, under the name of its type, or "result"; nil: void.
+	// Returned is the result, named after its type or "result"; nil: void.
 	Returned *Member
 
-	// Streamed is what Returned was, of a procedure that streams its results; set by Stubs.
+	// Streamed is the former Returned of a procedure that streams its results; set by Stubs.
 	Streamed *Member
 
-	// The results of [Stubs].
+	// Results of [Stubs].
 
 	Idempotent, Inline bool
 
-	// Items may be placed directly: arguments, the result, and members within these. Around are the
-	// types with names that contain some.
+	// Items holds what may be placed directly: arguments, the result, and members within these. Around holds the types
+	// with names that contain items.
 	Items  map[*Member]bool
 	Around map[*Type]bool
 
-	// Sent are the items of the arguments, in the order of the stream.
+	// Sent lists the items of the arguments, in the order of the stream.
 	Sent []*Member
 
-	// Received are the items of the results, in the order of the stream: for each result the
-	// same, from the first one on.
+	// Received lists the items of the results, in the order of the stream. Each result has the same items, from the
+	// first one on.
 	Received []Received
 
 	// Bound is the largest size of the encoded results, without the data of Received.
@@ -223,8 +222,8 @@ type Received struct {
 	Bound  Bound // of its data, with padding
 }
 
-// A Bound is a number of bytes that may depend on the arguments: the sum of Bytes, and, for each of
-// Counts, the largest of the integers in the arguments.
+// A Bound is a number of bytes that may depend on the arguments: the sum of Bytes and of the largest integer, in the
+// arguments, of each of Counts.
 type Bound struct {
 	Bytes  int64
 	Counts [][]Path

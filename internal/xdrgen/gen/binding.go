@@ -105,7 +105,7 @@ func (g *generator) bindingDoc(s *service) {
 	g.p("// These items may be placed directly:\n//\n%s", strings.Join(lines, "\n"))
 }
 
-// callCase writes what Call does for one procedure.
+// callCase writes the part of Call for one procedure.
 func (g *generator) callCase(m *method) {
 	w := &walker{g: g, m: m, names: make(map[string]string)}
 	for _, p := range m.Bound.Counts {
@@ -157,18 +157,18 @@ func (g *generator) itemBounds(m *method, w *walker) {
 	g.p("bounds.Items, bounds.NumItems = [4]int{%s}, %d", strings.Join(list, ", "), len(list))
 }
 
-// A walker writes the statements that go through a stream, w, beyond each of its parts. It notes
-// items, and keeps integers that bounds depend on. Parts of fixed sizes are skipped together.
+// walker writes the statements that walk through a stream, w, past each of its parts. It records items, and keeps
+// integers on which bounds depend. It skips adjacent parts of fixed size together.
 type walker struct {
 	g      *generator
 	m      *method
 	wanted []check.Path
-	names  map[string]string // of the variables for wanted
-	fixed  int64             // bytes to be skipped
+	names  map[string]string // variables for wanted
+	fixed  int64             // bytes to skip
 	in     string            // "d" in a function that skips a type, where there are no items
 }
 
-// want has the integers at the paths kept.
+// want keeps the integers at the paths.
 func (w *walker) want(paths []check.Path) {
 	for _, path := range paths {
 		if w.names[w.key(path)] == "" {
@@ -204,7 +204,7 @@ func (w *walker) flush() {
 	}
 }
 
-// decoder is the variable that has the Decoder's methods.
+// decoder returns the variable that has the Decoder's methods.
 func (w *walker) decoder() string {
 	if w.in != "" {
 		return w.in
@@ -212,13 +212,13 @@ func (w *walker) decoder() string {
 	return "w"
 }
 
-// block writes statements within braces.
+// block writes statements in braces.
 func (w *walker) block(f func()) {
 	f()
 	w.flush()
 }
 
-// member goes beyond a member, which the path leads to; nil in results.
+// member skips a member at a path, which is nil in results.
 func (w *walker) member(m *check.Member, path check.Path) {
 	g := w.g
 	if w.in == "" && w.m.Items[m] {
@@ -236,7 +236,7 @@ func (w *walker) member(m *check.Member, path check.Path) {
 	w.value(m.Type, path)
 }
 
-// limit is the length of opaque data or a string, through typedefs.
+// limit returns the length of opaque data or a string, through typedefs.
 func (g *generator) limit(t *check.Type) string { return g.length(t.Base()) }
 
 // leads reports whether the path leads to an integer that is wanted.
@@ -246,7 +246,7 @@ func (w *walker) leads(path check.Path) bool {
 	})
 }
 
-// value goes beyond a value.
+// value skips a value.
 func (w *walker) value(t *check.Type, path check.Path) {
 	g := w.g
 	into := w.in == "" && w.m.Contains(t) || w.leads(path)
@@ -271,8 +271,8 @@ func (w *walker) value(t *check.Type, path check.Path) {
 	w.body(t, path)
 }
 
-// uniform reports whether all encodings of a type have the same length, and a decoder takes any
-// bytes for one. Enumerations count as such: their values are not looked at.
+// uniform reports whether all encodings of a type have the same length, and a decoder accepts any bytes for them.
+// Enumerations count, because their values are not checked.
 func (g *generator) uniform(t *check.Type) bool {
 	if t.Min != t.Max || t.Max > math.MaxInt32 {
 		return false
@@ -294,7 +294,7 @@ func (g *generator) uniform(t *check.Type) bool {
 	return u
 }
 
-// body is value for a type that is taken apart.
+// body is value for a type whose members are walked individually.
 func (w *walker) body(t *check.Type, path check.Path) {
 	g, d := w.g, w.decoder()
 	switch t.Kind {
@@ -341,14 +341,14 @@ func (w *walker) body(t *check.Type, path check.Path) {
 			g.p("%s.FixedOpaque(%s%s)", d, count, size)
 			return
 		}
-		// After an error the elements would go on without any input.
+		// After an error the loop would go on without any input.
 		g.p("for range %s {\nif %s.Err() != nil {\nbreak\n}", count, d)
 		w.block(func() { w.value(t.Elem, nil) })
 		g.p("}")
 	}
 }
 
-// union goes beyond a union: a switch on its discriminant.
+// union skips a union: a switch on its discriminant.
 func (w *walker) union(t *check.Type) {
 	g, d := w.g, w.decoder()
 	disc := t.Discriminant.Type.Base()
@@ -392,13 +392,13 @@ func (w *walker) union(t *check.Type) {
 	g.p("}")
 }
 
-// A skip is a function that skips values of a type.
+// skip is a function that skips values of a type.
 type skip struct {
 	name    string
 	written bool
 }
 
-// skip returns the function that skips values of a type with a name, which is to be written.
+// skip returns the function that skips values of a named type, which will be written.
 func (g *generator) skip(t *check.Type) *skip {
 	f := g.skips[t]
 	if f == nil {
@@ -412,8 +412,7 @@ func (g *generator) skip(t *check.Type) *skip {
 	return f
 }
 
-// skipFunctions writes the functions that skip values of types with names, for those that were
-// used and have none yet.
+// skipFunctions writes the functions that skip values of named types, for those that are used and not written yet.
 func (g *generator) skipFunctions() {
 	for more := true; more; {
 		more = false

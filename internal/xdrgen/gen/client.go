@@ -59,7 +59,7 @@ func (c *%[1]s) call(proc uint32) *rpc.Call {
 	}
 }
 
-// article returns the one for a Go name, as far as its first letter tells.
+// article returns the article for a Go name, judging by its first letter.
 func article(name string) string {
 	if strings.Contains("AEIOaeio", name[:1]) {
 		return "An"
@@ -100,7 +100,7 @@ func (g *generator) clientMethod(s *service, m *method) {
 		results, res, done = fmt.Sprintf("(res %s, err error)", typ), "res, ", fmt.Sprintf("func(%s, error)", typ)
 	}
 	own := lower(m.name)
-	in := func(ctx string) string { // the arguments of the function that makes the Call
+	in := func(ctx string) string { // arguments of the function that makes the Call
 		if _, left := m.TimeLeft(); left != nil {
 			return ctx + ", " + args
 		}
@@ -170,7 +170,7 @@ func (g *generator) clientCall(s *service, m *method, params string) {
 	g.p("return call, nil\n}")
 }
 
-// wrap returns the expression of an error of the transport as the client returns it.
+// wrap returns the expression for an error of the transport as the client returns it.
 func (s *service) wrap(err string) string {
 	if s.wrapped {
 		return err
@@ -178,7 +178,7 @@ func (s *service) wrap(err string) string {
 	return "gen.Wrap(call, " + err + ")"
 }
 
-// called is the beginning of a method's errors.
+// called returns the beginning of a method's errors.
 func (s *service) called(m *method) string {
 	if s.wrapped {
 		return ""
@@ -257,7 +257,7 @@ func (m *method) value(g *generator, path check.Path) string {
 	return ""
 }
 
-// bound returns the expression of a bound. value returns that of an integer in the arguments.
+// bound returns the expression for a bound. value returns that for an integer in the arguments.
 func (g *generator) bound(m *method, b check.Bound, value func(*generator, check.Path) string) string {
 	e := fmt.Sprint(b.Bytes)
 	for i, paths := range b.Counts {

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
 )
 
-// codec writes the methods of a type. An alias has those of the type it stands for, if any.
+// codec writes the methods of a type. An alias has those of the aliased type, if any.
 func (g *generator) codec(t *check.Type) {
 	if t.Kind == check.Typedef && !defined(t) || t.OnlyFlat || t.Extern {
 		return
@@ -38,8 +38,7 @@ func (g *generator) codec(t *check.Type) {
 	g.p("return nil\n}")
 }
 
-// head writes the methods for what is in front of the item at the end of a value, which may be
-// somewhere else.
+// head writes the methods for the part before the item at the end of a value, which may be stored separately.
 func (g *generator) head(t *check.Type) {
 	if t.Head == nil {
 		return
@@ -58,8 +57,7 @@ func (g *generator) head(t *check.Type) {
 	g.p("}")
 }
 
-// returnLast ends a function that returns b, by the value of the last statement if that assigns
-// to b.
+// returnLast ends a function that returns b. If the last statement assigns to b, it returns the assigned value instead.
 func (g *generator) returnLast() {
 	text := bytes.TrimSuffix(g.out.Bytes(), []byte{'\n'})
 	start := bytes.LastIndexByte(text, '\n') + 1
@@ -72,7 +70,7 @@ func (g *generator) returnLast() {
 	g.p("return b\n}")
 }
 
-// views returns the comment on the memory that a decoded value refers to.
+// views returns the comment about the memory to which a decoded value refers.
 func views(t *check.Type) string {
 	opaque := func(t *check.Type) bool {
 		for t.Name == "" && t.Elem != nil {
@@ -94,7 +92,7 @@ func views(t *check.Type) string {
 	return ""
 }
 
-// operand returns an expression in the form that stands in front of a dot, an index or a slice.
+// operand returns an expression in a form that can be followed by a selector, an index or a slice.
 func operand(e string) string {
 	if strings.HasPrefix(e, "*") {
 		return "(" + e + ")"
@@ -102,10 +100,10 @@ func operand(e string) string {
 	return e
 }
 
-// through is operand for what Go reaches through a pointer: methods and arrays.
+// through is operand for what Go accesses through a pointer: methods and arrays.
 func through(e string) string { return operand(strings.TrimPrefix(e, "*")) }
 
-// index returns element i of an array.
+// index returns the expression for element i of an array.
 func index(t *check.Type, e, i string) string {
 	if t.Fixed {
 		return through(e) + "[" + i + "]"
@@ -113,7 +111,7 @@ func index(t *check.Type, e, i string) string {
 	return operand(e) + "[" + i + "]"
 }
 
-// chain returns the field by which the structures of a chain are linked, "" if t is not linked.
+// chain returns the field that links the structures of a chain, or "" if t is not linked.
 func (g *generator) chain(t *check.Type) string {
 	if !t.Chained() {
 		return ""
@@ -121,8 +119,7 @@ func (g *generator) chain(t *check.Type) string {
 	return g.fields[t][t.Members[len(t.Members)-1]]
 }
 
-// appendBody writes the statements that append e, a value of the type with a name t, member by
-// member.
+// appendBody writes the statements that append e, a value of the named type t, member by member.
 func (g *generator) appendBody(t *check.Type, e string) {
 	switch t.Kind {
 	case check.Enum:
@@ -185,14 +182,13 @@ func (g *generator) appendUnion(t *check.Type, e string) {
 	})
 }
 
-// discriminant is that of a union e, as Go writes it.
+// discriminant returns the Go expression for the discriminant of a union e.
 func (g *generator) discriminant(t *check.Type, e string) string {
 	return through(e) + "." + g.fields[t][t.Discriminant]
 }
 
-// branches writes a switch on the discriminant of a union, disc, or an if for a bool. body writes what
-// is to do for an arm, or for nil if a value has no arm. Branches that do nothing are left out
-// where nothing changes by it.
+// branches writes a switch on the discriminant of a union, disc, or an if for a bool. body writes the statements for an
+// arm, or for nil if a value has no arm. Empty branches are omitted where that makes no difference.
 func (g *generator) branches(t *check.Type, disc string, body func(a *check.Arm)) {
 	if t.Discriminant.Type.Base().Kind == check.Bool {
 		yes := g.capture(func() { body(armOf(t, "1")) })
@@ -236,8 +232,7 @@ func (g *generator) branches(t *check.Type, disc string, body func(a *check.Arm)
 	}
 }
 
-// armOf returns the arm for a value of the discriminant, or for all that have no label if value is
-// "".
+// armOf returns the arm for a value of the discriminant, or for all values without a label if value is "".
 func armOf(t *check.Type, value string) *check.Arm {
 	var other *check.Arm
 	for _, a := range t.Arms {
@@ -262,7 +257,7 @@ func (g *generator) capture(f func()) string {
 	return text
 }
 
-// simple are the types that functions of package xdr encode.
+// simple lists the types that functions of package xdr encode.
 var simple = [...]struct {
 	kind check.Kind
 	name string
@@ -271,7 +266,7 @@ var simple = [...]struct {
 	{check.Float, "Float32"}, {check.Double, "Float64"}, {check.Bool, "Bool"}, {check.String, "String"},
 }
 
-// function returns the name of a type's functions in package xdr, "" if it has none.
+// function returns the name of a type's functions in package xdr, or "" if there are none.
 func function(t *check.Type) string {
 	for _, s := range simple {
 		if s.kind == t.Kind {
@@ -315,9 +310,9 @@ func (g *generator) append(t *check.Type, e string) {
 		g.p("}")
 	case check.List:
 		g.p("for i := range %s {\nb = xdr.AppendBool(b, true)", e)
-		// The members of an element are written out, and not left to its method: a call less for each
-		// element is up to half of the time of a long list. Not so those of lists within: each level
-		// could double what is written.
+		// The members of an element are written out rather than encoded by its method: saving a call per element saves
+		// up to half of the time of a long list. Lists within lists are not written out, because each level could
+		// double the code.
 		body := ""
 		switch {
 		case t.Elem.Kind == check.Struct && !t.Elem.Recursive && !g.element:
@@ -342,8 +337,7 @@ func (g *generator) append(t *check.Type, e string) {
 	}
 }
 
-// decodeBody writes the statements that decode e, a value of the type with a name t, member by
-// member.
+// decodeBody writes the statements that decode e, a value of the named type t, member by member.
 func (g *generator) decodeBody(t *check.Type, e string) {
 	switch t.Kind {
 	case check.Enum:
@@ -404,7 +398,7 @@ func (g *generator) decodeValue(m *check.Member, e string) {
 	}
 }
 
-// decodeUnion zeroes the fields of all arms but one. flat: e has other fields, too.
+// decodeUnion zeroes the fields of all arms but one. flat is set if e has other fields too.
 func (g *generator) decodeUnion(t *check.Type, e string, flat bool) {
 	disc, fields, v := g.fields[t][t.Discriminant], 0, through(e)
 	g.decode(t.Discriminant.Type, v+"."+disc)
@@ -441,8 +435,7 @@ func (g *generator) decodeUnion(t *check.Type, e string, flat bool) {
 	})
 }
 
-// clear zeroes the fields of a union in v that a value of the arm has not. Slices keep what they can
-// use again.
+// clear zeroes the fields of a union in v that a value of the arm does not have. Slices keep memory that can be reused.
 func (g *generator) clear(t *check.Type, arm *check.Arm, v string) {
 	for _, f := range t.Fields() {
 		if f.In(arm) {
@@ -460,7 +453,7 @@ func (g *generator) clear(t *check.Type, arm *check.Arm, v string) {
 	}
 }
 
-// isExtern reports whether Go has a type by hand.
+// isExtern reports whether Go has a hand-written type.
 func (g *generator) isExtern(t *check.Type) bool {
 	for t.Kind == check.Typedef && !t.Extern {
 		t = t.Elem
@@ -532,8 +525,8 @@ func (g *generator) decode(t *check.Type, e string) {
 	}
 }
 
-// checked finds the types of which a value may be out of bounds. It repeats until nothing
-// changes, as types may contain each other.
+// checked finds the types whose values may exceed their bounds. It repeats until nothing changes, because types may
+// contain each other.
 func checked(spec *check.Spec) map[*check.Type]bool {
 	found := make(map[*check.Type]bool)
 	for changed := true; changed; {
@@ -547,8 +540,8 @@ func checked(spec *check.Spec) map[*check.Type]bool {
 	return found
 }
 
-// hasBounds reports whether a value of type t may be out of bounds, given the named types of
-// which that is known. top: t itself is not looked up there.
+// hasBounds reports whether a value of type t may exceed its bounds, given the named types for which that is known. If
+// top is set, t itself is not looked up.
 func hasBounds(t *check.Type, found map[*check.Type]bool, top bool) bool {
 	if t.Name != "" && !top {
 		return found[t]
@@ -640,14 +633,14 @@ func (g *generator) checkUnion(t *check.Type) {
 	})
 }
 
-// place is the place of an error of Check: a field, or the value itself if that is "", or, with
-// depth, an element of that, or of an element of that, and so on.
+// place is the place of an error of Check: a field, or the value itself if the field is "", or, with depth, an element
+// of that, or of an element of that, and so on.
 type place struct {
 	field string
 	depth int
 }
 
-// variable returns the variable for the number of an element at a depth.
+// variable returns the variable for the index of an element at a depth.
 func variable(depth int) string {
 	if depth == 1 {
 		return "i"
@@ -670,7 +663,7 @@ func (p place) err() string {
 	return e
 }
 
-// returned is the result of check for the error err of the place.
+// returned returns the result of check for the error err at the place.
 func (g *generator) returned(at place) string {
 	if g.wrap == "" {
 		return at.err()
@@ -678,7 +671,7 @@ func (g *generator) returned(at place) string {
 	return fmt.Sprintf(g.wrap, at.err())
 }
 
-// check writes the statements that return the error of e, of type t, which is at the place.
+// check writes the statements that return the error of e, of type t, at the place.
 func (g *generator) check(t *check.Type, e string, at place) {
 	if !hasBounds(t, g.checked, false) {
 		return

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
-// lineLength is how long lists may get on one line.
+// lineLength is how long a list on one line may be.
 const lineLength = 80
 
 // comment writes the doc comment of a declaration: a first sentence, and the prose of the source.
@@ -27,8 +27,7 @@ func (g *generator) comment(first string, doc syntax.Comments) {
 	}
 }
 
-// field writes a line within a declaration with the comments of the source: a short one after
-// it, or else all in front.
+// field writes a line within a declaration with the comments of the source: a short one after it, others before it.
 func (g *generator) field(line, first string, doc syntax.Comments) {
 	lines := doc.Lines()
 	if first != "" {
@@ -48,7 +47,7 @@ func (g *generator) field(line, first string, doc syntax.Comments) {
 	g.p("%s", line)
 }
 
-// constants writes the const and #define of the source.
+// constants writes the const and #define definitions of the source.
 func (g *generator) constants() {
 	if len(g.spec.Consts) == 0 {
 		return
@@ -64,7 +63,7 @@ func (g *generator) constants() {
 	g.p(")")
 }
 
-// numbers writes those of programs, versions and procedures.
+// numbers writes the numbers of programs, versions and procedures.
 func (g *generator) numbers() {
 	done := make(map[string]bool)
 	constant := func(name string, value uint32, doc syntax.Comments) {
@@ -125,8 +124,8 @@ func (g *generator) declaration(t *check.Type) {
 	}
 }
 
-// union writes the fields of all values first, and those of some values together, as far as a line
-// above them can name those.
+// union writes first the fields of all values, and then those of some values, grouped where a comment above can name
+// the values.
 func (g *generator) union(t *check.Type, name string) {
 	g.p("type %s struct {", name)
 	fields := t.Fields()
@@ -150,7 +149,7 @@ func (g *generator) union(t *check.Type, name string) {
 	g.p("}")
 }
 
-// member is a field of t as Go declares it.
+// member returns a field of t as Go declares it.
 func (g *generator) member(f check.Field, t *check.Type) string {
 	pointer := ""
 	if f.Pointer() {
@@ -159,7 +158,7 @@ func (g *generator) member(f check.Field, t *check.Type) string {
 	return g.fieldName(f.Member) + " " + pointer + g.typ(f.Type)
 }
 
-// condition names the values that have a field, "" if all have it.
+// condition names the values that have a field. It returns "" if all have it.
 func (g *generator) condition(f check.Field) string {
 	if f.Union == nil {
 		return ""
@@ -282,7 +281,7 @@ func (g *generator) typ(t *check.Type) string {
 	return "[]" + elem
 }
 
-// length returns the length of an array, as the constant that the source names.
+// length returns the length of an array, as the constant in the source.
 func (g *generator) length(t *check.Type) string {
 	if name := g.names.consts[t.LenOf]; name != "" {
 		return name
@@ -290,7 +289,7 @@ func (g *generator) length(t *check.Type) string {
 	return strconv.FormatUint(uint64(t.Len), 10)
 }
 
-// defined reports whether a typedef is a Go type of its own, with methods, and no alias.
+// defined reports whether a typedef is a distinct Go type with methods rather than an alias.
 func defined(t *check.Type) bool {
 	return t.Distinct || t.Extern || t.Elem.Name == "" && (t.Elem.Kind == check.Opaque || t.Elem.Kind == check.Array || t.Elem.Kind == check.List)
 }

@@ -1,11 +1,10 @@
-// Package gen writes Go for a checked specification: its constants and types, clients, servers and
-// bindings of its programs, on top of package rpc, and the codecs, on top of package proto/xdr.
+// Package gen generates Go code for a checked specification: its constants and types, clients, servers and bindings of
+// its programs, which use package rpc, and the codecs, which use package proto/xdr.
 //
 // # Names
 //
-// A name of the source becomes a Go name word by word. An underscore ends a word and so does
-// the last of some digits. The first letter of each word becomes a capital. The other letters
-// stay as they are, but all-capital words become lower case.
+// A name of the source becomes a Go name word by word. A word ends at an underscore or after digits. The first letter
+// of each word is capitalized. The other letters stay as they are, but all-capital words become lower case.
 //
 //   - put_args: PutArgs
 //   - nfs_fh3: NfsFh3
@@ -13,13 +12,13 @@
 //   - NFS3ERR_PERM: Nfs3ErrPerm
 //   - clientOwner: ClientOwner
 //
-// Of two equal Go names the second one gets a suffix for its kind, and then a number if that is
-// not enough. Types come first, then constants, enumerators, programs, versions and procedures,
-// each in the order of the source. The suffixes are Type, Const, Value, Program, Version and
-// Proc. Members get the suffix Field if there is a method or another member of the name.
+// Of two equal Go names the second one gets a suffix for its kind, and then a number if that does not suffice. Types
+// come first, then constants, enumerators, programs, versions and procedures, each in the order of the source. The
+// suffixes are Type, Const, Value, Program, Version and Proc. Members get the suffix Field if there is a method or
+// another member with the name.
 //
-// A comment /* go: Name */ at a declaration or a member is its name instead. That may begin with a
-// small letter.
+// A comment /* go: Name */ at a declaration or a member sets its name instead. The name may begin with a lower-case
+// letter.
 //
 // # Types
 //
@@ -35,32 +34,30 @@
 //   - typedef of opaque, an array or a list: a type with methods
 //   - typedef with the comment /* distinct */, of a number, a bool or a string: a type with methods
 //   - any other typedef: an alias
-//   - typedef with the comment /* extern */: a type that is written by hand
+//   - typedef with the comment /* extern */: a hand-written type
 //
-// A member with the comment /* flat */ has no field: the fields of its type take its place. Arms of a
-// union share a field if name and type are the same. Decode zeroes the fields that the arm at
-// hand has not, one by one; slices of elements keep their memory. Types that are in flat members
-// alone are not declared.
+// A member with the comment /* flat */ has no field: the fields of its type take its place. Arms of a union share a
+// field if name and type are the same. Decode zeroes the fields that the current arm does not have, one by one; slices
+// of elements keep their memory. Types that occur only in flat members are not declared.
 //
 // # Methods
 //
-// Every type but an alias has these, with a pointer receiver:
+// Every type except an alias has these methods, with a pointer receiver:
 //
 //   - Append(b []byte) []byte
 //   - Decode(d *xdr.Decoder)
 //   - Check() error
 //
-// A type with the comment /* head */ has AppendHead and DecodeHead, too, which leave out the item at its
-// end.
+// A type with the comment /* head */ also has AppendHead and DecodeHead, which omit the item at its end.
 //
-// Append encodes whatever is in the value. Check reports values that a peer would refuse (too many
-// elements, a discriminant without an arm).
+// Append encodes whatever is in the value. Check reports values that a peer would reject (too many elements, a
+// discriminant without an arm).
 //
 // # Clients, servers and bindings
 //
-// A type that contains items, which may be placed directly, is not left to its methods where the
-// items are taken out: the statements for its members, and theirs, down to the items, are written out
-// in the method of the client or server, and in the binding. A type without items is left to Append
-// and Decode, or, in bindings, to functions that skip one type. Bindings skip neighbors of fixed
-// sizes together; among them they check bools alone.
+// Where items, which may be placed directly, are taken out of the stream, types that contain them are not encoded by
+// their methods. Instead, the statements for their members, and the members of these, down to the items, are written
+// out in the method of the client or server, and in the binding. A type without items is encoded by Append and Decode,
+// or, in bindings, skipped by a function for the type. Bindings skip adjacent parts of fixed size together; of their
+// values they check only bools.
 package gen

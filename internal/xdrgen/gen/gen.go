@@ -16,12 +16,12 @@ import (
 // Options are the options of the generator.
 type Options struct {
 	Package string // name of the package
-	// Stubs adds bindings, clients and servers for the programs, which check.Stubs has completed.
+	// Stubs adds bindings, clients and servers for the programs, which check.Stubs must have completed.
 	Stubs bool
 }
 
-// Generate returns the Go file of a specification, formatted. Equal specifications give equal
-// files. An error is a defect of this package.
+// Generate returns the formatted Go file for a specification. Equal specifications give equal files. An error indicates
+// a bug in this package.
 func Generate(spec *check.Spec, opt Options) ([]byte, error) {
 	g := &generator{
 		spec: spec, names: nameAll(spec), fields: make(map[*check.Type]map[*check.Member]string),
@@ -77,16 +77,16 @@ type generator struct {
 	spec    *check.Spec
 	names   *names
 	fields  map[*check.Type]map[*check.Member]string
-	checked map[*check.Type]bool // types that have something to check
+	checked map[*check.Type]bool // types with something to check
 	out     bytes.Buffer
 	imports map[string]bool // paths of packages in use
 
-	// Of the procedure at hand, see items.
+	// For the current procedure, see items.
 	proc *check.Proc
 	item func(m *check.Member, e string)
 
 	element bool   // the members of a list's element are written out
-	wrap    string // what check returns, with %s for the error; "" for the error alone
+	wrap    string // what check returns, with %s for the error; "" for the error itself
 
 	uniforms map[*check.Type]bool // see uniform
 	skips    map[*check.Type]*skip
@@ -101,16 +101,15 @@ const (
 	pkgStream = "github.com/rpcrdma/rpcrdma/rpc/stream"
 )
 
-// use notes packages that are in use.
+// use records packages that are used.
 func (g *generator) use(paths ...string) {
 	for _, path := range paths {
 		g.imports[path] = true
 	}
 }
 
-// items has f write what is done with the items of a procedure, while body appends or decodes its
-// arguments or results. Types that contain items are then taken apart, instead of being left to
-// their methods.
+// items makes f write the handling of a procedure's items while body appends or decodes its arguments or results. Types
+// that contain items are then written out instead of using their methods.
 func (g *generator) items(p *check.Proc, f func(m *check.Member, e string), body func()) {
 	g.proc, g.item = p, f
 	body()
@@ -139,7 +138,7 @@ func sources(spec *check.Spec) string {
 	return strings.Join(list, ", ")
 }
 
-// printable drops what may not be in a comment of one line.
+// printable drops characters that must not be in a single-line comment.
 func printable(r rune) rune {
 	if r < ' ' || r == '\uFEFF' || r == '\uFFFD' {
 		return -1

@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
 )
 
-// names are the Go names of a package.
+// names holds the Go names of a package.
 type names struct {
 	used  map[string]bool
 	types map[*check.Type]string
@@ -15,7 +15,7 @@ type names struct {
 
 	consts map[string]string // of constants, by their names in the source
 
-	// Of numbers, by their names in the source: several versions may have the same.
+	// Names of numbers, by their names in the source: several versions may have the same.
 	programs, versions, procs map[number]string
 }
 
@@ -35,7 +35,7 @@ func nameAll(spec *check.Spec) *names {
 	n.reserve(spec)
 	for _, t := range spec.Types {
 		if t.OnlyFlat {
-			n.types[t] = check.GoName(t.Name) // for the names of functions
+			n.types[t] = check.GoName(t.Name) // for names of functions
 			continue
 		}
 		n.types[t] = unique(n.used, t.Go, t.Name, "Type")
@@ -56,7 +56,7 @@ func nameAll(spec *check.Spec) *names {
 	return n
 }
 
-// reserve keeps the names that the source asks for from everything else.
+// reserve reserves the names that the source requests.
 func (n *names) reserve(spec *check.Spec) {
 	for _, t := range spec.Types {
 		n.used[t.Go] = true
@@ -78,7 +78,7 @@ func (n *names) reserve(spec *check.Spec) {
 	}
 }
 
-// numbers names those of programs, each number once.
+// numbers names the numbers of programs, each once.
 func (n *names) numbers(programs []*check.Program) {
 	add := func(to map[number]string, asked, name string, value uint32, suffix string) {
 		if key := (number{name, value}); to[key] == "" {
@@ -102,8 +102,8 @@ func (n *names) numbers(programs []*check.Program) {
 	}
 }
 
-// members chooses the names of a type's fields: the discriminant and the arms of a union, or the
-// members of a structure.
+// members chooses the names of a type's fields: the discriminant and the arms of a union, or the members of a
+// structure.
 func members(t *check.Type) map[*check.Member]string {
 	used := map[string]bool{"Append": true, "Decode": true, "Check": true}
 	if t.Head != nil {
@@ -130,13 +130,12 @@ func members(t *check.Type) map[*check.Member]string {
 	return fields
 }
 
-// unique returns the Go name that the source asks for, or else one for a name of the source that is
-// not in use yet.
+// unique returns the Go name that the source requests, or else an unused one for a name of the source.
 func unique(used map[string]bool, asked, name, suffix string) string {
 	return free(used, asked, check.GoName(name), suffix)
 }
 
-// free is unique for a name that is one of Go already.
+// free is unique for a name that already is a Go name.
 func free(used map[string]bool, asked, s, suffix string) string {
 	if asked != "" {
 		return asked

@@ -8,7 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
 )
 
-// server writes the interface of a version's server, and what executes calls with it.
+// server writes the interface of a version's server, and the code that executes calls with it.
 func (g *generator) server(s *service) {
 	g.use("context", pkgRPC, pkgOncrpc)
 	g.p(`
@@ -50,7 +50,7 @@ var _ %[1]sServer = Unimplemented%[1]sServer{}
 	}
 }
 
-// program writes how a server becomes an rpc.Program.
+// program writes the function that makes an rpc.Program of a server.
 func (g *generator) program(s *service) {
 	g.p(`// %[1]sProgram returns the program that impl executes: for Register of a server, for
 // ClientConfig.Callbacks, or for [rpc.Versions] if there are several versions.
@@ -114,11 +114,11 @@ func (s *service) having(f func(m *method) bool) string {
 	return text
 }
 
-// pooled reports whether calls of the procedure have memory that is used again.
+// pooled reports whether calls of the procedure reuse memory.
 func (m *method) pooled() bool { return len(m.params) > 0 || m.result() != nil }
 
-// grows reports whether arguments can have more memory than those of a call take: arrays and lists
-// keep the elements that are not in use.
+// grows reports whether arguments may hold more memory than those of one call use: arrays and lists keep unused
+// elements.
 func (m *method) grows() bool {
 	seen := make(map[*check.Type]bool)
 	for _, p := range m.params {
@@ -129,7 +129,7 @@ func (m *method) grows() bool {
 	return false
 }
 
-// slice reports whether a type without a name is a Go slice with elements of its own.
+// slice reports whether a type without a name is a Go slice with its own elements.
 func slice(t *check.Type) bool { return t.Kind == check.List || t.Kind == check.Array && !t.Fixed }
 
 // serverParams returns the parameters of a server's method.

@@ -13,40 +13,40 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
-// A service is one version of a program, for which stubs are generated.
+// service is one version of a program, for which stubs are generated.
 type service struct {
-	prog, vers string // the constants
-	doc        string // what it is called in comments
-	base       string // of the names of its Go types
-	local      string // of those that are not exported
-	client     string // the client's type
-	newClient  string // the function that returns one
-	binding    string // the binding's type
-	names      string // the variable that has the names
-	program    string // the name of the program in errors
+	prog, vers string // names of the constants
+	doc        string // name in comments
+	base       string // prefix of its exported Go types
+	local      string // prefix of its unexported ones
+	client     string // type of the client
+	newClient  string // function that returns a client
+	binding    string // type of the binding
+	names      string // variable with the names
+	program    string // name of the program in errors
 	version    uint32
-	number     uint32 // of the program
+	number     uint32 // number of the program
 	lax        bool   // pad bytes are ignored
-	alone      bool   // handlers wait for nothing that their client does
-	wrapped    bool   // client and binding are not exported, and there is no function that registers a server
+	alone      bool   // handlers do not wait for other calls of their client
+	wrapped    bool   // client and binding are unexported, and no function registers a server
 	procs      []*method
-	null       string // the method for procedure 0
+	null       string // method for procedure 0
 	nullProc   *check.Proc
 	plainNull  string // its name in errors
 }
 
-// A method is one procedure in Go.
+// method is a procedure in Go.
 type method struct {
 	*check.Proc
-	name   string // of the method
-	plain  string // of the procedure, in errors
-	start  string // of the client's method for a Pipeline
-	number string // the constant
+	name   string // name of the method
+	plain  string // name of the procedure in errors
+	start  string // name of the client's method for a Pipeline
+	number string // name of the constant
 	params []param
-	bufs   []string // parameters of a client for bulk results
+	bufs   []string // client parameters for bulk results
 }
 
-// result is the type of the result, nil for void.
+// result returns the type of the result, or nil for void.
 func (m *method) result() *check.Type {
 	if m.Returned == nil {
 		return nil
@@ -54,7 +54,7 @@ func (m *method) result() *check.Type {
 	return m.Returned.Type
 }
 
-// A param is an argument of a procedure as a parameter of a method.
+// param is an argument of a procedure as a parameter of a method.
 type param struct {
 	*check.Member
 	name, typ string
@@ -117,11 +117,11 @@ func (g *generator) service(p *check.Program, v *check.Version) *service {
 	return s
 }
 
-// maxNamed is the largest number of a procedure that has a name when the program runs: names are in a slice.
+// maxNamed is the largest number of a procedure with a name at run time: names are in a slice.
 const maxNamed = 1000
 
-// programNames writes the variable that has the names of a version: those of the source, without what all
-// procedures begin with, and without what programs often end with.
+// programNames writes the variable with the names of a version: those of the source, without the prefix of all
+// procedures and the usual suffix of programs.
 func (g *generator) programNames(s *service) {
 	g.use(pkgOncrpc)
 	g.p("\n// %s are the names of %s, for errors and metrics. Immutable.", s.names, s.doc)
@@ -153,15 +153,15 @@ func (g *generator) programNames(s *service) {
 	g.p("}")
 }
 
-// byNumber returns the procedures that the program names at run time.
+// byNumber returns the procedures with names at run time.
 func (s *service) byNumber() []*method {
 	list := slices.DeleteFunc(slices.Clone(s.procs), func(m *method) bool { return m.Proc.Number > maxNamed })
 	slices.SortFunc(list, func(a, b *method) int { return cmp.Compare(a.Proc.Number, b.Proc.Number) })
 	return list
 }
 
-// base chooses what the names of a version's types and functions begin with: the version's name, or
-// else those of program and version.
+// base returns the prefix for the names of a version's types and functions: the version's name, or else the names of
+// program and version.
 func (g *generator) base(p *check.Program, v *check.Version, procs []*method) string {
 	free := func(base string) bool {
 		names := []string{
@@ -194,8 +194,8 @@ func (g *generator) base(p *check.Program, v *check.Version, procs []*method) st
 	}
 }
 
-// commonPrefix returns the prefix of the names of all procedures, up to an underscore. The rest of
-// each name begins with a letter.
+// commonPrefix returns the common prefix of all procedure names, up to an underscore. The rest of each name begins with
+// a letter.
 func commonPrefix(procs []*check.Proc) string {
 	if len(procs) == 0 {
 		return ""
@@ -221,21 +221,20 @@ func commonPrefix(procs []*check.Proc) string {
 	return prefix
 }
 
-// lower makes the first letter of a Go name small.
+// lower makes the first letter of a Go name lower case.
 func lower(name string) string { return strings.ToLower(name[:1]) + name[1:] }
 
-// reserved are names of generated functions' variables, and of packages. Immutable.
+// reserved lists variables of generated functions, and packages. Immutable.
 var reserved = map[string]bool{
 	"b": true, "c": true, "call": true, "ctx": true, "d": true, "err": true, "h": true, "i": true, "impl": true, "kept": true,
 	"dec": true, "done": true, "left": true, "timed": true, "failed": true, "p": true, "req": true, "res": true, "results": true, "x": true,
 	"context": true, "fmt": true, "oncrpc": true, "rpc": true, "gen": true, "iter": true, "out": true, "stream": true, "v": true, "xdr": true, "strconv": true,
 }
 
-// taken reports whether a function that is generated refers to something else by the name.
+// taken reports whether the name refers to something else in generated functions.
 func (g *generator) taken(name string) bool { return reserved[name] || g.names.used[name] }
 
-// params chooses the parameters of a method: structures and unions are pointers, all else is
-// passed as it is.
+// params chooses the parameters of a method: structures and unions are passed as pointers, everything else by value.
 func (g *generator) params(m *method) {
 	used := make(map[string]bool)
 	name := func(want, suffix string) string {
@@ -276,7 +275,7 @@ func (p param) declare() string {
 	return p.name + " " + p.typ
 }
 
-// value returns the expression of a parameter's value in the form that append and check take.
+// value returns the expression for a parameter's value in the form that append and check expect.
 func (p param) value() string {
 	if p.pointer {
 		return "*" + p.name
@@ -284,7 +283,7 @@ func (p param) value() string {
 	return p.name
 }
 
-// at is where errors of Check place a parameter: the only structure is the value itself.
+// at returns the place of a parameter for errors of Check: a single structure is the value itself.
 func (m *method) at(p param) place {
 	if p.pointer && len(m.params) == 1 {
 		return place{}
@@ -292,7 +291,7 @@ func (m *method) at(p param) place {
 	return place{field: p.name}
 }
 
-// prose returns a comment's lines, with one more in front.
+// prose returns a comment's lines, preceded by first.
 func (g *generator) prose(first []string, doc syntax.Comments) {
 	for _, line := range first {
 		g.p("// %s", line)
@@ -332,8 +331,7 @@ func (g *generator) zero(t *check.Type) string {
 	return "0"
 }
 
-// opaqueIn reports whether decoding a value refers to opaque data, items aside. Types that are written by
-// hand have copies.
+// opaqueIn reports whether decoding a value refers to opaque data other than items. Hand-written types have copies.
 func (g *generator) opaqueIn(p *check.Proc, t *check.Type) bool {
 	seen := make(map[*check.Type]bool)
 	for _, t := range g.spec.Types {
@@ -342,7 +340,7 @@ func (g *generator) opaqueIn(p *check.Proc, t *check.Type) bool {
 	return contains(p, t, func(t *check.Type) bool { return t.Kind == check.Opaque && !t.Fixed }, seen)
 }
 
-// strict has pad bytes looked at, if there may be some in the values, items aside.
+// strict makes the Decoder check pad bytes if the values may contain any, not counting items.
 func (g *generator) strict(s *service, m *method, values ...*check.Member) {
 	for _, v := range values {
 		if !s.lax && !v.Bulk() && contains(m.Proc, v.Type, padded, make(map[*check.Type]bool)) {
@@ -357,7 +355,7 @@ func padded(t *check.Type) bool {
 	return t.Kind == check.String || t.Kind == check.Opaque && (!t.Fixed || t.Len%4 != 0)
 }
 
-// contains reports whether f is true of t or of a type that it is made of, items aside.
+// contains reports whether f is true for t or for a type of which it consists, except items.
 func contains(p *check.Proc, t *check.Type, f func(*check.Type) bool, seen map[*check.Type]bool) bool {
 	if seen[t] {
 		return false

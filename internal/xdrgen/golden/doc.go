@@ -1,5 +1,5 @@
-// Package golden has .x files with every construct of the language, and what xdrgen makes of them.
-// Its tests compile the files again and compare, and try the codecs.
+// Package golden has .x files with every construct of the language, and the output of xdrgen for them. Its tests
+// compile the files again and compare, and test the codecs.
 package golden
 
 //go:generate go run ../../../cmd/xdrgen arrays.x

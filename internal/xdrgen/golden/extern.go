@@ -2,7 +2,7 @@ package golden
 
 import "github.com/rpcrdma/rpcrdma/proto/xdr"
 
-// A Key is typedef key of flat.x: one that can be compared.
+// A Key is typedef key of flat.x. It is comparable.
 type Key struct {
 	n    uint8
 	data [8]byte

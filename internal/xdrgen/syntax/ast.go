@@ -2,7 +2,7 @@ package syntax
 
 // A File is the syntax tree of all sources of one compilation.
 type File struct {
-	Names []string // of the sources, without those that #include named
+	Names []string // of the sources, without included ones
 	Decls []Decl   // in the order of the sources
 	Notes []Note
 }
@@ -10,7 +10,7 @@ type File struct {
 // A Decl is a definition: [*Const], [*TypeDef] or [*Program].
 type Decl interface{ decl() }
 
-// An Ident is a name with its place.
+// An Ident is a name with its position.
 type Ident struct {
 	Pos
 	Name string
@@ -23,7 +23,7 @@ type Value struct {
 	Int  Int    // the number
 }
 
-// String is the name, or the number in decimal.
+// String returns the name, or the number in decimal.
 func (v Value) String() string {
 	if v.Name != "" {
 		return v.Name
@@ -31,8 +31,8 @@ func (v Value) String() string {
 	return v.Int.String()
 }
 
-// A Const is const Name = Value, or #define Name Value. RFC 4506 section 4.17. With IsText it
-// is const Name = "Text", as rpcgen accepts it.
+// A Const is const Name = Value, or #define Name Value. RFC 4506 section 4.17. With IsText it is const Name = "Text",
+// as rpcgen accepts it.
 type Const struct {
 	Name   Ident
 	Value  Value
@@ -53,7 +53,7 @@ type TypeDef struct {
 // [*Optional].
 type Type interface{ At() Pos }
 
-// A Kind is one of the types that have no parameters.
+// A Kind is a type without parameters.
 type Kind int
 
 // The kinds, with their sections in RFC 4506.
@@ -68,7 +68,7 @@ const (
 	Bool                  // bool, 4.4
 )
 
-// String is the RFC's name of the type.
+// String returns the RFC's name of the type.
 func (k Kind) String() string {
 	return [...]string{"int", "unsigned int", "hyper", "unsigned hyper", "float", "double", "quadruple", "bool"}[k]
 }
@@ -79,8 +79,7 @@ type Basic struct {
 	Kind Kind
 }
 
-// A Ref is a type by its name. Keyword is the word in front of the name, struct, union or enum,
-// or "".
+// A Ref is a reference to a type by name. Keyword is the word before the name, struct, union or enum, or "".
 type Ref struct {
 	Ident
 	Keyword string
@@ -92,8 +91,7 @@ type Enum struct {
 	Values []Enumerator
 }
 
-// An Enumerator is one constant of an enumeration. Without a Value it is one more than the
-// one before it, or 0.
+// An Enumerator is one constant of an enumeration. Without a Value it is one more than the previous one, or 0.
 type Enumerator struct {
 	Name  Ident
 	Value *Value
@@ -116,8 +114,8 @@ type Union struct {
 // An Arm is a member of a union with the values of the discriminant that select it.
 type Arm struct {
 	Pos
-	Labels  []Value // without that of the default arm
-	Default bool    // the label default is among them
+	Labels  []Value // without the default label
+	Default bool    // the default label is among them
 	Member  *Member
 }
 
@@ -129,8 +127,7 @@ type Member struct {
 	Doc  Comments
 }
 
-// An Opaque is opaque data: Fixed of Len bytes, or else of at most Len. RFC 4506 sections 4.9
-// and 4.10.
+// An Opaque is opaque data of exactly Len bytes if Fixed, or else of at most Len. RFC 4506 sections 4.9 and 4.10.
 type Opaque struct {
 	Pos
 	Fixed bool
@@ -143,7 +140,7 @@ type String struct {
 	Len *Value // nil: no limit
 }
 
-// An Array is Fixed of Len elements, or else of at most Len. RFC 4506 sections 4.12 and 4.13.
+// An Array has exactly Len elements if Fixed, or else at most Len. RFC 4506 sections 4.12 and 4.13.
 type Array struct {
 	Pos
 	Elem  Type
@@ -186,5 +183,5 @@ func (*Const) decl()   {}
 func (*TypeDef) decl() {}
 func (*Program) decl() {}
 
-// At returns the position, of a type's first word.
+// At returns the position of a type's first word.
 func (p Pos) At() Pos { return p }

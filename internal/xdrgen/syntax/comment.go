@@ -9,11 +9,11 @@ import (
 // A Comment is one comment of a source file.
 type Comment struct {
 	Pos
-	Text string // without the signs that enclose it
+	Text string // without comment delimiters
 }
 
-// Comments are those of one declaration: Before are directly in front of it, without an empty
-// line between, After are on its lines.
+// Comments are the comments of a declaration: those of Before directly precede it, without an empty line in between,
+// and those of After are on its lines.
 type Comments struct {
 	Before, After []Comment
 }
@@ -24,7 +24,7 @@ type Annotation struct {
 	Word, Text string
 }
 
-// annotationWords are the comments that mean something to the compiler. All others are prose.
+// annotationWords lists the comments with a meaning for the compiler. All others are prose.
 var annotationWords = [...]string{"open", "ddp", "max", "idempotent", "inline", "oneway", "go", "distinct", "flat", "head", "extern", "lax", "independent", "wrapped", "scoped", "stream", "error", "deadline"}
 
 // Annotations returns the comments that are annotations, in the order of the source.
@@ -54,7 +54,7 @@ func (c Comment) annotation() (Annotation, bool) {
 	return Annotation{}, false
 }
 
-// meant reports whether a comment looks like an annotation, or several, without being one.
+// meant reports whether a comment looks like one or more annotations without being one.
 func (c Comment) meant() bool {
 	if _, ok := c.annotation(); ok {
 		return false
@@ -68,9 +68,8 @@ func (c Comment) meant() bool {
 	return len(words) > 0
 }
 
-// Lines returns the prose in lines without the signs around it and without annotations. There
-// is an empty line between comments in front of a declaration and those after it, and no
-// empty line at either end.
+// Lines returns the lines of prose without comment delimiters and annotations. An empty line separates comments before
+// a declaration from those after it. There is no empty line at either end.
 func (c Comments) Lines() []string {
 	before, after := prose(c.Before), prose(c.After)
 	if len(before) > 0 && len(after) > 0 {
@@ -89,7 +88,7 @@ func prose(list []Comment) []string {
 	return lines
 }
 
-// lines takes off the column of stars, and the indentation that all lines have in common.
+// lines removes the column of stars, and the common indentation of all lines.
 func (c Comment) lines() []string {
 	lines := strings.Split(strings.Map(printable, strings.ToValidUTF8(c.Text, "?")), "\n")
 	for i, line := range lines {
@@ -106,8 +105,7 @@ func (c Comment) lines() []string {
 	for len(lines) > 0 && lines[0] == "" {
 		lines = lines[1:]
 	}
-	// The first line of a comment begins after the sign that opens it: its indentation says
-	// nothing unless it is the only one.
+	// The first line of a comment follows the opening delimiter: its indentation counts only if it is the only line.
 	indent := -1
 	for i, line := range lines {
 		if n := len(line) - len(strings.TrimLeft(line, " \t")); line != "" && (i > 0 || n > 0) && (indent < 0 || n < indent) {
@@ -122,7 +120,7 @@ func (c Comment) lines() []string {
 	return lines
 }
 
-// printable drops what may not be in a Go comment, or would not show there.
+// printable drops characters that must not be in a Go comment, or would not be visible.
 func printable(r rune) rune {
 	switch {
 	case r == '\n' || r == '\t':

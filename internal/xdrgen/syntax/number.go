@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// An Int is an integer from -2^63 to 2^64-1, the range of all integer types of XDR. Two of the
-// same value are equal by ==.
+// An Int is an integer from -2^63 to 2^64-1, the range of all integer types of XDR. Ints with the same value are equal
+// by ==.
 type Int struct {
-	neg bool // not for zero
+	neg bool // unset for zero
 	abs uint64
 }
 
@@ -38,7 +38,7 @@ func (n Int) In(lo, hi int64) bool {
 	return ok && lo <= v && v <= hi
 }
 
-// Next returns n+1, if that is in the range of an Int.
+// Next returns n+1 if that is in the range of an Int.
 func (n Int) Next() (next Int, ok bool) {
 	switch {
 	case n.neg && n.abs == 1:
@@ -49,7 +49,7 @@ func (n Int) Next() (next Int, ok bool) {
 	return Int{abs: n.abs + 1}, n.abs+1 != 0
 }
 
-// String is the number in decimal.
+// String returns the number in decimal.
 func (n Int) String() string {
 	s := strconv.FormatUint(n.abs, 10)
 	if n.neg {

@@ -2,23 +2,22 @@ package syntax
 
 // A Source is one file to compile.
 type Source struct {
-	Name string // of positions
+	Name string // used in positions
 	Text []byte
 }
 
 // Options change how sources are read.
 type Options struct {
-	// Defines are the names that #ifdef finds defined, with the value 1.
+	// Defines lists names that are defined for #ifdef, with the value 1.
 	Defines []string
 
-	// Include finds a .x file that #include "name" in file from means. It returns the name for
-	// positions, which also identifies the file: each one is read once. Without Include such
-	// lines are ignored.
+	// Include finds the .x file that #include "name" in file from refers to. It returns the path for positions, which
+	// also identifies the file: each is read only once. If Include is nil, such lines are ignored.
 	Include func(from, name string) (path string, text []byte, err error)
 }
 
-// Parse parses sources into one tree. The error joins one [*Error] for each mistake that was
-// found, at most [MaxErrors]; the tree has what was understood nevertheless.
+// Parse parses sources into one tree. The error joins one [*Error] for each mistake found, up to [MaxErrors]. The tree
+// then has what was understood.
 func Parse(sources []Source, opt Options) (*File, error) {
 	var errs Errors
 	s := &scanner{opt: opt, errs: &errs, macros: make(map[string]Value), read: make(map[string]bool)}
@@ -53,14 +52,14 @@ func Parse(sources []Source, opt Options) (*File, error) {
 	return file, errs.Err()
 }
 
-// parser is a recursive descent. After a mistake it is stuck: no method takes another token,
-// so that every loop ends and no second error follows from the first, until recover.
+// parser is a recursive descent parser. After a mistake it is stuck: until recover is called, no method takes another
+// token, so that every loop ends and no further error follows from the first.
 type parser struct {
 	tokens []token // the last one is the end of the file
 	next   int
 	errs   *Errors
 	stuck  bool
-	depth  int // of bodies
+	depth  int // nesting of bodies
 	notes  []Note
 }
 
@@ -75,7 +74,7 @@ func (p *parser) isWord(text string) bool {
 	return !p.stuck && t.text == text && (t.kind == tokKeyword || t.kind == tokIdent)
 }
 
-// take returns the next token and goes on to the one after it.
+// take returns the next token and advances.
 func (p *parser) take() *token {
 	t := p.peek()
 	if !p.stuck && t.kind != tokEOF {
@@ -100,14 +99,14 @@ func (p *parser) gotWord(text string) bool {
 	return ok
 }
 
-// want takes punctuation of this kind.
+// want takes punctuation of this kind, or reports that what is missing.
 func (p *parser) want(kind tokenKind, what string) {
 	if !p.got(kind) {
 		p.expected(what)
 	}
 }
 
-// expected reports that the next token is not what has to be there.
+// expected reports that the next token is not the required one.
 func (p *parser) expected(what string) {
 	if !p.stuck {
 		p.errs.Add(p.peek().Pos, "expected %s, found %s", what, p.peek())
@@ -115,8 +114,8 @@ func (p *parser) expected(what string) {
 	p.stuck = true
 }
 
-// recover goes on after a mistake in what began at token start: after the semicolon that ends
-// it, or in front of the brace that closes the body around it. At the top no brace closes it.
+// recover continues after a mistake in what began at token start: after the semicolon that ends it, or before the brace
+// that closes the enclosing body. At the top level no brace closes it.
 func (p *parser) recover(start int, top bool) {
 	if !p.stuck {
 		return
@@ -159,7 +158,7 @@ func (p *parser) ident(what string) Ident {
 	return Ident{t.Pos, t.text}
 }
 
-// value is a constant or the name of one. RFC 4506 section 6.3, value.
+// value parses a constant or the name of one. RFC 4506 section 6.3, value.
 func (p *parser) value() Value {
 	switch t := p.peek(); {
 	case p.is(tokIdent):
@@ -185,11 +184,11 @@ func (p *parser) comments(start int) Comments {
 	return c
 }
 
-// bodyComments is comments for a definition with a body: those of the body belong to its
-// members, except one after the opening brace.
+// bodyComments is comments for a definition with a body: comments in the body belong to its members, except one after
+// the opening brace.
 func (p *parser) bodyComments(start, brace, end int) Comments {
 	c := Comments{Before: p.tokens[start].before}
-	inside := false // the parentheses of a union: those are the discriminant's
+	inside := false // within a union's parentheses: comments of the discriminant
 	for i := start; i <= brace && i < p.next; i++ {
 		kind := p.tokens[i].kind
 		if inside = inside || kind == '('; inside {
@@ -207,7 +206,7 @@ func (p *parser) bodyComments(start, brace, end int) Comments {
 	return c
 }
 
-// definition is one definition of RFC 4506 section 6.3, or a program of RFC 5531 section 12.2.
+// definition parses a definition of RFC 4506 section 6.3, or a program of RFC 5531 section 12.2.
 func (p *parser) definition() Decl {
 	start := p.next
 	switch t := p.peek(); {
@@ -221,7 +220,7 @@ func (p *parser) definition() Decl {
 		p.take()
 		return p.program(start)
 	case p.got(';'):
-		return nil // an empty definition, in published files
+		return nil // an empty definition, as in published files
 	case t.kind == tokIdent && (t.text == "package" || t.text == "import") && p.tokens[p.next+1].kind == tokString:
 		p.take()
 		p.take()
@@ -233,7 +232,7 @@ func (p *parser) definition() Decl {
 	return nil
 }
 
-// constant is const identifier = constant. RFC 4506 section 4.17.
+// constant parses const identifier = constant. RFC 4506 section 4.17.
 func (p *parser) constant(start int) Decl {
 	c := &Const{Name: p.ident("the name of the constant")}
 	p.want('=', `"="`)
@@ -255,7 +254,7 @@ func (p *parser) unlessStuck(d Decl) Decl {
 	return d
 }
 
-// typedef is typedef declaration. RFC 4506 section 4.18.
+// typedef parses typedef declaration. RFC 4506 section 4.18.
 func (p *parser) typedef(start int) Decl {
 	brace := p.firstBrace()
 	m := p.declaration(needName)
@@ -274,8 +273,7 @@ func (p *parser) typedef(start int) Decl {
 	return p.unlessStuck(d)
 }
 
-// firstBrace returns the token that opens the body of the type that begins here, -1 if that has
-// none.
+// firstBrace returns the token that opens the body of the type that begins here, or -1 if it has no body.
 func (p *parser) firstBrace() int {
 	for i := p.next; i < len(p.tokens); i++ {
 		switch p.tokens[i].kind {
@@ -288,8 +286,8 @@ func (p *parser) firstBrace() int {
 	return -1
 }
 
-// named is enum, struct or union with a name and a body: the same as a typedef. RFC 4506
-// section 4.18. RFC 1833 has struct *name { ... }: a typedef of a pointer to the body.
+// named parses enum, struct or union with a name and a body, which is the same as a typedef. RFC 4506 section 4.18. RFC
+// 1833 has struct *name { ... }: a typedef of a pointer to the body.
 func (p *parser) named(start int) Decl {
 	word := p.take()
 	pointer := word.text == "struct" && p.got('*')
@@ -308,7 +306,7 @@ func (p *parser) named(start int) Decl {
 	return p.unlessStuck(d)
 }
 
-// body parses the rest after the word enum, struct or union and perhaps a name.
+// body parses what follows the word enum, struct or union and perhaps a name.
 func (p *parser) body(word *token) Type {
 	if p.depth == MaxNesting {
 		if !p.stuck {
@@ -327,7 +325,7 @@ func (p *parser) body(word *token) Type {
 	return p.union(word.Pos)
 }
 
-// enum is enum-body. RFC 4506 section 4.3.
+// enum parses enum-body. RFC 4506 section 4.3.
 func (p *parser) enum(at Pos) Type {
 	e := &Enum{Pos: at}
 	p.want('{', `"{"`)
@@ -343,7 +341,7 @@ func (p *parser) enum(at Pos) Type {
 		if !p.stuck {
 			e.Values = append(e.Values, v)
 		}
-		if !more || p.is('}') { // a comma after the last one, in published files
+		if !more || p.is('}') { // a comma after the last one, as in published files
 			break
 		}
 	}
@@ -351,7 +349,7 @@ func (p *parser) enum(at Pos) Type {
 	return e
 }
 
-// structure is struct-body. RFC 4506 section 4.14.
+// structure parses struct-body. RFC 4506 section 4.14.
 func (p *parser) structure(at Pos) Type {
 	s := &Struct{Pos: at}
 	p.want('{', `"{"`)
@@ -369,8 +367,7 @@ func (p *parser) structure(at Pos) Type {
 	return s
 }
 
-// goOn recovers from a mistake in what began at token start, within a body, and reports whether
-// to look for more of it.
+// goOn recovers from a mistake in what began at token start within a body, and reports whether the body continues.
 func (p *parser) goOn(start int) bool {
 	if p.errs.Full() || p.peek().kind == tokEOF {
 		return false
@@ -379,7 +376,7 @@ func (p *parser) goOn(start int) bool {
 	return p.peek().kind != tokEOF
 }
 
-// member is declaration ";".
+// member parses declaration ";".
 func (p *parser) member() *Member {
 	start, brace := p.next, p.firstBrace()
 	m := p.declaration(needName)
@@ -393,7 +390,7 @@ func (p *parser) member() *Member {
 	return m
 }
 
-// union is union-body. RFC 4506 section 4.15.
+// union parses union-body. RFC 4506 section 4.15.
 func (p *parser) union(at Pos) Type {
 	u := &Union{Pos: at}
 	if !p.gotWord("switch") {
@@ -423,8 +420,7 @@ func (p *parser) union(at Pos) Type {
 	return u
 }
 
-// arm is one case-spec or the default of a union-body. Published files have default among the
-// labels.
+// arm parses one case-spec or the default of a union-body. Published files have default among the labels.
 func (p *parser) arm() *Arm {
 	start := p.next
 	arm := &Arm{Pos: p.peek().Pos}
@@ -452,13 +448,13 @@ func (p *parser) arm() *Arm {
 	return arm
 }
 
-// Whether a declaration needs a name: parameters of procedures do not.
+// Whether a declaration must have a name: parameters of procedures need not.
 const (
 	needName = true
 	mayName  = false
 )
 
-// declaration is declaration of RFC 4506 section 6.3.
+// declaration parses declaration of RFC 4506 section 6.3.
 func (p *parser) declaration(needsName bool) *Member {
 	m := &Member{Pos: p.peek().Pos}
 	switch t := p.peek(); {
@@ -512,7 +508,7 @@ func (p *parser) name(m *Member, needed bool) {
 	}
 }
 
-// length reads the value in front of a closing bracket. Between < and > it may be missing.
+// length reads the value before a closing bracket. Between < and > it may be missing.
 func (p *parser) length(end tokenKind) *Value {
 	if end == '>' && p.got('>') {
 		return nil
@@ -522,7 +518,7 @@ func (p *parser) length(end tokenKind) *Value {
 	return &v
 }
 
-// specifier is type-specifier of RFC 4506 section 6.3.
+// specifier parses type-specifier of RFC 4506 section 6.3.
 func (p *parser) specifier() Type {
 	t := p.peek()
 	switch {
@@ -548,7 +544,7 @@ func (p *parser) specifier() Type {
 	return &Basic{Pos: t.Pos}
 }
 
-// basics are the type specifiers of one word.
+// basics lists the type specifiers that consist of one word.
 var basics = [...]struct {
 	word string
 	kind Kind
@@ -557,8 +553,7 @@ var basics = [...]struct {
 	{"quadruple", Quadruple}, {"bool", Bool},
 }
 
-// unsigned parses the rest after that word. Alone it is unsigned int. The types of C are encoded as
-// rpcgen does.
+// unsigned parses what follows the word unsigned. Alone it means unsigned int. C types are encoded as rpcgen does.
 func (p *parser) unsigned(at Pos) Type {
 	switch {
 	case p.gotWord("hyper"):
@@ -570,13 +565,13 @@ func (p *parser) unsigned(at Pos) Type {
 	return &Basic{at, Uint32}
 }
 
-// ref is the name of a type. The types of C are not keywords.
+// ref parses the name of a type. C types are not keywords.
 func (p *parser) ref() Type {
 	id := p.ident("a type")
 	return &Ref{Ident: id}
 }
 
-// program is program-def. RFC 5531 section 12.2.
+// program parses program-def. RFC 5531 section 12.2.
 func (p *parser) program(start int) Decl {
 	d := &Program{Name: p.ident("the name of the program")}
 	brace := p.next
@@ -602,7 +597,7 @@ func (p *parser) program(start int) Decl {
 	return p.unlessStuck(d)
 }
 
-// version is version-def.
+// version parses version-def.
 func (p *parser) version() *Version {
 	start := p.next
 	if !p.gotWord("version") {
@@ -632,7 +627,7 @@ func (p *parser) version() *Version {
 	return v
 }
 
-// procedure is procedure-def. Parameters may have names, which means nothing.
+// procedure parses procedure-def. Parameters may have names, which are ignored.
 func (p *parser) procedure() *Proc {
 	start := p.next
 	proc := new(Proc)
@@ -657,7 +652,7 @@ func (p *parser) procedure() *Proc {
 	return proc
 }
 
-// parameter is a type of a procedure's argument, and perhaps a name.
+// parameter parses the type of a procedure's argument, and perhaps a name.
 func (p *parser) parameter() *Member {
 	if p.isWord("opaque") {
 		p.expected("the name of a type")
@@ -666,7 +661,7 @@ func (p *parser) parameter() *Member {
 	return p.declaration(mayName)
 }
 
-// simple is the type of a result: a type-specifier, or string as rpcgen accepts it.
+// simple parses the type of a result: a type-specifier, or string, as rpcgen accepts it.
 func (p *parser) simple() Type {
 	t := p.peek()
 	if p.gotWord("string") {

@@ -7,21 +7,21 @@ import (
 	"slices"
 )
 
-// Limits on the input, so that hostile files take neither much memory nor the whole stack.
+// Limits on the input, so that hostile files exhaust neither memory nor the stack.
 const (
 	MaxInput   = 4 << 20 // bytes of all files together
 	MaxNesting = 64      // bodies within bodies, parentheses of #if, #include within #include
-	MaxErrors  = 10      // errors that are reported; then compiling stops
+	MaxErrors  = 10      // reported errors; then compilation stops
 )
 
-// A Pos is a place in a source file. The zero Pos is no place.
+// A Pos is a position in a source file. The zero Pos means no position.
 type Pos struct {
 	File   string
 	Line   int // from 1; line markers change it
 	Column int // from 1, in bytes
 }
 
-// String is file:line:column.
+// String returns file:line:column.
 func (p Pos) String() string {
 	if p.Line == 0 {
 		return p.File
@@ -35,17 +35,16 @@ type Error struct {
 	Text string
 }
 
-// Error is file:line:column: text.
+// Error returns file:line:column: text.
 func (e *Error) Error() string { return e.Pos.String() + ": " + e.Text }
 
-// Errors collects mistakes, at most [MaxErrors] of them. The zero value is ready for use.
+// Errors collects mistakes, up to [MaxErrors]. The zero value is ready for use.
 type Errors struct {
 	list []*Error
 	full bool
 }
 
-// Add notes a mistake. A second one at the same place is not noted: it would follow from the
-// first.
+// Add records a mistake. It ignores a second one at the same position, which would follow from the first.
 func (l *Errors) Add(at Pos, format string, args ...any) {
 	same := func(e *Error) bool { return e.Pos == at }
 	if slices.ContainsFunc(l.list, same) {
@@ -58,12 +57,10 @@ func (l *Errors) Add(at Pos, format string, args ...any) {
 	l.list = append(l.list, &Error{at, fmt.Sprintf(format, args...)})
 }
 
-// Full reports whether there were more mistakes than are kept: there is no point in looking for
-// more.
+// Full reports whether there were more mistakes than are kept, so that there is no point in searching for more.
 func (l *Errors) Full() bool { return l.full }
 
-// Err joins the mistakes, each an [*Error], in the order of lines within each file; nil without a
-// mistake.
+// Err joins the mistakes, each an [*Error], in the order of lines within each file. It returns nil if there are none.
 func (l *Errors) Err() error {
 	if len(l.list) == 0 {
 		return nil
@@ -88,8 +85,8 @@ func (l *Errors) Err() error {
 type Note struct {
 	Pos
 	Text   string
-	Likely bool // it is a mistake, most likely
+	Likely bool // it is most likely a mistake
 }
 
-// String is file:line:column: text.
+// String returns file:line:column: text.
 func (n Note) String() string { return n.Pos.String() + ": " + n.Text }

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// condFrom is an #if, #ifdef or #ifndef that is open.
+// condFrom is an open #if, #ifdef or #ifndef.
 type condFrom struct {
 	at    Pos
 	word  string
-	skip  bool // what follows is not compiled
-	outer bool // nor is the code around it
+	skip  bool // the following lines are not compiled
+	outer bool // neither is the surrounding code
 	other bool // #else was seen
 }
 
@@ -39,7 +39,7 @@ func (f *source) directive(at Pos) {
 		f.turn(at, word)
 		return
 	case "elif", "elifdef", "elifndef":
-		// After a part that was left out it would be compiled.
+		// It would be compiled after a part that was skipped.
 		if n := len(f.conds); n == 0 || !f.conds[n-1].outer {
 			f.errs.Add(at, "#%s is not supported", word)
 		}
@@ -65,8 +65,7 @@ func (f *source) directive(at Pos) {
 	}
 }
 
-// logicalLine skips and returns a line with those that a backslash joins to it, and without
-// the comments in it.
+// logicalLine consumes and returns a line with those joined to it by backslashes, and without comments.
 func (f *source) logicalLine() string {
 	var line strings.Builder
 	for f.off < len(f.src) && f.src[f.off] != '\n' {
@@ -148,7 +147,7 @@ func (f *source) turn(at Pos, word string) {
 	}
 }
 
-// define makes #define NAME VALUE a constant. A name without a value is known to #ifdef.
+// define turns #define NAME VALUE into a constant. A name without a value is known to #ifdef.
 func (f *source) define(at Pos, arg string) {
 	name, text := cutWord(arg)
 	if name == "" || digit(name[0]) {
@@ -179,7 +178,7 @@ func (f *source) define(at Pos, arg string) {
 	f.consts = append(f.consts, &Const{Name: Ident{at, name}, Value: value})
 }
 
-// include scans another .x file. Other files are C.
+// include scans another .x file. Other files are assumed to be C.
 func (f *source) include(at Pos, arg string) {
 	if len(arg) < 2 || arg[0] != '"' || arg[len(arg)-1] != '"' || !strings.HasSuffix(arg, `.x"`) || f.opt.Include == nil {
 		f.note(at, "#include %s is ignored", arg)
@@ -202,7 +201,7 @@ func (f *source) include(at Pos, arg string) {
 	}
 }
 
-// count adds a file to the size of the input, and reports whether that is within the limit.
+// count adds a file to the size of the input, and reports whether it is within the limit.
 func (s *scanner) count(name string, src []byte) bool {
 	if s.size += len(src); s.size > MaxInput {
 		s.errs.Add(Pos{File: name}, "input is longer than %d bytes", MaxInput)
@@ -211,7 +210,7 @@ func (s *scanner) count(name string, src []byte) bool {
 	return true
 }
 
-// marker changes positions: # 12 "file" is about the next line.
+// marker changes positions: # 12 "file" describes the next line.
 func (f *source) marker(at Pos, word, arg string) {
 	if word == "line" {
 		word, arg = cutWord(arg)
@@ -224,7 +223,7 @@ func (f *source) marker(at Pos, word, arg string) {
 	if parts := strings.SplitN(arg, `"`, 3); len(parts) == 3 && parts[0] == "" {
 		f.name = parts[1]
 	}
-	f.line = max(1, int(line)) - 1 // the end of this line is still to come; C compilers write # 0
+	f.line = max(1, int(line)) - 1 // the end of this line still follows; C compilers write # 0
 }
 
 // evaluate computes the expression of #if: numbers and names, defined, !, &&, || and
@@ -316,9 +315,9 @@ func (c *condition) operand(depth int) bool {
 	return c.value(word)
 }
 
-// value is the truth of a number or a name.
+// value returns the truth value of a number or a name.
 func (c *condition) value(word string) bool {
-	for range MaxNesting { // names of names
+	for range MaxNesting { // names that stand for names
 		if digit(word[0]) {
 			n, err := parseInt(word)
 			if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// scanner makes the tokens of one compilation.
+// scanner produces the tokens of one compilation.
 type scanner struct {
 	opt  Options
 	errs *Errors
@@ -15,29 +15,29 @@ type scanner struct {
 	notes  []Note
 
 	macros map[string]Value // of #define and Options.Defines
-	read   map[string]bool  // files by name
+	read   map[string]bool  // files already read, by name
 	size   int              // of all files, in bytes
-	depth  int              // of #include
+	depth  int              // nesting of #include
 }
 
-// source is the file that a scanner is in.
+// source is the file being scanned.
 type source struct {
 	*scanner
-	name string // of positions; line markers change it
+	name string // for positions; line markers change it
 	src  string
 	off  int // of the next byte
 	bol  int // where the line begins
-	line int // of positions; line markers change it
+	line int // for positions; line markers change it
 	row  int // line in src, from 0
 
-	rowOfToken int        // row in which the last token ends, -1: none yet
-	rowInUse   int        // row of the last thing that was not space, -1: none yet
+	rowOfToken int        // row in which the last token ends; -1: none yet
+	rowInUse   int        // row of the last text other than space; -1: none yet
 	pending    []Comment  // after the last token
-	conds      []condFrom // #if that are open
+	conds      []condFrom // open #if directives
 	rows       [][2]int   // first and last row of each pending comment
 }
 
-// file scans one file, and the files that it includes. The caller has counted its size.
+// file scans a file and the files that it includes. The caller has counted its size.
 func (s *scanner) file(name string, src string) {
 	s.read[name] = true
 	f := &source{scanner: s, name: name, src: src, line: 1, rowOfToken: -1, rowInUse: -1}
@@ -52,7 +52,7 @@ func (s *scanner) file(name string, src string) {
 	}
 }
 
-// next scans one token, comment or line of the preprocessor, and reports whether there was one.
+// next scans one token, comment or preprocessor line, and reports whether there was one.
 func (f *source) next() bool {
 	if !f.space() {
 		return false
@@ -113,7 +113,7 @@ func (f *source) number(at Pos) {
 	f.add(token{Pos: at, kind: tokNumber, text: text, num: n})
 }
 
-// quoted scans a string in quotes, which ends on its line.
+// quoted scans a quoted string, which must end on its line.
 func (f *source) quoted(at Pos) {
 	for i := f.off + 1; i < len(f.src) && f.src[i] != '\n'; i++ {
 		if f.src[i] == '"' {
@@ -142,7 +142,7 @@ func (f *source) blockComment(at Pos) {
 	f.errs.Add(at, "comment is not closed")
 }
 
-// comment notes a comment that began in the given row.
+// comment records a comment that began in the given row.
 func (f *source) comment(at Pos, text string, row int) {
 	if f.skipped() {
 		return
@@ -156,13 +156,13 @@ func (f *source) comment(at Pos, text string, row int) {
 	f.rows = append(f.rows, [2]int{row, f.row})
 }
 
-// add appends a token, which gets the comments directly in front of it.
+// add appends a token, with the comments directly before it.
 func (f *source) add(t token) {
 	f.settle(t, true)
 }
 
-// settle gives the pending comments to the token before them, if they are the last on its line,
-// or to the token t after them, if there is one and no empty line between.
+// settle assigns the pending comments to the token before them if they are the last on its line, or to the token t
+// after them if there is one and no empty line in between.
 func (f *source) settle(t token, more bool) {
 	i := 0
 	for ; i < len(f.pending); i++ {
@@ -170,8 +170,7 @@ func (f *source) settle(t token, more bool) {
 			break
 		}
 		last := &f.tokens[len(f.tokens)-1]
-		// Within a declaration, a comment that another token follows on its line belongs to
-		// that token.
+		// Within a declaration, a comment followed by another token on its line belongs to that token.
 		shared := more && f.rows[len(f.rows)-1][1] == f.row && f.rows[i][0] == f.row
 		ended := last.kind == ';' || last.kind == ',' || t.kind == '}' && last.kind != '{'
 		if shared && !ended {
@@ -199,7 +198,7 @@ func (f *source) settle(t token, more bool) {
 	f.pending, f.rows = nil, nil
 }
 
-// lost notes the annotations among comments that belong to no declaration.
+// lost records the annotations among comments that belong to no declaration.
 func (f *source) lost(list []Comment) {
 	for _, c := range list {
 		if a, ok := c.annotation(); ok {
@@ -239,7 +238,7 @@ func (f *source) at(i int) byte {
 	return 0
 }
 
-// word skips and returns letters, digits and underscores.
+// word consumes and returns letters, digits and underscores.
 func (f *source) word() string {
 	start := f.off
 	for f.off < len(f.src) && (letter(f.src[f.off]) || digit(f.src[f.off])) {
@@ -248,7 +247,7 @@ func (f *source) word() string {
 	return f.src[start:f.off]
 }
 
-// rest skips and returns the rest of the line, without its end.
+// rest consumes and returns the rest of the line, without its end.
 func (f *source) rest() string {
 	start := f.off
 	for f.off < len(f.src) && f.src[f.off] != '\n' {

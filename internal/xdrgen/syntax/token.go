@@ -10,21 +10,21 @@ const (
 	tokIdent
 	tokKeyword
 	tokNumber
-	tokString // in quotes, for extensions of other compilers
+	tokString // quoted, for extensions of other compilers
 )
 
-// token is a word of the language with the comments that belong to it.
+// token is a word of the language with its comments.
 type token struct {
 	Pos
 	kind tokenKind
 	text string
 	num  Int // of a number
 
-	before []Comment // directly in front of it, without an empty line between
-	after  []Comment // after it, as the last on its line
+	before []Comment // directly before it, without an empty line in between
+	after  []Comment // after it, the last on its line
 }
 
-// String is how errors name the token.
+// String returns the token's name for errors.
 func (t token) String() string {
 	switch t.kind {
 	case tokEOF:
@@ -37,8 +37,8 @@ func (t token) String() string {
 	return strconv.Quote(t.text)
 }
 
-// keywords of RFC 4506 section 6.2. Immutable. The words program and version of RFC 5531 section 12.3
-// are left out: published files have members with those names.
+// keywords are those of RFC 4506 section 6.2. Immutable. The words program and version of RFC 5531 section 12.3 are
+// omitted, because published files have members with those names.
 var keywords = map[string]bool{
 	"bool": true, "case": true, "const": true, "default": true, "double": true, "enum": true,
 	"float": true, "hyper": true, "int": true, "opaque": true, "quadruple": true, "string": true,

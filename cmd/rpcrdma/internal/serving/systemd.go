@@ -170,7 +170,7 @@ func (m *manager) stopping() { m.tell(daemon.SdNotifyStopping, "STATUS=answering
 func (m *manager) watched(ctx context.Context, alive func()) {
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		m.log.Error("the service manager's watchdog gets no signs of life", "err", err)
+		m.log.Error("cannot feed the service manager's watchdog", "err", err)
 	}
 	if err != nil || limit <= 0 {
 		return

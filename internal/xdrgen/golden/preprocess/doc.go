@@ -1,4 +1,4 @@
-// Package preprocess is package golden for lines of the preprocessor.
+// Package preprocess is like package golden, for preprocessor lines.
 package preprocess
 
 //go:generate go run ../../../../cmd/xdrgen -D GOLDEN -I .. preprocess.x
