@@ -16,7 +16,7 @@ import (
 // paused while other workloads run.
 type Condition func() (enter, leave, end func() error, err error)
 
-// under sets the condition up.
+// under sets up the condition.
 func (in *Instance) under(c Condition) error {
 	enter, leave, end, err := c()
 	if err != nil {
@@ -60,7 +60,7 @@ func hog() {
 	parent := os.Getppid()
 	x := uint32(1)
 	for start := time.Now(); ; {
-		for range 1 << 24 { // work without system calls
+		for range 1 << 24 { // compute without system calls
 			x = x*1664525 + 1013904223
 		}
 		if os.Getppid() != parent || time.Since(start) > 30*time.Minute {
@@ -69,7 +69,7 @@ func hog() {
 	}
 }
 
-// Hogs runs n processes that use a processor each.
+// Hogs runs n processes that each use a processor.
 func Hogs(n int) Condition {
 	return func() (enter, leave, end func() error, err error) {
 		self, err := os.Executable()

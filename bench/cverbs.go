@@ -19,8 +19,8 @@ func CVerbs(dir, command, host string, size int) Workload {
 	return cVerbs(dir, command, host, size, ProgramLimit)
 }
 
-// Extended is the C program extended in Go: lists of so many Sends and their completions, by the extended
-// API of package ibv, on the device with the given address.
+// Extended is the C program extended in Go: lists of that many Sends and their completions, with the extended API of
+// package ibv, on the device with the given address.
 func Extended(host string, list int) Workload {
 	return Workload{
 		Name:  fmt.Sprintf("ibv/extended/list=%d/host=%s", list, host),
@@ -58,16 +58,15 @@ func cVerbs(dir, command, host string, size int, limit time.Duration) Workload {
 	}
 }
 
-// ProgramLimit bounds one run of an external program of a workload, which usually takes some
-// tenths of a second. A program that takes longer, or prints more than 1 MiB, is killed, and
-// the call fails with a [ProgramError].
+// ProgramLimit limits one run of an external program of a workload, which usually takes some tenths of a second. A
+// program that takes longer, or prints more than 1 MiB, is killed, and the call fails with a [ProgramError].
 const ProgramLimit = time.Minute
 
 // A ProgramError is a failed run of an external program.
 type ProgramError struct {
 	Command string
 	Err     error
-	Output  limited.Result // all that it has printed
+	Output  limited.Result // everything that it printed
 }
 
 func (e *ProgramError) Error() string {

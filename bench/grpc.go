@@ -14,7 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/grpcrdma"
 )
 
-// A Maker makes the calls of a gRPC service: package grpcrdma at a site, or grpc-go with default options.
+// A Maker makes calls of a gRPC service: with package grpcrdma at a site, or with grpc-go and default options.
 type Maker struct {
 	At   Site
 	Ours bool
@@ -26,7 +26,7 @@ var GRPCGo = Maker{}
 // GRPCAt is package grpcrdma.
 func GRPCAt(at Site) Maker { return Maker{at, true} }
 
-// workload is one of both kinds of makers, for messages with up to size bytes.
+// workload returns a workload for either kind of maker, for messages of up to size bytes.
 func (s Maker) workload(name string, size, depth int, begin func(cc grpc.ClientConnInterface) (*Instance, error)) Workload {
 	server := &Server{Kind: "grpc", Size: size, Depth: depth}
 	dial := func(addr string) (grpc.ClientConnInterface, func() error, error) {
@@ -96,7 +96,7 @@ func (s *Server) serveGRPCRDMA() (*far, error) {
 	}}, nil
 }
 
-// grpcService describes the service of the workloads, as a code generator does.
+// grpcService describes the service of the workloads, as generated code does.
 func grpcService(echo, put grpcMethod) *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: "bench.Bench",
@@ -137,8 +137,8 @@ func sink(s grpc.ServerStream, answers func(*wrapperspb.BytesValue) bool) error 
 	}
 }
 
-// GRPCEcho echoes size bytes in one field with unary calls. Results are in fresh memory or, with own, in the
-// caller's, which grpc-go has nothing for.
+// GRPCEcho echoes size bytes in one field with unary calls. Results are placed in fresh memory or, with own, in the
+// caller's, which grpc-go does not support.
 func GRPCEcho(s Maker, size, depth int, own bool) Workload {
 	name := "Echo"
 	if own {
@@ -174,7 +174,7 @@ func GRPCSpread(s Maker, size int) Workload {
 	})
 }
 
-// stream opens one that ends with the instance.
+// stream opens a stream that ends with the instance.
 func stream(cc grpc.ClientConnInterface, name string) (grpc.ClientStream, func() error, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := cc.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/bench.Bench/"+name)

@@ -12,10 +12,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// ONCRPCTCP echoes size bytes with ONC RPC over TCP, with the codecs of this module and the
-// record marking of RFC 5531 section 11: the same calls as [Echo], without RDMA. The client
-// finds the caller of a reply by its xid; the server executes calls in order, and coalesces
-// replies while more calls are buffered.
+// ONCRPCTCP echoes size bytes with ONC RPC over TCP, with the codecs of this module and the record marking of RFC 5531
+// section 11: the same calls as [Echo], without RDMA. The client finds the caller of a reply by its xid. The server
+// executes calls in order, and coalesces replies while more calls are buffered.
 func ONCRPCTCP(size, depth int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("ONCRPCTCP/size=%d/depth=%d", size, depth),

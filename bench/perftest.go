@@ -29,7 +29,7 @@ func WriteBW(host string, size int) Workload {
 	}
 }
 
-// The client is retried until the server listens, for which there is no event.
+// The client retries until the server listens, for which there is no event.
 const (
 	writeBWPort  = "18620"
 	writeBWTries = 50

@@ -44,7 +44,7 @@ func EchoPiped(at Site, size, depth int) Workload {
 	}
 }
 
-// keepFull makes n calls, as many at a time as there are.
+// keepFull makes n calls, with all of calls in flight.
 func keepFull(p *transport.Pipeline, calls []rpc.Call, n int) (time.Duration, error) {
 	begin := time.Now()
 	for i := range min(n, len(calls)) {

@@ -8,14 +8,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// restless reports whether a workload uses CPU time while it is not called, as a polling
-// connection does. It would disturb the workloads that are measured in turn with it.
+// restless reports whether a workload uses CPU time while it is not called, as a polling connection does. It would
+// disturb the workloads measured in turn with it.
 func (w *Workload) restless() bool {
 	return w.Server != nil && w.Server.Site.Adapter.Device && w.Server.Site.Adapter.Wait == rdmacm.WaitPoll
 }
 
-// warmCalls is the number of calls on a new connection before a run, so that it has its
-// credits and its memory.
+// warmCalls is the number of calls on a new connection before a run, so that credits are granted and memory is
+// registered.
 const warmCalls = 200
 
 // startEach sets the workload up again for each run, and closes it afterwards.
@@ -24,7 +24,7 @@ func (w Workload) startEach() (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	var used time.Duration // as of the last look
+	var used time.Duration // at the last check
 	in := &Instance{
 		Enter: func() error {
 			if cur != nil {

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RingPing is a round trip over memory that two processes share, written by hand for nothing else: both ends
-// copy a message into a slot and poll for the next one. It is what calls over shared memory can be compared
-// with.
+// RingPing is a round trip over memory shared by two processes, written by hand for this purpose only: both ends copy a
+// message into a slot and poll for the next one. It is a reference for calls over shared memory.
 func RingPing(size int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("RingPing/size=%d", size),
@@ -42,17 +41,17 @@ func RingPing(size int) Workload {
 	}
 }
 
-// The memory has two slots of a page each: a count, and a message in the next cache line.
+// The memory has two slots of a page each: a counter, and a message in the next cache line.
 const ringLen = 2 * 4096
 
 func mapRing(fd int) ([]byte, error) {
 	return unix.Mmap(fd, 0, ringLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// idle is after how many glances an end takes its peer to be idle.
+// idle is the number of polls after which an end considers its peer idle.
 const idle = 1 << 20
 
-// A pinger is one end.
+// pinger is one end.
 type pinger struct {
 	m              []byte
 	to, from       int
@@ -71,7 +70,7 @@ func (p *pinger) send() {
 	count.Store(p.sent)
 }
 
-// receive polls until there is a message, or over is set.
+// receive polls until there is a message or over is set.
 func (p *pinger) receive(over *atomic.Bool) bool {
 	count, message := p.slot(p.from)
 	for i := 1; count.Load() == p.received; i++ {
@@ -80,7 +79,7 @@ func (p *pinger) receive(over *atomic.Bool) bool {
 				return false
 			}
 			if runtime.Gosched(); i > idle {
-				time.Sleep(time.Millisecond) // another workload has its turn
+				time.Sleep(time.Millisecond) // another workload is running
 			}
 		}
 	}

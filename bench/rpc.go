@@ -70,11 +70,10 @@ func GRPC(size, depth int, tuned bool) Workload {
 	}
 }
 
-// GRPCPut sends size bytes with each unary call of gRPC; the answer is empty.
+// GRPCPut sends size bytes with each unary call of gRPC; the reply is empty.
 //
-// Without tuned it uses gRPC as documented: protocol buffers, here the well-known type for
-// bytes, and default options. With tuned it has large flow-control windows, no encoding, and
-// reuses receive buffers.
+// Without tuned it uses gRPC as documented: protocol buffers, here the well-known type for bytes, and default options.
+// With tuned it uses large flow-control windows and no encoding, and reuses receive buffers.
 func GRPCPut(size int, tuned bool) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("GRPC/put=%s/tuned=%t", binaryPrefix(size), tuned),
@@ -133,7 +132,7 @@ func (p buffers) put(b *[]byte) {
 	}
 }
 
-// A grpcMethod is the handler that a code generator would generate for a method.
+// grpcMethod is the handler that a code generator would generate for a method.
 type grpcMethod = func(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error)
 
 // protoMethods returns Echo and Put for messages of protocol buffers.

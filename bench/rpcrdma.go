@@ -33,12 +33,12 @@ const (
 type Ends struct {
 	Version1  bool `json:"version1,omitempty"`  // without private data: 1024 bytes inline
 	LocalInv  bool `json:"local_inv,omitempty"` // no remote invalidation
-	Credits   int  `json:"credits,omitempty"`   // maximum that is granted
+	Credits   int  `json:"credits,omitempty"`   // maximum granted by the server
 	Register  bool `json:"register,omitempty"`  // the server registers bulk data for each call
 	Large     bool `json:"large,omitempty"`     // messages of up to 9 MiB
 	Kept      bool `json:"kept,omitempty"`      // the client's memory stays registered
-	Group     int  `json:"group,omitempty"`     // the client is a group of so many connections at most
-	Conns     int  `json:"conns,omitempty"`     // that the server takes
+	Group     int  `json:"group,omitempty"`     // the client is a group of up to this many connections
+	Conns     int  `json:"conns,omitempty"`     // maximum accepted by the server
 	callbacks bool // the client serves calls of the server
 	backward  bool // the server makes the calls
 }
@@ -54,7 +54,7 @@ func (e Ends) config() transport.Config {
 	return cfg
 }
 
-// suffix names the options that are not the defaults.
+// suffix names the options that differ from the defaults.
 func (e Ends) suffix() string {
 	s := ""
 	if e.Version1 {
@@ -78,7 +78,7 @@ func (e Ends) suffix() string {
 	return s
 }
 
-// calls is a workload of calls of one procedure, prepared by prepare, on one connection.
+// calls returns a workload with calls of one procedure, prepared by prepare, on one connection.
 func calls(at Site, e Ends, name string, depth, bytes int, proc uint32, prepare func(*rpc.Call)) Workload {
 	return Workload{
 		Name:   name + e.suffix(),
@@ -297,14 +297,13 @@ func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 	}, nil
 }
 
-// program returns the server's program. ready receives connections on which the server may
-// call.
+// program returns the server's program. ready receives connections on which the server may call.
 //
-// Bulk data comes from one buffer for all calls, as in the TCP copy loops. On a device, and over shared
-// memory, it is memory of the transport, which is registered, or mapped, unless each call registers it.
+// Bulk data comes from one buffer for all calls, as in the TCP copy loops. On a device, and over shared memory, the
+// buffer is memory of the transport, which is registered, or mapped, unless each call registers it.
 func (e Ends) program(at Site, ready chan<- rpc.Conn) rpc.Program {
 	alloc := (at.Adapter.Device || at.Adapter.Shared) && !e.Register
-	bulk := make([]byte, 8<<20) // of all servers, which then collect garbage as often
+	bulk := make([]byte, 8<<20) // shared by all servers, so that they collect garbage equally often
 	return rpc.Program{
 		Number: benchProgram, Low: benchVersion, High: benchVersion,
 		Idempotent: rpc.Every,
@@ -356,7 +355,7 @@ func (e Ends) program(at Site, ready chan<- rpc.Conn) rpc.Program {
 func startServer(at Site, e Ends, program rpc.Program) (*far, error) {
 	cfg := transport.ServerConfig{Config: e.config(), MaxConns: e.Conns}
 	if e.Conns > 0 {
-		cfg.MaxTotalMemory = e.Conns << 20 // else their receive buffers alone crowd the server
+		cfg.MaxTotalMemory = e.Conns << 20 // otherwise their receive buffers alone exceed the server's memory
 	}
 	server, err := transport.NewServer(&cfg)
 	if err != nil {
@@ -390,8 +389,7 @@ func dialRPC(at Site, e Ends, addr string, conns, depth int, proc uint32, prepar
 	return dialRPCWith(at, e, addr, conns, depth, proc, prepare, nil)
 }
 
-// dialRPCWith connects, and makes calls of one procedure, with a common context if the
-// function for that is not nil.
+// dialRPCWith connects and makes calls of one procedure. If with is not nil, it provides a common context.
 func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*rpc.Call), with func() (context.Context, context.CancelFunc)) (*Instance, error) {
 	p, err := at.tap()
 	if err != nil {
@@ -432,7 +430,7 @@ func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, pr
 	return in, nil
 }
 
-// dial connects as the ends say.
+// dial connects as configured by the ends.
 func (e Ends) dial(p fabric.Provider, addr string, cfg *transport.ClientConfig) (transport.Requester, error) {
 	if e.Group == 0 {
 		return transport.Dial(context.Background(), p, addr, cfg)
@@ -517,12 +515,12 @@ func bothWays(at Site, e Ends, depth int) (*Instance, error) {
 	return in, nil
 }
 
-// An Idle is the cost of idle connections, for each end.
+// An Idle is the cost of idle connections at each end.
 type Idle struct {
 	Conns          int
-	ClientResident float64 // bytes of memory for a connection
+	ClientResident float64 // bytes of memory per connection
 	ServerResident float64
-	ClientRoutines float64 // goroutines for a connection
+	ClientRoutines float64 // goroutines per connection
 	ServerRoutines float64
 	CPU            float64 // of both ends and all connections, in CPUs
 }
@@ -530,9 +528,9 @@ type Idle struct {
 // MeasureIdle opens connections between two processes, makes some calls on each, and measures
 // the memory of both processes, and then their CPU time.
 func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error) {
-	const warm = 2 // connections that bear the cost of what all share
+	const warm = 2 // connections that bear the shared costs
 	var ends Ends
-	if conns > 1000 { // the default depends on the descriptors that a process may have
+	if conns > 1000 { // the default depends on the process's descriptor limit
 		ends.Conns = conns + warm
 	}
 	server, err := (&Server{Kind: "rpc", Site: at, Ends: ends}).apart()

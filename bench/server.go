@@ -17,15 +17,14 @@ import (
 	"time"
 )
 
-// A Server has the parameters to start the far end of a workload, in this process or in
-// another one.
+// A Server has the parameters for starting the far end of a workload, in this process or in another one.
 type Server struct {
-	Kind  string `json:"kind"` // of the protocol, see here
+	Kind  string `json:"kind"` // protocol, see here
 	Size  int    `json:"size,omitempty"`
 	Depth int    `json:"depth,omitempty"`
 	Read  int    `json:"read,omitempty"`
 	Tuned bool   `json:"tuned,omitempty"`
-	Unix  bool   `json:"unix,omitempty"` // its socket is of the Unix domain
+	Unix  bool   `json:"unix,omitempty"` // use a Unix domain socket
 	TLS   bool   `json:"tls,omitempty"`
 
 	// For servers of this module.
@@ -36,12 +35,12 @@ type Server struct {
 	Addr string `json:"addr,omitempty"`
 }
 
-// A far is a running far end.
+// far is a running far end.
 type far struct {
 	addr     string
 	counters func() Counters       // nil: no counters
-	usage    func() (Usage, error) // of a process of its own: without memory
-	settle   func() (Usage, error) // the same with memory, which takes longer
+	usage    func() (Usage, error) // of a separate process: without memory
+	settle   func() (Usage, error) // including memory, which takes longer
 	open     func(n int) error     // connections of an "idle" client
 	close    func() error
 }
@@ -161,7 +160,7 @@ func (s *Server) apart() (*far, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self)
-	// The race detector would make every process wait a second at its end.
+	// The race detector would make every process wait for a second when it exits.
 	cmd.Env = append(os.Environ(), childVariable+"="+string(text), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -206,7 +205,7 @@ func usage() (Usage, error) {
 	return u, nil
 }
 
-// settle is usage with memory, after garbage collection.
+// settle returns the usage including memory, after garbage collection.
 func settle() (Usage, error) {
 	runtime.GC()
 	debug.FreeOSMemory()
@@ -226,7 +225,7 @@ func settle() (Usage, error) {
 	return u, nil
 }
 
-// listen listens at a free port, or at a free name of the Unix domain.
+// listen listens on a free port, or on a free Unix domain name.
 func (s *Server) listen() (net.Listener, error) {
 	if s.Unix {
 		return net.ListenUnix("unix", &net.UnixAddr{Net: "unix"})

@@ -12,8 +12,8 @@ import (
 	"github.com/cloudwego/shmipc-go"
 )
 
-// Shmipc sends size bytes and gets them back over a stream of shmipc-go. Its messages lie in shared memory
-// and are read there.
+// Shmipc sends size bytes and gets them back over a stream of shmipc-go. Its messages are in shared memory and are read
+// there.
 func Shmipc(size int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("Shmipc/size=%d", size),
@@ -48,7 +48,7 @@ func Shmipc(size int) Workload {
 	}
 }
 
-// shmipcConfig is that of the library's own benchmarks: messages are in buffers of their size.
+// shmipcConfig returns the configuration of the library's own benchmarks: messages are in buffers of their size.
 func shmipcConfig(size int) *shmipc.Config {
 	cfg := shmipc.DefaultConfig()
 	cfg.MemMapType = shmipc.MemMapTypeMemFd

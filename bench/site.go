@@ -20,13 +20,13 @@ type Site struct {
 	Host    string  `json:"host"`
 	Adapter Adapter `json:"adapter"`
 
-	over fabric.Provider // instead of the adapter; nil in a process of the server alone
+	over fabric.Provider // replaces the adapter; nil in a server-only process
 }
 
-// An Adapter has the parameters of a provider, in any process.
+// An Adapter has the parameters of a provider, for use in any process.
 type Adapter struct {
 	Device bool `json:"device,omitempty"` // an RDMA device, instead of the software adapter
-	Shared bool `json:"shared,omitempty"` // shared memory, instead of both
+	Shared bool `json:"shared,omitempty"` // shared memory, instead of either
 
 	// For the software adapter.
 	CRC     bool `json:"crc,omitempty"`
@@ -75,7 +75,7 @@ func Software(a Adapter) Site {
 // Shared is shared memory.
 func Shared() Site { return Site{Name: "shm", Adapter: Adapter{Shared: true}} }
 
-// listen is the address at which servers listen.
+// listen returns the address on which servers listen.
 func (s Site) listen() string {
 	if s.Adapter.Shared {
 		return "@"
@@ -83,7 +83,7 @@ func (s Site) listen() string {
 	return net.JoinHostPort(s.Host, "0")
 }
 
-// OnDevice is an RDMA device, of a kind such as rxe, at one of its addresses.
+// OnDevice returns an RDMA device, of a kind such as rxe, at one of its addresses.
 func OnDevice(kind, host string, a Adapter) Site {
 	a.Device = true
 	s := Site{Name: fmt.Sprintf("%s/mode=%v", kind, a.Wait), Host: host, Adapter: a}
@@ -93,11 +93,11 @@ func OnDevice(kind, host string, a Adapter) Site {
 	return s
 }
 
-// Over is a provider that both ends in this process share, such as a simulated one or
-// transport.TCP, at an address of it. Its workloads cannot be split.
+// Over returns a site with a provider that both ends share in this process, such as a simulated one or transport.TCP,
+// at an address. Its workloads cannot be split.
 func Over(name, host string, p fabric.Provider) Site { return Site{Name: name, Host: host, over: p} }
 
-// A tap is a provider that keeps its connections, to read their counters.
+// tap is a provider that keeps its connections, to read their counters.
 type tap struct {
 	fabric.Provider
 	mu    sync.Mutex
@@ -116,7 +116,7 @@ func (s Site) tap() (*tap, error) {
 	return &tap{Provider: p}, nil
 }
 
-// through returns the tap as a provider. A provider of streams has nothing to tap.
+// through returns the tap as a provider. For a provider of streams, it returns the provider itself.
 func (t *tap) through() fabric.Provider {
 	if p, ok := t.Provider.(transport.StreamProvider); ok {
 		return p
@@ -124,7 +124,7 @@ func (t *tap) through() fabric.Provider {
 	return t
 }
 
-// maxTapped bounds the connections that a tap keeps.
+// maxTapped limits the connections that a tap keeps.
 const maxTapped = 16
 
 func (t *tap) add(c fabric.Conn, err error) (fabric.Conn, error) {

@@ -21,8 +21,8 @@ func deviceCounters(c fabric.Conn) Counters {
 	return Counters{Doorbells: s.SendCalls, CgoCalls: s.SendCalls + s.RecvCalls + s.Calls, Wakes: s.Events}
 }
 
-// extendedQueues is what the C program extended does, with package ibv: a list of Sends on an extended
-// queue pair to another, and their completions on extended queues.
+// extendedQueues does what the C program extended does, with package ibv: it posts a list of Sends on an extended queue
+// pair to another, and polls their completions on extended queues.
 func extendedQueues(host string, list int) (*Instance, error) {
 	var closers []func() error
 	in := &Instance{Close: func() (err error) {
@@ -65,7 +65,7 @@ func (in *Instance) extendedQueues(host string, list int, closing func(func() er
 		closing(cqs[i].Close)
 		qps[i], err = pd.CreateQP(ibv.QPInitAttr{
 			SendCQ: cqs[i], RecvCQ: cqs[i], SendOps: ibv.SendOpsOf(ibv.OpSend),
-			Cap: ibv.QPCap{MaxSendWR: 2 * maxList, MaxRecvWR: 2 * maxList, MaxSendSGE: 1, MaxRecvSGE: 1}, // rxe frees places late
+			Cap: ibv.QPCap{MaxSendWR: 2 * maxList, MaxRecvWR: 2 * maxList, MaxSendSGE: 1, MaxRecvSGE: 1}, // rxe frees entries late
 		})
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func (in *Instance) extendedQueues(host string, list int, closing func(func() er
 	return nil
 }
 
-// deviceOf opens the device that has an address.
+// deviceOf opens the device with an address.
 func deviceOf(host string) (*ibv.Context, error) {
 	ch, err := rdmacm.NewEventChannel()
 	if err != nil {

@@ -42,7 +42,7 @@ func TCPEchoConns(size, conns, depth int) Workload {
 		Depth:  depth,
 		Server: &Server{Kind: "echo", Size: size},
 		Client: func(addr string) (*Instance, error) {
-			// A connection has one caller at a time.
+			// conn is a connection with one caller at a time.
 			type conn struct {
 				sync.Mutex
 				net.Conn
@@ -96,9 +96,8 @@ func echo(c net.Conn, size int) error {
 	}
 }
 
-// TCPCopy writes size bytes at a time, and the other side reads them, at most read bytes at
-// once, directly into their destination: the simplest loop for bulk data. At a Flush one byte
-// confirms that everything has arrived.
+// TCPCopy writes size bytes at a time, and the other side reads them, at most read bytes at once, directly into their
+// destination: the simplest loop for bulk data. On Flush, one byte confirms that everything has arrived.
 func TCPCopy(size, read int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("TCPCopy/size=%s/read=%s", binaryPrefix(size), binaryPrefix(read)),
@@ -129,7 +128,7 @@ func TCPCopy(size, read int) Workload {
 	}
 }
 
-// receive is the other side. It confirms data that begin with a byte of 1.
+// receive is the other side. It confirms data that begins with a byte of 1.
 func receive(c net.Conn, size, read int) error {
 	dst := make([]byte, size)
 	at := 0
@@ -190,8 +189,8 @@ const greeting = 20 + 4 + 8
 
 func greet(c net.Conn) error { return echo(c, greeting) }
 
-// TCPPipelined is a hand-optimized protocol: messages of size bytes, depth of them
-// outstanding, a table of slots to find the caller of a reply, coalesced writes and replies.
+// TCPPipelined is a hand-optimized protocol: messages of size bytes, depth of them outstanding, a table of slots to
+// find the caller of a reply, coalesced writes and replies.
 func TCPPipelined(size, depth int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("TCPPipelined/size=%d/depth=%d", size, depth),
@@ -266,8 +265,8 @@ type pipeline struct {
 	writing  []byte // owned by the flushing goroutine
 }
 
-// call sends the message of a worker's slot and waits for the reply. The first caller also
-// writes the messages of those that arrive meanwhile.
+// call sends the message of a worker's slot and waits for the reply. The first caller also writes the messages of
+// callers that arrive meanwhile.
 func (p *pipeline) call(worker int) error {
 	slot := &p.slots[worker]
 	p.mu.Lock()

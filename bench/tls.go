@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// selfSigned returns a configuration of TLS 1.3 with a certificate of its own, which the other end does not
-// verify: that is part of the set-up, which is not measured.
+// selfSigned returns a TLS 1.3 configuration with a self-signed certificate, which the other end does not verify:
+// verification is part of the setup, which is not measured.
 func selfSigned() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -40,10 +40,10 @@ func (w Workload) OverTLS() Workload {
 	return w
 }
 
-// tlsPrefix is at the beginning of an address at which a server speaks TLS.
+// tlsPrefix begins an address at which a server speaks TLS.
 const tlsPrefix = "tls:"
 
-// A tlsListener has addresses with tlsPrefix.
+// tlsListener has addresses with tlsPrefix.
 type tlsListener struct {
 	net.Listener
 	addr tlsAddr

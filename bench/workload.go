@@ -38,10 +38,10 @@ type Workload struct {
 	// Under, if not nil, is the background activity.
 	Under Condition
 
-	apart bool // the server is a separate process
+	apart bool // the server is in a separate process
 }
 
-// Split returns the workload with its server in a separate process, if that is possible.
+// Split returns the workload with its server in a separate process, and reports whether that is possible.
 func (w Workload) Split() (Workload, bool) {
 	if w.Server == nil || w.Server.Site.over != nil {
 		return w, false
@@ -51,7 +51,7 @@ func (w Workload) Split() (Workload, bool) {
 	return w, true
 }
 
-// OverUnix returns the workload of a socket over one of the Unix domain instead of TCP.
+// OverUnix returns the workload with Unix domain sockets instead of TCP.
 func (w Workload) OverUnix() Workload {
 	s := *w.Server
 	s.Unix = true
@@ -67,7 +67,7 @@ func (w Workload) In(name string, c Condition) Workload {
 	return w
 }
 
-// An Instance is a workload that is set up.
+// An Instance is a workload that has been set up.
 type Instance struct {
 	// Call does the work once. Up to Depth goroutines call it concurrently, with different
 	// values of worker below Depth.
@@ -106,7 +106,7 @@ type Counters struct {
 	Wakes     uint64 // times that a waiter was woken
 }
 
-// Start sets the workload up.
+// Start sets up the workload.
 func (w Workload) Start() (*Instance, error) {
 	start := w.start
 	if w.restless() {
@@ -159,13 +159,13 @@ func (w Workload) start() (*Instance, error) {
 	return in, nil
 }
 
-// Do makes n calls, depth at a time, and waits for all.
+// Do makes n calls, Depth at a time, and waits for all.
 func (in *Instance) Do(n int) error {
 	_, err := in.do(n, false)
 	return err
 }
 
-// Observe is Do, and returns the time of each call, in no particular order.
+// Observe does what Do does, and returns the time of each call, in no particular order.
 func (in *Instance) Observe(n int) ([]time.Duration, error) { return in.do(n, true) }
 
 func (in *Instance) do(n int, observe bool) (times []time.Duration, err error) {
@@ -173,7 +173,7 @@ func (in *Instance) do(n int, observe bool) (times []time.Duration, err error) {
 	case in.Batch != nil:
 		_, err = in.Batch(n)
 	case in.depth == 1:
-		// Use no goroutine but the caller's: switching would be part of the time.
+		// Use only the caller's goroutine: switching would be part of the time.
 		if observe {
 			times = make([]time.Duration, 0, n)
 		}

@@ -10,9 +10,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// Write makes RDMA Writes of size bytes, depth of them outstanding, on a connection of the
-// adapter, without remote procedure calls. At a Flush a message and its answer confirm that
-// everything has arrived.
+// Write makes RDMA Writes of size bytes, depth of them outstanding, on a connection of the adapter, without remote
+// procedure calls. On Flush, a message and its reply confirm that everything has arrived.
 func Write(at Site, size, depth int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("Write/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth),
@@ -24,7 +23,7 @@ func Write(at Site, size, depth int) Workload {
 
 const flushMessage = 4 // bytes
 
-// writeAttr has the connection attributes of both ends.
+// writeAttr returns the connection attributes of both ends.
 func writeAttr(depth int) fabric.ConnAttr { return fabric.ConnAttr{SendDepth: depth + 4, RecvDepth: 4} }
 
 // receiveWrites lets one peer at a time write to memory, and answers its messages.
@@ -90,13 +89,12 @@ func (s *Server) answerWriter(ctx context.Context, c fabric.Conn) error {
 	}
 }
 
-// messages sends and receives short messages, one at a time in each direction, on a connection
-// that also has Writes.
+// messages sends and receives short messages, one at a time in each direction, on a connection that also has Writes.
 type messages struct {
 	c        fabric.Conn
 	in, out  fabric.MR
 	received bool
-	writes   int // completed
+	writes   int // completed Writes
 	sent     bool
 }
 

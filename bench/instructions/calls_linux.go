@@ -2,15 +2,14 @@ package main
 
 import "syscall"
 
-// besides are system calls that are not of a call: those of the emulator, which has none of the
-// kernel's code that tells the time, and those of the runtime's watchdog, which depend on the
-// time that calls take. Immutable.
+// besides lists system calls that do not count: those of the emulator, which lacks the kernel's vDSO for the time, and
+// those of the runtime's watchdog, which depend on how long calls take. Immutable.
 var besides = map[int]bool{
 	syscall.SYS_CLOCK_GETTIME: true, syscall.SYS_NANOSLEEP: true,
 	syscall.SYS_GETPID: true, syscall.SYS_TGKILL: true, syscall.SYS_RT_SIGRETURN: true,
 }
 
-// syscallNames are the names of those that occur. Immutable.
+// syscallNames maps the system calls that occur to their names. Immutable.
 var syscallNames = map[int]string{
 	syscall.SYS_READ: "read", syscall.SYS_WRITE: "write", syscall.SYS_READV: "readv", syscall.SYS_WRITEV: "writev",
 	syscall.SYS_RECVMSG: "recvmsg", syscall.SYS_SENDMSG: "sendmsg", syscall.SYS_RECVFROM: "recvfrom", syscall.SYS_SENDTO: "sendto",

@@ -18,7 +18,7 @@ const (
 	mib = 1 << 20
 )
 
-// An adapter is a fabric that calls travel by.
+// adapter is a fabric that carries the calls.
 type adapter struct {
 	name, title, what string
 	site              func() bench.Site
@@ -26,7 +26,7 @@ type adapter struct {
 
 const simulated = "simulated"
 
-// adapters are the columns of the page. Immutable.
+// adapters lists the columns of the page. Immutable.
 var adapters = []adapter{
 	{simulated, "A simulated adapter", "`internal/testing/simfabric`, in memory, without delays", func() bench.Site {
 		return bench.Over(simulated, "127.0.0.1", simfabric.New(simfabric.Config{LocalCompletion: true}))
@@ -36,17 +36,17 @@ var adapters = []adapter{
 	{"tcp", "TCP", "`transport.TCP`: records on the loopback interface, without RDMA", func() bench.Site { return bench.Over("tcp", "127.0.0.1", transport.TCP{}) }},
 }
 
-// A kind is a kind of call.
+// kind is a kind of call.
 type kind struct {
 	name string
 	n    int // calls of the shorter run
 	of   func(bench.Site) bench.Workload
-	bulk bool // not over the simulated adapter, which copies data several times
+	bulk bool // not with the simulated adapter, which copies data several times
 }
 
 const manyCalls = "NULL, 32 outstanding"
 
-// kinds are the kinds of calls. Immutable.
+// kinds lists the kinds of calls. Immutable.
 var kinds = []kind{
 	{"NULL", 1000, func(at bench.Site) bench.Workload { return bench.Null(at, 1) }, false},
 	{"echo of 64 B", 1000, func(at bench.Site) bench.Workload { return bench.Echo(at, 64, 1) }, false},
@@ -56,13 +56,13 @@ var kinds = []kind{
 	{"1 MiB to the server", 100, func(at bench.Site) bench.Workload { return bench.Pull(at, mib, 1) }, true},
 }
 
-// A pair is a row: a kind of call over an adapter.
+// pair is a row: a kind of call over an adapter.
 type pair struct {
 	kind
 	adapter
 }
 
-// pairs are the rows.
+// pairs returns the rows.
 func pairs() (list []pair) {
 	for _, k := range kinds {
 		for _, a := range adapters {
@@ -74,8 +74,8 @@ func pairs() (list []pair) {
 	return list
 }
 
-// Marks of a row, in the plugin's file, in the order in which makeCalls makes them: what is before
-// markFirst and markSecond is the run of n calls and the one of 2n.
+// Marks of a row in the plugin's file, in the order in which makeCalls makes them. The runs of n and 2n calls end with
+// markFirst and markSecond.
 const (
 	markBegin = iota
 	markFirst
@@ -88,9 +88,9 @@ const childVariable = "RPCRDMA_INSTRUCTIONS_CHILD"
 
 func isChild() bool { return os.Getenv(childVariable) != "" }
 
-// told is the report of the child at its end.
+// told is the child's report at its end.
 type told struct {
-	Allocs []float64 // by row, of a call
+	Allocs []float64 // per call, by row
 	C      []float64 // by row, on devices: instructions with repetitions of the C program
 }
 
@@ -107,16 +107,16 @@ func child(out io.Writer) error {
 	return json.NewEncoder(out).Encode(t)
 }
 
-// makeCalls makes the calls of a row several times, between its marks, and returns the
-// allocations of a call, the last time.
+// makeCalls makes the calls of a row several times, between its marks, and returns the allocations per call in the last
+// run.
 func (k kind) makeCalls(at bench.Site, times int) (allocs float64, err error) {
 	in, err := k.of(at).Start()
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
-	runtime.GC()                           // none runs by itself in the child
-	if err := in.Do(k.n / 2); err != nil { // buffers grow, caches fill
+	runtime.GC()                           // it does not run on its own in the child
+	if err := in.Do(k.n / 2); err != nil { // grow buffers and fill caches
 		return 0, err
 	}
 	for range times {

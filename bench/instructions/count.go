@@ -30,15 +30,15 @@ var plugin string
 const (
 	emulator = "qemu-x86_64"
 
-	// processor is the processor that is emulated. The Go runtime depends on it: this one has no wide
-	// vectors, so that it copies memory in the same way under any QEMU.
+	// processor is the processor that is emulated. The Go runtime adapts to it: this one has no wide vectors, so that
+	// memory is copied in the same way under any QEMU.
 	processor = "Nehalem"
 
 	// childLimit is several times what all rows take on a slow machine.
 	childLimit = 5 * time.Minute
 )
 
-// A missingError means that calls cannot be counted here.
+// missingError means that calls cannot be counted here.
 type missingError struct{ what string }
 
 func (e *missingError) Error() string { return e.what }
@@ -60,8 +60,8 @@ func able(ctx context.Context) error {
 	return err
 }
 
-// measured builds this program without cgo and without the race detector, however the caller was
-// built, and returns what it counts.
+// measured builds this program without cgo and without the race detector, however the caller was built, and returns its
+// counts.
 func measured(ctx context.Context) (*record, error) {
 	if err := able(ctx); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func measured(ctx context.Context) (*record, error) {
 	return r, json.Unmarshal(result.Stdout, r)
 }
 
-// count runs this program in the emulator and returns what its calls cost.
+// count runs this program in the emulator and returns the cost of its calls.
 func count(ctx context.Context) (*record, error) {
 	dir, err := os.MkdirTemp("", "instructions")
 	if err != nil {
@@ -159,7 +159,7 @@ func emulatorVersion(ctx context.Context) (string, error) {
 	return string(m[1]), nil
 }
 
-// buildPlugin compiles the plugin for the version of the interface that the emulator wants.
+// buildPlugin compiles the plugin for the interface version that the emulator requires.
 func buildPlugin(ctx context.Context, dir, version string) (library string, err error) {
 	source := filepath.Join(dir, "count.c")
 	if err := os.WriteFile(source, []byte(plugin), 0o600); err != nil {
@@ -178,17 +178,17 @@ func buildPlugin(ctx context.Context, dir, version string) (library string, err 
 	return library, nil
 }
 
-// A tally is the cost of one run.
+// tally is the cost of one run.
 type tally struct {
 	functions map[string]int64 // instructions
 	syscalls  map[int]int64
 }
 
-// tallies are the runs by their mark.
+// tallies maps marks to runs.
 type tallies map[int]tally
 
-// parse reads the plugin's file. name names what counts as a function at an address, where
-// repeats is said of the repetitions of a string instruction.
+// parse reads the plugin's file. name returns the name of the function at an address; repeats is set for repetitions of
+// a string instruction.
 func parse(r io.Reader, name func(pc uint64, repeats bool) string) (tallies, error) {
 	all := make(tallies)
 	type block struct {
@@ -232,11 +232,11 @@ func parse(r io.Reader, name func(pc uint64, repeats bool) string) (tallies, err
 	return all, lines.Err()
 }
 
-// outside is the name of what is not Go: the C library, and the kernel's page of code.
+// outside is the name for code that is not Go: the C library, and the kernel's vDSO page.
 const outside = "C"
 
-// functions finds the functions of a program that has not been moved from where it was linked.
-// Inlined code belongs to the function around it.
+// functions returns a function that finds the functions of a program loaded at its link address. Inlined code belongs
+// to the enclosing function.
 func functions(program string) (at func(pc uint64) string, err error) {
 	f, err := elf.Open(program)
 	if err != nil {
@@ -266,7 +266,7 @@ func functions(program string) (at func(pc uint64) string, err error) {
 	}, nil
 }
 
-// perCall returns the cost of a call from the runs of a row.
+// perCall computes the cost of a call from the runs of a row.
 func (all tallies) perCall(row, n int) (Row, error) {
 	once, ok1 := all[row*marksOfRow+markFirst]
 	twice, ok2 := all[row*marksOfRow+markSecond]

@@ -23,20 +23,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// Calls on RDMA devices are counted in the virtual machine of scripts/vm, with one processor:
-// everything takes turns there, so that the counts hardly vary. They contain the kernel and its
-// software device.
+// Calls on RDMA devices are counted in the virtual machine of scripts/vm with one processor: everything takes turns
+// there, so that the counts hardly vary. They include the kernel and its software device.
 
-// A deviceKind is a kind of call on a device, a row of make bench-rdma.
+// deviceKind is a kind of call on a device, a row of make bench-rdma.
 type deviceKind struct {
 	row, name string
 	n         int // calls of the shorter run
 	of        func(at func(rdmacm.WaitMode) bench.Site) bench.Workload
-	c         string  // the C program that does the same without RPC; none for polling, for which it takes two processors
-	floor     float64 // of the ratio to it, as that of times in make bench-rdma
+	c         string  // C program that does the same without RPC; empty for polling, which requires two processors
+	floor     float64 // of the ratio to it, like that of the times in make bench-rdma
 }
 
-// deviceKinds are the rows of each device. Immutable.
+// deviceKinds lists the rows for each device. Immutable.
 var deviceKinds = []deviceKind{
 	{"1", "NULL, polled", 1000, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload { return bench.Null(at(rdmacm.WaitPoll), 1) }, "", 0},
 	{"2", "NULL, with events", 1000, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload { return bench.Null(at(rdmacm.WaitEvent), 1) }, "pingpong", 1.5},
@@ -61,10 +60,10 @@ var deviceKinds = []deviceKind{
 	{"30", "connect, NULL, close", 40, func(at func(rdmacm.WaitMode) bench.Site) bench.Workload { return bench.Connect(at(rdmacm.WaitEvent)) }, "connect", 0.6},
 }
 
-// devices are the kinds of devices. Immutable.
+// devices lists the kinds of devices. Immutable.
 var devices = []string{"rxe", "siw"}
 
-// times is how often each row is counted. The median counts.
+// times is how often each row is counted; the median is used.
 const times = 3
 
 const (
@@ -75,8 +74,8 @@ const (
 	fileCounts     = "counts"
 )
 
-// childDevices makes the calls of all rows on all devices, in the virtual machine, and leaves in
-// dir what names its addresses.
+// childDevices makes the calls of all rows on all devices in the virtual machine, and saves in dir the data for naming
+// addresses.
 func childDevices(dir string, out io.Writer) error {
 	var t told
 	for _, device := range devices {
@@ -110,8 +109,8 @@ func childDevices(dir string, out io.Writer) error {
 	return json.NewEncoder(out).Encode(t)
 }
 
-// inC returns the time of the C program, in ns for an operation, in a machine with a clock that
-// counts instructions: each is a nanosecond. 0: no instructions.
+// inC returns the time of the C program in ns per operation, on a machine whose clock counts instructions: each is a
+// nanosecond. It returns 0 if instructions are not counted.
 func (k *deviceKind) inC(host string) (float64, error) {
 	name, options, _ := strings.Cut(k.c, " ")
 	if name == "" {
@@ -130,9 +129,8 @@ const (
 	vmLimit = 20 * time.Minute
 )
 
-// measuredDevices returns what the calls of a program on devices cost: this program as another
-// tree has built it, or if it is "" as it builds it, with cgo. The working directory is the root
-// of the tree.
+// measuredDevices returns the costs of calls of a program on devices: this program built from another tree, or, if
+// program is "", built from this one with cgo. The working directory must be the root of the tree.
 func measuredDevices(ctx context.Context, program string) (*record, error) {
 	dir, err := os.MkdirTemp("", "instructions")
 	if err != nil {
@@ -218,13 +216,13 @@ func (all tallies) deviceRows(r *record, t told) error {
 	return nil
 }
 
-// A span is a range of addresses that has a name.
+// span is a range of addresses with a name.
 type span struct {
 	from, to uint64
 	name     string
 }
 
-// spans are in the order of their addresses.
+// spans is sorted by address.
 type spans []span
 
 // at returns the name of an address.
@@ -239,16 +237,16 @@ func (s spans) at(pc uint64) (string, bool) {
 	return s[i].name, true
 }
 
-// Names of what is no function of Go: see partOf.
+// Names of code other than Go functions: see partOf.
 const (
 	repetitions  = "repetitions of string instructions"
-	prefixC      = "C/"      // and the shared library, or the function of cgo's part of the program
-	prefixKernel = "kernel/" // and the module, if it is one, and the function
+	prefixC      = "C/"      // followed by the shared library, or by the function of the program's C code
+	prefixKernel = "kernel/" // followed by the module, if any, and the function
 	elsewhere    = "other programs"
 )
 
-// deviceNames returns what names an address in the virtual machine: the program's functions, the
-// shared libraries and the kernel's functions. Other programs are idle meanwhile.
+// deviceNames returns a function that names an address in the virtual machine: the program's functions, the shared
+// libraries and the kernel's functions. Other programs are idle meanwhile.
 func deviceNames(dir, program string) (func(pc uint64, repeats bool) string, error) {
 	list, err := programSpans(program)
 	if err != nil {
@@ -286,8 +284,7 @@ func deviceNames(dir, program string) (func(pc uint64, repeats bool) string, err
 	}, nil
 }
 
-// programSpans are the functions of a program that has not been moved from where it was linked.
-// Those of C have no package.
+// programSpans returns the functions of a program loaded at its link address. C functions have no package.
 func programSpans(program string) (spans, error) {
 	f, err := elf.Open(program)
 	if err != nil {
@@ -315,8 +312,7 @@ func programSpans(program string) (spans, error) {
 	return list, nil
 }
 
-// librarySpans returns the spans of shared libraries that a process has mapped to execute, from its
-// maps.
+// librarySpans returns the spans of shared libraries that a process has mapped for execution, from its maps.
 func librarySpans(r io.Reader, program string) (spans, error) {
 	var list spans
 	lines := bufio.NewScanner(r)
@@ -333,17 +329,17 @@ func librarySpans(r io.Reader, program string) (spans, error) {
 			return nil, err
 		}
 		name, _, _ := strings.Cut(filepath.Base(fields[5]), ".so")
-		if from < kernelBegin { // the page for the oldest programs is not of the process
+		if from < kernelBegin { // the vsyscall page is not part of the process
 			list = append(list, span{from, to, prefixC + name})
 		}
 	}
 	return list, lines.Err()
 }
 
-// kernelBegin is where the kernel's half of the addresses begins.
+// kernelBegin is the start of the kernel's half of the address space.
 const kernelBegin = 1 << 63
 
-// kernelSpans are the kernel's functions, from its list of symbols.
+// kernelSpans returns the kernel's functions, from its symbol list.
 func kernelSpans(r io.Reader) (spans, error) {
 	var list spans
 	lines := bufio.NewScanner(r)
@@ -357,7 +353,7 @@ func kernelSpans(r io.Reader) (spans, error) {
 		if err != nil {
 			return nil, err
 		}
-		if from < kernelBegin { // symbols of processors' own data are offsets
+		if from < kernelBegin { // per-CPU symbols are offsets
 			continue
 		}
 		name := prefixKernel

@@ -106,7 +106,7 @@ func run(bare, save, devices bool, program string) error {
 	return r.breaches()
 }
 
-// wholePage is the page of all that is recorded in the tree at root.
+// wholePage returns the page with all that is recorded in the tree at root.
 func wholePage(root string) (string, error) {
 	r, err := load(filepath.Join(root, recordFile))
 	if err != nil {

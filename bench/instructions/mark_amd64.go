@@ -1,4 +1,4 @@
 package main
 
-// mark is a border of the measured code: a nop that the plugin knows, see plugin/count.c.
+// mark delimits the measured code: a nop that the plugin recognizes, see plugin/count.c.
 func mark()

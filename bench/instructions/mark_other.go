@@ -2,5 +2,5 @@
 
 package main
 
-// mark does nothing: the record has instructions of amd64.
+// mark does nothing, because the record contains instructions of amd64.
 func mark() {}

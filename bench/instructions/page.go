@@ -97,10 +97,10 @@ func (r *record) breakdown(b *strings.Builder, kind, adapter string) {
 	line("all others |", rest)
 }
 
-// leastPackage is the part of a call that a package in the table has at least.
+// leastPackage is the smallest share of a call for which a package is in the table.
 const leastPackage = 0.002
 
-// grouped formats a count, with a comma before each three digits.
+// grouped formats a count with a comma every three digits.
 func grouped(v float64) string {
 	s := fmt.Sprintf("%.0f", v)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// deviceParts are the columns of the tables of devices. Immutable.
+// deviceParts lists the columns of the tables for devices. Immutable.
 var deviceParts = []struct{ name, title, what string }{
 	{partTransport, "transport", "`transport`, `rpc`, `internal/baton`, `internal/lockorder`"},
 	{partMessages, "messages", "`proto/xdr`, `proto/oncrpc`, `proto/rpcrdma`"},
@@ -79,10 +79,10 @@ func (r *Row) kindOf() *deviceKind {
 	return &deviceKinds[slices.IndexFunc(deviceKinds, func(k deviceKind) bool { return k.row == r.ID })]
 }
 
-// slower reports whether the ratio of a row is of times, and not of rates.
+// slower reports whether the ratio of a row compares times rather than rates.
 func (r *Row) slower() bool { return r.ID == "2" }
 
-// overC returns the ratio to the C program, 0 without one: of times in row 2, of rates in others.
+// overC returns the ratio to the C program, or 0 if there is none: of times in row 2, of rates in others.
 func (r *Row) overC() float64 {
 	switch ours := r.Instructions + r.Repeats; {
 	case r.C == 0:
@@ -100,7 +100,7 @@ func (r *Row) below() bool {
 	return ratio != 0 && (r.slower() && ratio > floor || !r.slower() && ratio < floor)
 }
 
-// cells formats what the C program takes, the ratio to it, and its floor.
+// cells formats the cost of the C program, the ratio to it, and its floor.
 func (r *Row) cells() string {
 	if r.C == 0 {
 		return "- | - | -"

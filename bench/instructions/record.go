@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// A record has all rows, and what they depend on.
+// record holds all rows, and what they depend on.
 type record struct {
 	Date     string `json:"date"`
 	Commit   string `json:"commit"`
@@ -27,17 +27,17 @@ type Row struct {
 	Adapter      string             `json:"adapter"`
 	Instructions float64            `json:"instructions"`
 	Parts        map[string]float64 `json:"parts"`    // instructions, by part of the program
-	Packages     map[string]float64 `json:"packages"` // the same by package, without the rarest
+	Packages     map[string]float64 `json:"packages"` // by package, without the rarest
 	Syscalls     map[string]float64 `json:"syscalls"` // by name
 	Allocs       float64            `json:"allocations"`
 	Top          []Function         `json:"top"` // the most expensive functions
 
-	// On RDMA devices.
+	// Only for RDMA devices.
 	ID      string  `json:"id,omitempty"`    // of the row of make bench-rdma
-	Least   float64 `json:"least,omitempty"` // instructions when it took the fewest, and the most
+	Least   float64 `json:"least,omitempty"` // lowest and highest count of instructions
 	Most    float64 `json:"most,omitempty"`
-	Repeats float64 `json:"repeats,omitempty"` // repetitions of string instructions, which are not among the instructions
-	C       float64 `json:"c,omitempty"`       // the C program: instructions with repetitions
+	Repeats float64 `json:"repeats,omitempty"` // repetitions of string instructions, which are not counted as instructions
+	C       float64 `json:"c,omitempty"`       // C program: instructions with repetitions
 }
 
 // A Function is the cost of one function in a call.
@@ -46,7 +46,7 @@ type Function struct {
 	Instructions float64 `json:"instructions"`
 }
 
-// crossings is the sum of the system calls.
+// crossings returns the sum of the system calls.
 func (r *Row) crossings() (sum float64) {
 	for _, v := range r.Syscalls {
 		sum += v
@@ -54,7 +54,7 @@ func (r *Row) crossings() (sum float64) {
 	return sum
 }
 
-// own returns the cost of the transport and the codecs of its messages.
+// own returns the cost of the transport and its message codecs.
 func (r *Row) own() float64 { return r.Parts[partTransport] + r.Parts[partMessages] }
 
 // Parts of the program.
@@ -67,7 +67,7 @@ const (
 	partRuntime   = "Go"
 	partBench     = "benchmark"
 
-	// On RDMA devices.
+	// Only for RDMA devices.
 	partC       = "C"
 	partDevice  = "device"
 	partKernel  = "kernel"
@@ -75,7 +75,7 @@ const (
 	partOthers  = "others"
 )
 
-// parts are the parts in the order of the page. Immutable.
+// parts lists the parts in the order of the page. Immutable.
 var parts = []struct{ name, what string }{
 	{partTransport, "`transport`, `rpc`, `internal/baton`, `internal/lockorder`"},
 	{partMessages, "`proto/xdr`, `proto/oncrpc`, `proto/rpcrdma`"},
@@ -86,7 +86,7 @@ var parts = []struct{ name, what string }{
 	{partBench, "the benchmark itself"},
 }
 
-// prefixes tell the part of a function by the begin of its name: the first that fits. Immutable.
+// prefixes maps prefixes of function names to parts; the first match applies. Immutable.
 var prefixes = []struct{ prefix, part string }{
 	{module + "proto/mpa.", partAdapter},
 	{module + "proto/ddp.", partAdapter},
@@ -124,7 +124,7 @@ var prefixes = []struct{ prefix, part string }{
 	{"runtime.memclr", partCopying},
 }
 
-// packageOf returns the package of a function, of the kernel the module.
+// packageOf returns the package of a function, or the module of a kernel function.
 func packageOf(name string) string {
 	switch {
 	case strings.HasPrefix(name, prefixKernel):
@@ -132,7 +132,7 @@ func packageOf(name string) string {
 	case strings.HasPrefix(name, prefixC):
 		return name
 	}
-	whole, _, _ := strings.Cut(name, "[") // type parameters have paths, too
+	whole, _, _ := strings.Cut(name, "[") // type parameters contain paths too
 	slash := strings.LastIndexByte(whole, '/') + 1
 	last, _, _ := strings.Cut(whole[slash:], ".")
 	return whole[:slash] + last
@@ -140,7 +140,7 @@ func packageOf(name string) string {
 
 const module = "github.com/rpcrdma/rpcrdma/"
 
-// partOf returns the part that a function belongs to.
+// partOf returns the part to which a function belongs.
 func partOf(name string) string {
 	for _, p := range prefixes {
 		if strings.HasPrefix(name, p.prefix) {
@@ -154,7 +154,7 @@ func syscallName(number int) string {
 	return cmp.Or(syscallNames[number], fmt.Sprintf("system call %d", number))
 }
 
-// leastShare is the part of a call that one of its functions in the record has at least.
+// leastShare is the smallest share of a call for which a function is in the record.
 const leastShare = 0.01
 
 func top(functions map[string]float64) []Function {
@@ -174,7 +174,7 @@ func top(functions map[string]float64) []Function {
 	return list
 }
 
-// round keeps hundredths: what happens less often is not of a call.
+// round keeps hundredths: rarer events do not belong to a call.
 func round(v float64) float64 { return math.Round(v*100) / 100 }
 
 // load reads the record.

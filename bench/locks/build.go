@@ -20,14 +20,14 @@ var overlay string
 const (
 	module = "github.com/rpcrdma/rpcrdma/"
 
-	// The field of sync.Mutex that is replaced.
+	// The field of sync.Mutex to replace.
 	plainField    = "\tmu isync.Mutex\n"
 	measuredField = "\tmu measuredMutex\n"
 
 	childLimit = 3 * time.Minute
 )
 
-// measured builds this program with mutexes that measure, runs it and returns what it prints.
+// measured builds this program with measuring mutexes, runs it and returns its output.
 func measured(ctx context.Context) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "locks")
 	if err != nil {

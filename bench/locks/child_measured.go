@@ -47,14 +47,14 @@ func (w *workload) measure() (s sample, err error) {
 	for _, m := range sync.MeasuredLocks() {
 		s.Sites = append(s.Sites, site{Frames: names(m.Frames), Taken: m.Taken, Waited: m.Waited, WaitedFor: m.WaitedFor, Holds: m.Holds, Locks: m.Locks})
 	}
-	// The processor time of calls is that without measuring.
+	// The CPU time of calls is that without measuring.
 	cpu = bench.ProcessorTime()
 	if err := in.Do(w.calls); err != nil {
 		return s, err
 	}
 	s.Time = bench.ProcessorTime() - cpu
 
-	// The apparent cost of an empty critical section.
+	// Apparent cost of an empty critical section.
 	var mu sync.Mutex
 	sync.MeasureLocks(true)
 	for range 1000 {

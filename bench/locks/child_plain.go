@@ -7,5 +7,5 @@ import (
 	"io"
 )
 
-// child fails: this program has the usual package sync.
+// child fails, because this program has the ordinary package sync.
 func child(io.Writer) error { return errors.New("this program does not measure its locks") }

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench"
 )
 
-// A workload is code to be measured.
+// workload is code to be measured.
 type workload struct {
 	what  string
 	conns int
@@ -27,20 +27,20 @@ func workloads() []workload {
 	}
 }
 
-// A sample is the measurement of one workload.
+// sample is the measurement of one workload.
 type sample struct {
 	Sites          []site
-	Time, BusyTime time.Duration // of the processors: without and with measuring
-	Empty          []uint64      // hold times of a critical section with nothing in it
+	Time, BusyTime time.Duration // CPU times without and with measuring
+	Empty          []uint64      // hold times of an empty critical section
 }
 
-// A site is a place that takes locks.
+// site is a place that acquires locks.
 type site struct {
 	Frames        []string // innermost first
 	Taken, Waited uint64
 	WaitedFor     int64    // ns
-	Holds         []uint64 // how often, by hold time: see duration
-	Locks         []uint64 // a set of locks, by a hash of their addresses
+	Holds         []uint64 // counts by hold time: see duration
+	Locks         []uint64 // the set of locks, by a hash of their addresses
 }
 
 // duration returns the middle of a bucket of hold times, in ns.
@@ -66,19 +66,19 @@ func quantile(holds []uint64, q float64) float64 {
 	return 0
 }
 
-// A lock is a lock, or one of many of the same kind, with the places that take it.
+// lock is a lock, or one of many of the same kind, with the places that acquire it.
 type lock struct {
-	name          string // the place that takes it most often
+	name          string // place that acquires it most often
 	sites         []site
 	instances     int
-	taken, waited float64 // by the call
-	waitedFor     float64 // ns, by the call
-	hold          float64 // ns, the median
-	slow          float64 // ns, of one hold in a hundred
-	perCall       float64 // ns that it is held for a call, the medians added up
+	taken, waited float64 // per call
+	waitedFor     float64 // ns per call
+	hold          float64 // median in ns
+	slow          float64 // 99th percentile in ns
+	perCall       float64 // ns held per call, the sum of the medians
 }
 
-// merge adds up the sites that take the same locks. A call is one of n.
+// merge combines the sites that acquire the same locks. n is the number of calls.
 func merge(s sample, n int) []*lock {
 	empty := quantile(s.Empty, 0.5)
 	var locks []*lock
@@ -142,7 +142,7 @@ func merge(s sample, n int) []*lock {
 	return locks
 }
 
-// size returns how many are in a set, as far as their hashes differ.
+// size returns the approximate size of a set, as far as hashes differ.
 func size(set []uint64) (n int) {
 	for _, w := range set {
 		n += bits.OnesCount64(w)
@@ -150,7 +150,7 @@ func size(set []uint64) (n int) {
 	return n
 }
 
-// sameLocks reports whether most of the smaller set are in the larger one, too.
+// sameLocks reports whether most locks of the smaller set are also in the larger one.
 func sameLocks(a, b []uint64) bool {
 	both := make([]uint64, len(a))
 	for i := range a {
@@ -159,7 +159,7 @@ func sameLocks(a, b []uint64) bool {
 	return 2*size(both) > min(size(a), size(b))
 }
 
-// place returns the function that takes the lock: not a method of the lock itself.
+// place returns the function that acquires the lock, rather than a method of the lock itself.
 func place(frames []string) string {
 	for _, f := range frames {
 		if !strings.HasPrefix(f, "sync.") && !strings.HasPrefix(f, module+"internal/lockorder.") {

@@ -1,12 +1,11 @@
-// Command locks measures the locks of calls: how often each is taken, how long it is held, which
-// waits for it, and what follows for many processors.
+// Command locks measures the locks of calls: how often each is acquired, how long it is held, how long others wait for
+// it, and what that implies for many processors.
 //
 //	go run ./bench/locks            print the page
 //	go run ./bench/locks -o FILE    write it
 //
-// The program builds itself anew with a package sync that measures its mutexes: go build -overlay
-// adds a file to the standard library's, and changes one line of it. No lock is left out, and nothing
-// in the measured packages differs.
+// The program rebuilds itself with a package sync that measures its mutexes: go build -overlay adds a file to the
+// standard library's, and changes one line of it. All locks are covered, and the measured packages are unchanged.
 package main
 
 import (

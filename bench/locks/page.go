@@ -7,10 +7,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// manyProcessors is the machine of the estimate.
+// manyProcessors is the size of the machine in the estimate.
 const manyProcessors = 64
 
-// leastTaken is how often a lock in the tables is taken, by the call.
+// leastTaken is how often per call a lock in the tables must be acquired.
 const leastTaken = 0.005
 
 // page returns the page, in Markdown.
@@ -50,7 +50,7 @@ lets work at the same time is the processor time of a call over "held" of its bu
 		fmt.Fprintf(&b, "\n## %s\n\nA call takes %.1f µs of processor time at both ends, %.1f µs while locks are measured.\n\n", w.what, call/1e3, float64(s.BusyTime.Nanoseconds())/float64(w.calls)/1e3)
 		last := fmt.Sprintf("busy at %d processors", manyProcessors)
 		if w.conns < manyProcessors {
-			last = "processors that it lets work" // more have nothing to do with so few connections
+			last = "processors that it lets work" // more would be meaningless with so few connections
 		}
 		fmt.Fprintf(&b, "| lock | how many | taken by the call | held, median | p99 | held for a call | waits | limit, calls/s | %s |\n|---|---|---|---|---|---|---|---|---|\n", last)
 		for _, l := range merge(s, w.calls) {
@@ -59,7 +59,7 @@ lets work at the same time is the processor time of a call over "held" of its bu
 			}
 			last, limit := "-", "-"
 			if l.perCall > 0 {
-				share := l.perCall / (float64(l.instances) * call) // of one processor's time
+				share := l.perCall / (float64(l.instances) * call) // of one CPU's time
 				limit = rate(float64(l.instances) * 1e9 / l.perCall)
 				if last = percent(manyProcessors * share); w.conns < manyProcessors {
 					last = fmt.Sprintf("%.1f", 1/share)
@@ -73,7 +73,7 @@ lets work at the same time is the processor time of a call over "held" of its bu
 	return b.String(), nil
 }
 
-// conclusions are about the design, not about the numbers.
+// conclusions describes the design rather than the numbers.
 const conclusions = `
 ## What is held across a system call
 
@@ -89,7 +89,7 @@ The transport holds none: ` + "`TestNoLockIsHeldInTheAdapter`" + ` and ` + "`Tes
 has a lock whenever it posts, polls, waits, registers memory, or reads and writes a socket of TCP.
 `
 
-// resolution is that of the clock, in ns.
+// resolution is the resolution of the clock, in ns.
 const resolution = 10
 
 // hold formats a hold time.

@@ -12,9 +12,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// Rows that were disturbed are measured again while there is time, with more rounds: on a machine
-// with other load most of them are undisturbed in the end. A row is chosen by its control and by
-// what other processes used, not by its ratio, which is not looked at.
+// Rows that were disturbed are measured again while there is time, with more rounds: on a machine with other load most
+// of them are eventually undisturbed. Rows are selected by their control and by the CPU usage of other processes, never
+// by their ratio.
 
 const (
 	// maxAgain is how often a row is measured again.
@@ -27,7 +27,7 @@ const (
 // again measures the disturbed rows of a plan again.
 func (m *measurer) again(p *plan) error {
 	if m.budget == 0 || m.file.Provenance.Busy {
-		return nil // without a limit, or without hope
+		return nil // without a limit, or if it would not help
 	}
 	for n := 1; n <= maxAgain; n++ {
 		for _, t := range m.disturbed(p, n) {
@@ -46,8 +46,8 @@ func (m *measurer) again(p *plan) error {
 	return nil
 }
 
-// perform executes a task between its events. It returns only an error of the supervisor: that of
-// the task is in the results.
+// perform executes a task and reports its events. It returns only errors of the supervisor connection; an error of the
+// task is in the results.
 func (m *measurer) perform(t task) error {
 	e := event{Kind: taskBegins, ID: t.id, What: t.what, Goals: t.goals}
 	if err := m.tell(e, nil); err != nil {
@@ -65,8 +65,8 @@ func (m *measurer) perform(t task) error {
 	return m.tell(e, err)
 }
 
-// disturbed returns tasks for the n-th repetition of rows that are disturbed: first those with
-// goals. A row that has failed while it was repeated is left alone.
+// disturbed returns tasks for the n-th repetition of disturbed rows, those with goals first. It leaves out a row whose
+// repetition has failed.
 func (m *measurer) disturbed(p *plan, n int) []task {
 	var first, rest []task
 	add := func(id, what string, goal bool, do func() error) {
@@ -97,7 +97,7 @@ func (m *measurer) disturbed(p *plan, n int) []task {
 	return append(first, rest...)
 }
 
-// againSuffix follows the ID of a row in that of its repetition.
+// againSuffix follows a row's ID in the ID of its repetition.
 const againSuffix = " again"
 
 // pairAgain replaces result i if the new one is more reliable.

@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// A plan has all tasks. A task belongs to the goals that it names.
+// plan holds all tasks. A task belongs to the goals that it names.
 type plan struct {
 	title         string
 	pairs         []pairTask
@@ -52,7 +52,7 @@ type plan struct {
 	missing       []result.Missing
 }
 
-// A pairTask is a pair, and optionally a value that is computed from its result.
+// pairTask is a pair, and optionally a value computed from its result.
 type pairTask struct {
 	measure.Pair
 	derived func(result.Pair) result.Value
@@ -66,18 +66,18 @@ func tasks(pairs []measure.Pair) []pairTask {
 	return list
 }
 
-// A valueTask measures numbers other than ratios.
+// valueTask measures numbers other than ratios.
 type valueTask struct {
 	id, what string
 	goals    []int
 	measure  func() ([]result.Value, error)
 }
 
-// A sweepTask is a sweep, and values that are computed from its result.
+// sweepTask is a sweep, and values computed from its result.
 type sweepTask struct {
 	measure.Sweep
 	goals   []int
-	rounds  int // at most
+	rounds  int // maximum
 	derived func(result.Sweep) []result.Value
 }
 
@@ -163,17 +163,17 @@ func finish(f *result.File, keep string, check bool) error {
 	return nil
 }
 
-// A measurer executes a plan.
+// measurer executes a plan.
 type measurer struct {
 	measure.Options
 	re     *regexp.Regexp
 	begin  time.Time
 	budget time.Duration
 	file   result.File
-	failed []error // of tasks
+	failed []error // errors of tasks
 
-	// Of a worker; nil otherwise.
-	skip map[string]bool // tasks that another worker has done
+	// Set in a worker; nil otherwise.
+	skip map[string]bool // tasks done by a previous worker
 	told func(e event, failed error) error
 }
 
@@ -204,15 +204,14 @@ func (m *measurer) wanted(t task) bool {
 	return false
 }
 
-// A task is a row, or several that are measured together.
+// task is a row, or several that are measured together.
 type task struct {
 	id, what string
 	goals    []int
 	do       func() error
 }
 
-// tasks returns the tasks of a plan: first those with goals, since the time may not suffice
-// for the rest.
+// tasks returns the tasks of a plan, those with goals first, because there may not be enough time for the rest.
 func (m *measurer) tasks(p *plan) []task {
 	var tasks []task
 	for _, t := range p.values {
@@ -247,8 +246,7 @@ func (m *measurer) tasks(p *plan) []task {
 	return tasks
 }
 
-// all executes the plan. A task that fails does not stop the others; it becomes the reason why
-// its goals are missing.
+// all executes the plan. A task that fails does not stop the others; it becomes the reason why its goals are missing.
 func (m *measurer) all(p *plan) error {
 	if len(m.skip) == 0 {
 		m.file.Missing = append(m.file.Missing, p.missing...)
@@ -305,7 +303,7 @@ func (m *measurer) sweepOptions(t sweepTask) measure.Options {
 	return o
 }
 
-// values are computed from a result.
+// values returns the values computed from a result.
 func (t *sweepTask) values(r result.Sweep) []result.Value {
 	if t.derived == nil {
 		return nil

@@ -17,8 +17,8 @@ const (
 
 func list(w ...bench.Workload) []bench.Workload { return w }
 
-// split appends to each pair one with the servers of both sides in separate processes. If used is set,
-// that is how the rows are used: the floor and the goal are those of the second. Otherwise it has none.
+// split appends to each pair one with the servers of both sides in separate processes. If used is set, that is the
+// normal use of the rows, and the second pair has the floor and the goal. Otherwise the second pair has none.
 func split(pairs []measure.Pair, used bool) []measure.Pair {
 	var all []measure.Pair
 	for _, p := range pairs {
@@ -48,9 +48,9 @@ func split(pairs []measure.Pair, used bool) []measure.Pair {
 	return all
 }
 
-// softwarePlan is the plan for the software adapter over loopback, which runs anywhere. Rows of this
-// module have floors and goals; rows with an ID that begins with "ref" compare other implementations,
-// as a reference for the machine.
+// softwarePlan returns the plan for the software adapter over loopback, which runs anywhere. Rows of this module have
+// floors and goals; rows with an ID that begins with "ref" compare other implementations, as a reference for the
+// machine.
 func softwarePlan() plan {
 	const rate = result.Rate
 	echo := bench.TCPEcho(64)
@@ -116,8 +116,7 @@ func softwarePlan() plan {
 		{ID: "ref 6", What: "gRPC tuned, 1 MiB put, over a TCP copy loop", Kind: rate, A: bench.GRPCPut(mib, true), B: copyLoop},
 	}...)
 
-	// Two connections have something to gain where the ends do not share the processors: at least
-	// the processes are two.
+	// Two connections help only if the ends do not share processors, so there should be at least two processes.
 	apart := func(w bench.Workload) bench.Workload { w, _ = w.Split(); return w }
 	pairs = append(pairs, []measure.Pair{
 		{ID: "group 1", What: "1 MiB read through a write chunk, 8 outstanding, over a group of two connections, over one connection, the server in a process of its own", Kind: rate, A: apart(bench.PushWith(sw, group, mib, 8)), B: list(apart(bench.Push(sw, mib, 8))), Want: 1.6},
@@ -128,7 +127,7 @@ func softwarePlan() plan {
 		{ID: "group 6", What: "RPC NULL, 32 outstanding, spread over two connections, over one, as in group 1", Kind: rate, A: apart(bench.NullConns(sw, 2, 32)), B: list(apart(bench.Null(sw, 32)))},
 	}...)
 
-	// Messages without an item that could be placed, as marshaled whole, are long both ways.
+	// Messages without an item to place, such as ones marshaled whole, are long in both directions.
 	tcp := bench.Over("tcp", "127.0.0.1", transport.TCP{})
 	for i, size := range []int{16 * kib, 64 * kib, 256 * kib, mib, 4*mib - kib} {
 		id, what := string(rune('a'+i)), fmt.Sprintf("RPC echo of %d KiB that is not placed", size/kib)

@@ -11,21 +11,20 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// deviceConns is the number of connections in place of 1000 on software devices in a virtual
-// machine, where connecting takes some milliseconds.
+// deviceConns replaces 1000 as the number of connections on software devices in a virtual machine, where connecting
+// takes some milliseconds.
 const deviceConns = 100
 
-// kinds are the kinds of devices that may have an address in the environment: RPCRDMA_RXE_ADDR,
-// RPCRDMA_SIW_ADDR, and RPCRDMA_HW_ADDR for hardware. Immutable.
+// kinds lists the kinds of devices that may have an address in the environment: RPCRDMA_RXE_ADDR, RPCRDMA_SIW_ADDR, and
+// RPCRDMA_HW_ADDR for hardware. Immutable.
 var kinds = []string{"rxe", "siw", hardware}
 
 const hardware = "hw"
 
 func addressOf(kind string) string { return os.Getenv("RPCRDMA_" + strings.ToUpper(kind) + "_ADDR") }
 
-// devicePlan is the plan for RDMA devices: it compares calls with a C program on the same
-// device with the same number of messages. The addresses of the devices are in the
-// environment, as set by scripts/vm.
+// devicePlan returns the plan for RDMA devices: it compares calls with a C program on the same device with the same
+// number of messages. The addresses of the devices are in the environment, as set by scripts/vm.
 func devicePlan(cverbs string) (plan, error) {
 	var p plan
 	p.title = "RDMA devices"
@@ -63,8 +62,8 @@ func devicePlan(cverbs string) (plan, error) {
 	return p, nil
 }
 
-// counted are the rows that have their floors in instructions where the processor is emulated: times
-// are the emulator's there. See bench/instructions. Immutable.
+// counted lists the rows whose floors apply to instructions if the processor is emulated, because times are then those
+// of the emulator. See bench/instructions. Immutable.
 var counted = map[string]bool{"2": true, "6 d1": true, "6 d8": true, "6 d32": true, "6 d128": true, "7a": true, "7c": true, "30": true}
 
 // emulated reports whether QEMU emulates the processors of this machine.
@@ -81,7 +80,7 @@ func overhead(p result.Pair) result.Value {
 	}
 }
 
-// A device is a device of a kind, in all wait modes.
+// device is a device of a kind, in all wait modes.
 type device struct {
 	kind, host, cverbs              string
 	poll, event, adaptive, windowed bench.Site
@@ -96,7 +95,7 @@ func deviceAt(kind, host, cverbs string) device {
 	}
 }
 
-// c returns a C program with its options, in both wait modes; the better one counts.
+// c returns a C program with its options, in both wait modes; the better one is used.
 func (d *device) c(command string, size int) []bench.Workload {
 	name, options, _ := strings.Cut(command, " ")
 	var both []bench.Workload

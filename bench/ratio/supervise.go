@@ -23,17 +23,17 @@ import (
 // KVM.
 const defaultRowLimit = 2 * time.Minute
 
-// startLimit bounds the time until the first row begins.
+// startLimit limits the time until the first row begins.
 const startLimit = time.Minute
 
-// An event is a report of the worker about a task: a line of its standard error, so that it is
-// in order with the output of the tasks, with JSON after a zero byte.
+// event is a report of the worker about a task. It is a line of its standard error, in order with the output of the
+// tasks, with JSON after a zero byte.
 type event struct {
 	Kind  string `json:"kind"`
 	ID    string `json:"id"`
 	What  string `json:"what"`
 	Goals []int  `json:"goals,omitempty"`
-	Why   string `json:"why,omitempty"` // reason of a failure
+	Why   string `json:"why,omitempty"` // reason for a failure
 }
 
 const (
@@ -62,11 +62,11 @@ func failRow(f *result.File, e event) {
 	f.Failed = append(f.Failed, result.Failed{ID: e.ID, What: e.What, Why: e.Why})
 }
 
-// A work is passed to the worker in its environment: what has been done before.
+// work is passed to the worker in its environment: what has already been done.
 type work struct {
 	Begin   time.Time
 	Skip    []string // tasks
-	Command string   // of the user
+	Command string   // command line of the user
 }
 
 const workVariable = "RPCRDMA_BENCH_WORK"
@@ -81,8 +81,8 @@ func workOf() (*work, error) {
 	return w, json.Unmarshal([]byte(text), w)
 }
 
-// do measures the remaining tasks, adds to the file of the previous worker, and saves it after
-// each task. A failed task is reported as an event, not as an error.
+// do measures the remaining tasks, adds to the file of the previous worker, and saves it after each task. It reports a
+// failed task as an event, not as an error.
 func (w *work) do(p *plan, m measurer, keep, logs string) error {
 	m.begin = w.Begin
 	m.skip = make(map[string]bool)
@@ -128,27 +128,27 @@ func (w *work) keep(e event, failed error, logs string) error {
 	return appendLog(logs, e.ID, fmt.Sprintf("%v\n\nstandard output:\n%s\n\nstandard error:\n%s\n\n", failed, p.Output.Stdout, p.Output.Stderr))
 }
 
-// A supervisor runs this program as a worker process that measures the rows. If it has to kill
-// the worker it starts another.
+// supervisor runs this program as a worker process that measures the rows. If it has to kill the worker, it starts
+// another.
 type supervisor struct {
 	args    []string
 	command string // for the results
 	keep    string // the file of results
 	logs    string // the directory for the output of failed rows; empty: a temporary one
 	limit   time.Duration
-	env     []string // besides, for tests
+	env     []string // additional variables, for tests
 
 	any    bool // a row has begun
 	skip   []string
-	now    *event // the task that has begun
+	now    *event // current task
 	failed []event
-	said   bytes.Buffer // standard error since then
-	line   []byte       // of it, that has not ended
-	quiet  bool         // it prints its stacks
+	said   bytes.Buffer // its standard error
+	line   []byte       // its unfinished last line
+	quiet  bool         // it is printing its stacks
 	timer  *time.Timer
 }
 
-// maxSaid bounds the output of a row that is kept, in bytes.
+// maxSaid limits the output of a row that is kept, in bytes.
 const maxSaid = 4 << 20
 
 // run returns the results, or nil.
@@ -187,7 +187,7 @@ func (s *supervisor) run(ctx context.Context) (*result.File, error) {
 			break
 		}
 		if s.now == nil && len(s.skip) == before {
-			broken = err // the worker does not reach a row
+			broken = err // the worker does not get as far as a row
 			break
 		}
 		if s.now != nil {
@@ -212,7 +212,7 @@ func (s *supervisor) run(ctx context.Context) (*result.File, error) {
 	return f, errors.Join(errs...)
 }
 
-// name prints the file with the output of each failed row.
+// name prints the name of the file with the output of each failed row.
 func (s *supervisor) name(f *result.File) {
 	for i := range f.Failed {
 		f.Failed[i].Output = filepath.Base(s.logs) + "/" + logName(f.Failed[i].ID)
@@ -235,7 +235,7 @@ func (s *supervisor) work(ctx context.Context, self, keep string, begin time.Tim
 	cmd.Stdout = io.Discard
 	cmd.Stderr = (*sayer)(s)
 	s.line, s.quiet = nil, false
-	// A row's time begins with it.
+	// A row's time starts when it begins.
 	s.timer = time.NewTimer(max(s.limit, startLimit))
 	defer s.timer.Stop()
 	_, err = (&limited.Program{Cmd: cmd, Limit: s.limit, Over: s.timer.C, Stacks: true}).Run(ctx)
@@ -308,8 +308,8 @@ func logName(id string) string {
 	}, id) + ".txt"
 }
 
-// A sayer receives the standard error of the worker, for the terminal and the log of the row.
-// The stacks of a worker that is killed go only to the log.
+// sayer receives the standard error of the worker, for the terminal and the log of the row. The stacks of a worker that
+// is killed go only to the log.
 type sayer supervisor
 
 func (s *sayer) Write(b []byte) (int, error) {

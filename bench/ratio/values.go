@@ -17,8 +17,8 @@ import (
 
 func numCPU() int { return runtime.NumCPU() }
 
-// missing returns the goals that are known in advance to have no results, and why. software is
-// a run without devices.
+// missing returns the goals that are known in advance to have no results, with the reasons. software is set for a run
+// without devices.
 func missing(software bool) []result.Missing {
 	var list []result.Missing
 	devices := measure.RDMADevices()
@@ -128,7 +128,7 @@ func allocations(w bench.Workload) (n float64, err error) {
 	return n, err
 }
 
-// A crossing has the counts of one side for one call.
+// crossing holds the counts of one side for one call.
 type crossing struct{ doorbells, cgo, syscalls float64 }
 
 // crossings returns the counts of a call at the client and at the server.
@@ -200,7 +200,7 @@ func idleTask(kind string, at bench.Site, conns int, floorKiB, wantKiB, floorRou
 	}}
 }
 
-// sizes are those of the sweep for goal 26, around the inline threshold and beyond.
+// sizes lists the sizes of the sweep for goal 26, around the inline threshold and beyond.
 var sizes = []int{1, 64, 512, 1 * kib, 2 * kib, 3 * kib, 3584, 4608, 6 * kib, 8 * kib, 16 * kib, 64 * kib, 256 * kib, mib, 8 * mib} // immutable
 
 // The threshold between inline and chunks lies between these two sizes: messages of 4096 bytes
@@ -328,11 +328,11 @@ func connsSweep(at bench.Site, most int) sweepTask {
 	return s
 }
 
-// mostProcessors bounds the sweep over processors.
+// mostProcessors limits the sweep over processors.
 const mostProcessors = 64
 
-// processors are the values of GOMAXPROCS of a sweep on a machine with so many CPUs: powers of
-// two, and all of them.
+// processors returns the values of GOMAXPROCS for a sweep on a machine with that many CPUs: powers of two, and all of
+// them.
 func processors(cpus int) (list []int) {
 	most := min(cpus, mostProcessors)
 	for n := 1; n < most; n *= 2 {
@@ -344,8 +344,8 @@ func processors(cpus int) (list []int) {
 // scaleConns is the number of connections of the sweep over processors, with 2 callers each.
 const scaleConns = 64
 
-// processorSweep makes calls with an increasing number of processors, which both ends share: on
-// one connection, on many, and of a TCP echo on as many.
+// processorSweep makes calls with an increasing number of processors, which both ends share: on one connection, on
+// many, and of a TCP echo on as many.
 func processorSweep(at bench.Site, cpus int) sweepTask {
 	s := sweepTask{rounds: 10, Sweep: measure.Sweep{ID: id(kindOf(at), "procs"), What: id(kindOf(at), "Rate of calls over GOMAXPROCS"), X: "procs", Show: "calls"}}
 	for _, n := range processors(cpus) {

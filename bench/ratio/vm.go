@@ -16,11 +16,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// vmSetup bounds the time that the virtual machine takes in addition to the measurement.
+// vmSetup limits the time that the virtual machine takes in addition to the measurement.
 const vmSetup = 3 * time.Minute
 
-// runVM runs this program with -rdma in a virtual machine. The load of the host is not visible
-// inside, so it is measured here. If a part fails it returns a file as well as an error.
+// runVM runs this program with -rdma in a virtual machine. The load of the host is not visible inside, so it is
+// measured here. If a part fails, it returns a file as well as an error.
 func runVM(ctx context.Context, command, cverbs, logs string, budget, rowLimit time.Duration) (*result.File, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -54,8 +54,8 @@ func runVM(ctx context.Context, command, cverbs, logs string, budget, rowLimit t
 	cmd.Env = append(os.Environ(), measure.CommitVariable+"="+measure.Commit())
 	cmd.Stdout, cmd.Stderr = io.Discard, os.Stderr
 	others := measure.Others()
-	// The virtual machine has its own limit, and returns the results of a run that reaches it;
-	// this limit is for the case that it hangs.
+	// The virtual machine has its own limit, and returns the results of a run that reaches it; this limit applies if it
+	// hangs.
 	_, failed := (&limited.Program{Cmd: cmd, Limit: limit + vmSetup}).Run(ctx)
 	used, tooMuch := others()
 	if err := keepFailed(filepath.Join(dir, failedDir), logs); err != nil {
@@ -80,7 +80,7 @@ func runVM(ctx context.Context, command, cverbs, logs string, budget, rowLimit t
 	return f, failed
 }
 
-// failedDir has the output of each failed row.
+// failedDir is the directory for the output of failed rows.
 const failedDir = "failed"
 
 // keepFailed copies the output of rows from the temporary directory.

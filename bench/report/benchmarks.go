@@ -11,9 +11,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// parseBenchmarks reads what go test -bench prints: lines of configuration, "key:
-// value", and of benchmarks, "BenchmarkX/key=value-N  runs  number unit ...". Other
-// lines mean nothing. Lines of one benchmark go together, as for benchstat.
+// parseBenchmarks reads the output of go test -bench: lines of configuration, "key: value", and of benchmarks,
+// "BenchmarkX/key=value-N  runs  number unit ...". It ignores other lines. Lines of the same benchmark are combined, as
+// by benchstat.
 func parseBenchmarks(text string) (*result.File, error) {
 	f := &result.File{Format: result.Format, Title: "Benchmarks"}
 	labels := make(map[string]string)
@@ -36,7 +36,7 @@ func parseBenchmarks(text string) (*result.File, error) {
 			continue
 		}
 		if len(fields) < 2 {
-			continue // its result is on a line that follows
+			continue // its result is on a later line
 		}
 		if _, err := strconv.ParseUint(fields[1], 10, 64); err != nil {
 			continue // a log message

@@ -19,24 +19,23 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// An environment is where rows were measured: a file of results, of RDMA devices each kind of
-// device in it.
+// environment is where rows were measured: a file of results, or, for RDMA devices, each kind of device in it.
 type environment struct {
-	name string // of the folder, and of the device
+	name string // name of the folder, and of the device
 	file *result.File
-	kind string // of device; "" for the software adapter
+	kind string // kind of device; "" for the software adapter
 	rows map[string]*result.Pair
 	vals map[string]*result.Value
 }
 
-// A group is of environments that have the same rows.
+// group holds environments with the same rows.
 type group struct {
 	title, plot string
 	list        []*environment
-	pairs, vals []string // IDs without the kind of device, in the order of the first file that has them
+	pairs, vals []string // IDs without the kind of device, in the order of the first file that contains them
 }
 
-// deviceKinds begin the IDs of rows that are about devices. Immutable.
+// deviceKinds lists the prefixes of IDs of rows about devices. Immutable.
 var deviceKinds = []string{"rxe", "siw", "hw"}
 
 // ofKind splits an ID.
@@ -99,7 +98,7 @@ func machinesIn(dir string) ([]*group, error) {
 	return groups(files, func(i int) string { return names[i] }), nil
 }
 
-// recorded reads the results in the folders of dir, but those of one folder, and returns the folders' names, too.
+// recorded reads the results in the folders of dir except but, and returns the folders' names too.
 func recorded(dir, but string) (files []*result.File, names []string, err error) {
 	list, err := filepath.Glob(filepath.Join(dir, "*", "results.json"))
 	if err != nil {
@@ -122,11 +121,11 @@ func recorded(dir, but string) (files []*result.File, names []string, err error)
 	return files, names, nil
 }
 
-// thisRun names the run that is compared with those recorded.
+// thisRun is the name of the run that is compared with the recorded ones.
 const thisRun = "this run"
 
-// beside returns the section of a page that compares its results with those recorded in dir, and a
-// line that says how many floors are held on all machines. out is the page's own folder.
+// beside returns the section of a page that compares its results with those recorded in dir, and a line that says how
+// many floors are kept on all machines. out is the page's own folder.
 func beside(dir, out string, files []*result.File) (section, line string, err error) {
 	others, names, err := recorded(dir, out)
 	if err != nil {
@@ -173,11 +172,11 @@ func beside(dir, out string, files []*result.File) (section, line string, err er
 		fmt.Sprintf("Floors held here and on the machines recorded: %d of %d", held, of), nil
 }
 
-// spanRule says what the last columns of a table are.
+// spanRule explains the last columns of a table.
 const spanRule = `The range is that of the ratios that were not disturbed. A floor, that of the latest run, is held if all of them hold it.
 `
 
-// writeMachines writes machines.md and its plots into dir, of the results in its folders.
+// writeMachines writes machines.md and its plots to dir, from the results in its folders.
 func writeMachines(dir string) error {
 	all, err := machinesIn(dir)
 	if err != nil {
@@ -229,13 +228,13 @@ func (g *group) tables(b *strings.Builder) {
 	}
 }
 
-// A cell is a row in one environment.
+// cell is a row in one environment.
 type cell struct {
-	what, text  string // text is empty without a result
+	what, text  string // text is empty if there is no result
 	value       float64
 	floor       float64
 	judged      bool // there is a floor
-	smaller     bool // is better
+	smaller     bool // smaller is better
 	undisturbed bool
 }
 
@@ -272,12 +271,12 @@ func (e *environment) valueCell(row string) (c cell) {
 	return c
 }
 
-// A span is how a row varies over environments.
+// span describes how a row varies over environments.
 type span struct {
-	low, high float64 // undisturbed
-	n         int     // environments that have it undisturbed
-	of        *cell   // in the latest run: its floor counts
-	held      bool    // by all
+	low, high float64 // undisturbed results
+	n         int     // environments with an undisturbed result
+	of        *cell   // in the latest run, whose floor applies
+	held      bool    // the floor is kept by all
 }
 
 // spanOf returns the span of a row.
@@ -310,7 +309,7 @@ func (g *group) spanOf(row string, of func(*environment, string) cell) (s span) 
 // judged reports whether there is a floor, and a result to compare with it.
 func (s span) judged() bool { return s.n > 0 && s.of.judged }
 
-// String is the range, and whether the floor is held, as cells of a table.
+// String returns the range, and whether the floor is kept, as cells of a table.
 func (s span) String() string {
 	text, held := "-", "-"
 	if s.n > 0 {
@@ -351,7 +350,7 @@ func mark(text string, v result.Verdict) string {
 	return text
 }
 
-// table writes a line for each row. of returns what the row is in an environment.
+// table writes a line for each row. of returns the cell of a row in an environment.
 func (g *group) table(b *strings.Builder, id, what string, rows []string, of func(*environment, string) cell) {
 	fmt.Fprintf(b, "| %s | %s (floor; goal) |", id, what)
 	for i := range g.list {
@@ -361,7 +360,7 @@ func (g *group) table(b *strings.Builder, id, what string, rows []string, of fun
 	for _, row := range rows {
 		var says string
 		var cells []string
-		for _, e := range slices.Backward(g.list) { // the words of the first one stay
+		for _, e := range slices.Backward(g.list) { // the wording of the first one wins
 			c := of(e, row)
 			if c.what != "" {
 				says = c.what
@@ -373,7 +372,7 @@ func (g *group) table(b *strings.Builder, id, what string, rows []string, of fun
 	}
 }
 
-// drawn are the rows of the plot, the first at the top: those that compare with something else.
+// drawn returns the rows of the plot, starting at the top: those that compare with something else.
 func (g *group) drawn() []string {
 	return slices.DeleteFunc(slices.Clone(g.pairs), func(row string) bool {
 		return !slices.ContainsFunc(g.list, func(e *environment) bool {

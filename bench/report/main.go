@@ -100,7 +100,7 @@ func read(name string) (*result.File, error) {
 	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' {
 		f, err := result.Load(name)
 		if err == nil {
-			f.MarkBusy() // from a run that was not completed
+			f.MarkBusy() // an incomplete run
 		}
 		return f, err
 	}
@@ -143,7 +143,7 @@ func write(stdout io.Writer, dir, title string, goalsOnly bool, section string, 
 	return os.WriteFile(filepath.Join(dir, "report.json"), append(b, '\n'), 0o666)
 }
 
-// A reportJSON is the report as data: the goals with their results, and all results.
+// reportJSON is the report as data: the goals with their results, and all results.
 type reportJSON struct {
 	Goals []goalJSON     `json:"goals"`
 	Files []*result.File `json:"results"`

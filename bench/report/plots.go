@@ -19,7 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// A plotFile is a plot that has been written.
+// plotFile is a plot that has been written.
 type plotFile struct {
 	of         *result.File
 	name, what string
@@ -80,7 +80,7 @@ func newPlot(title string, disturbed bool) *plot.Plot {
 		p.Title.Text += " (disturbed: do not quote)"
 	}
 	p.Title.Padding = vg.Points(6)
-	p.Title.TextStyle.Font.Size = vg.Points(9) // so that the longest fits
+	p.Title.TextStyle.Font.Size = vg.Points(9) // the longest one must fit
 	p.Legend.Top = true
 	p.Legend.Left = true
 	p.Legend.Padding = vg.Points(3)

@@ -34,7 +34,7 @@ func describe(pkg *types.Package) []string {
 	return slices.Compact(d.lines)
 }
 
-// A describer collects the lines of one package.
+// describer collects the lines of one package.
 type describer struct {
 	pkg   *types.Package
 	lines []string
@@ -54,17 +54,17 @@ func (d *describer) qualify(other *types.Package) string {
 // typ prints a type as the package's own files would name it.
 func (d *describer) typ(t types.Type) string { return types.TypeString(nameless(t), d.qualify) }
 
-// signature prints what follows the name of a function.
+// signature formats what follows the name of a function.
 func (d *describer) signature(s *types.Signature) string {
 	return strings.TrimPrefix(d.typ(s), "func")
 }
 
-// nameless returns a type without the names of parameters, which are no part of it.
+// nameless returns a type without the names of parameters, which are not part of it.
 func nameless(t types.Type) types.Type {
 	switch t := t.(type) {
 	case *types.Signature:
 		if t.TypeParams().Len() > 0 {
-			return t // its type parameters cannot be those of another signature, too
+			return t // its type parameters cannot belong to another signature too
 		}
 		return types.NewSignatureType(nil, nil, nil, namelessTuple(t.Params()), namelessTuple(t.Results()), t.Variadic())
 	case *types.Pointer:
@@ -149,7 +149,7 @@ func (d *describer) contract(head string, i *types.Interface) {
 	d.add("%s { %s }", head, strings.Join(names, ", "))
 }
 
-// methods describes the methods of a type, those of embedded types included.
+// methods describes the methods of a type, including those of embedded types.
 func (d *describer) methods(named *types.Named) {
 	values := types.NewMethodSet(named)
 	for sel := range types.NewMethodSet(types.NewPointer(named)).Methods() {

@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// unresolved finds in text what looks like a link to a name without being one. An index of an array and
-// the host of an address, [HOST]:PORT, only look like one. Immutable.
+// unresolved matches text that looks like a link to a name but is not one. An index of an array and the host of an
+// address, [HOST]:PORT, are not matched. Immutable.
 var unresolved = regexp.MustCompile(`(?:^|[^A-Za-z0-9])(\[\*?(?:[a-z][a-z0-9]*\.)?[A-Z][A-Za-z0-9_]*(?:\.[A-Z][A-Za-z0-9_]*)?\])(?:[^:]|$)`)
 
-// badLinks returns the links in the comments of a package that lead nowhere: to a name that is not
-// there, or of a package that no file imports, for which readers see brackets.
+// badLinks returns the broken links in the comments of a package: to a name that does not exist, or in a package that
+// no file imports, for which readers see brackets.
 func (c *checker) badLinks(pkg *types.Package) (findings []string, err error) {
 	d, err := doc.NewFromFiles(c.fset, slices.Clone(c.files[pkg.Path()]), pkg.Path(), doc.PreserveAST)
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *checker) badLinks(pkg *types.Package) (findings []string, err error) {
 	return findings, nil
 }
 
-// target returns what a link names, if it is not there. Other people's packages are not looked into.
+// target returns the target of a link if it does not exist. Foreign packages are not checked.
 func (c *checker) target(pkg *types.Package, l *comment.DocLink) string {
 	if l.Name == "" || l.ImportPath != "" && c.checked[l.ImportPath] == nil {
 		return ""
@@ -86,7 +86,7 @@ func (c *checker) target(pkg *types.Package, l *comment.DocLink) string {
 	return ""
 }
 
-// walk calls do for the pieces of text in blocks of a comment. Code is left out.
+// walk calls do for the pieces of text in blocks of a comment, except code.
 func walk(blocks []comment.Block, do func(comment.Text)) {
 	texts := func(list []comment.Text) {
 		for _, t := range list {
@@ -107,7 +107,7 @@ func walk(blocks []comment.Block, do func(comment.Text)) {
 	}
 }
 
-// links returns the links of all packages with listings that lead nowhere.
+// links returns the broken links of all packages with listings.
 func links(root string) ([]string, error) {
 	c, list, err := load(root)
 	if err != nil {

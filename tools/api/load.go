@@ -16,11 +16,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/golist"
 )
 
-// main module; its directory is the top of the repository
+// The main module. Its directory is the top of the repository.
 const mainModule = "github.com/rpcrdma/rpcrdma"
 
-// unpromised lists directories with packages that are importable, but only for the repository's own
-// use: docs/install.md names them. Immutable.
+// unpromised lists directories of packages that can be imported but are only for the repository's own use:
+// docs/install.md names them. Immutable.
 var unpromised = []string{"bench", "cgo", "cmd", "examples", "grpcrdma/examples", "rpc/rpcbind/rpcbindtest", "tools"}
 
 // promised reports whether a package has a listing.
@@ -42,7 +42,7 @@ func top() (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// goList asks for packages of one platform, in the order of their imports.
+// goList lists packages for one platform, in import order.
 func goList(dir, cgo string, args ...string) ([]*golist.Package, error) {
 	env := []string{"GOOS=linux", "GOARCH=amd64", "GOFLAGS=", "CGO_ENABLED=" + cgo}
 	return golist.List(context.Background(), dir, env, append([]string{"-deps"}, args...)...)
@@ -95,8 +95,7 @@ func load(root string) (*checker, []*types.Package, error) {
 	return c, listed, nil
 }
 
-// A checker type-checks packages when it has checked their imports before, or has them as export
-// data.
+// checker type-checks packages whose imports it has checked before, or has as export data.
 type checker struct {
 	fset    *token.FileSet
 	checked map[string]*types.Package
@@ -119,7 +118,7 @@ func (c *checker) Import(path string) (*types.Package, error) {
 	return c.others.Import(path)
 }
 
-// check type-checks a package. Names of C are taken as they come: no exported one depends on them.
+// check type-checks a package. It does not check names of C: no exported declaration depends on them.
 func (c *checker) check(p *golist.Package) (*types.Package, error) {
 	var files []*ast.File
 	for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {

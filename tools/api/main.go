@@ -32,7 +32,7 @@ import (
 	"strings"
 )
 
-// room is where the listings are, below the top of the repository.
+// room is the directory of the listings, relative to the top of the repository.
 const room = "docs/api"
 
 func main() {
@@ -113,7 +113,7 @@ func store(root string, list map[string][]string) error {
 	return nil
 }
 
-// compare returns what is in one of two sets of listings alone, as a diff would show it.
+// compare returns what is only in one of two sets of listings, like a diff.
 func compare(got, want map[string][]string) (findings []string) {
 	all := maps.Clone(got)
 	maps.Copy(all, want)
@@ -130,7 +130,7 @@ func compare(got, want map[string][]string) (findings []string) {
 			}
 		}
 		if len(findings) == before && !slices.Equal(got[pkg], want[pkg]) {
-			findings = append(findings, pkg+": the order of the lines") // a merge may have kept some twice
+			findings = append(findings, pkg+": the order of the lines") // a merge may have duplicated some
 		}
 	}
 	return findings

@@ -1,3 +1,2 @@
-// Package bridge has the tests of the bridge of package transport with a server that others have written for
-// TCP: go-nfs, unchanged.
+// Package bridge tests the bridge of package transport with a third-party TCP server: go-nfs, unchanged.
 package bridge

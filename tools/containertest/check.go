@@ -51,10 +51,10 @@ func (s *suite) check(ctx context.Context, name string, run func(*step) error) {
 	}
 }
 
-// leaveOut says that a check cannot be run here.
+// leaveOut reports that a check cannot run here.
 func (s *suite) leaveOut(name, why string) { fmt.Fprintf(s.out, "left out: %s: %s\n", name, why) }
 
-// summary is an error if a check has failed.
+// summary returns an error if a check has failed.
 func (s *suite) summary() error {
 	if len(s.failed) > 0 {
 		return fmt.Errorf("%d passed, %d failed: %s", s.passed, len(s.failed), strings.Join(s.failed, "; "))
@@ -63,25 +63,25 @@ func (s *suite) summary() error {
 	return nil
 }
 
-// step is a check that runs, with what it and its programs have printed.
+// step is a check in progress, with the output of it and its programs.
 type step struct {
 	*engine
 	ctx  context.Context
 	said bytes.Buffer
 }
 
-// notef notes something that helps if the check fails.
+// notef records something that helps if the check fails.
 func (s *step) notef(format string, args ...any) { fmt.Fprintf(&s.said, format+"\n", args...) }
 
-// result is the outcome of a program. Texts are without white space around them.
+// result is the outcome of a program. Texts have no surrounding white space.
 type result struct {
 	stdout string
-	all    string // and then stderr
+	all    string // followed by stderr
 	status int
 }
 
-// run runs a program. It is an error if the status is not 0, and then there is a result,
-// too, unless the program could not be started.
+// run runs a program. If the status is not 0 it returns an error, together with a result unless the program could not
+// be started.
 func (s *step) run(cmd *exec.Cmd) (result, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -102,12 +102,12 @@ func (s *step) run(cmd *exec.Cmd) (result, error) {
 // do runs the engine.
 func (s *step) do(args ...string) (result, error) { return s.run(s.command(s.ctx, args...)) }
 
-// confined runs an image as compose.yaml does: without all that it does not need.
+// confined runs an image like compose.yaml: without any rights that it does not need.
 func (s *step) confined(args ...string) (result, error) {
 	return s.do(append([]string{"run", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"}, args...)...)
 }
 
-// fails wants a program to fail by its own doing: it returns what the program printed.
+// fails expects a program to fail on its own, and returns its output.
 func fails(r result, err error) (string, error) {
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -119,7 +119,7 @@ func fails(r result, err error) (string, error) {
 	return r.all, nil
 }
 
-// anyway returns what a program printed, whatever its status.
+// anyway returns a program's output, whatever its status.
 func anyway(r result, err error) (string, error) {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -128,7 +128,7 @@ func anyway(r result, err error) (string, error) {
 	return r.all, err
 }
 
-// says wants a text to contain each of some words.
+// says requires a text to contain each of the words.
 func says(text string, words ...string) error {
 	for _, word := range words {
 		if !strings.Contains(text, word) {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// compose prepares a run of the project of compose.yaml, with the plugin of Docker, or with
-// docker-compose, which reaches Podman through its imitation of Docker's interface.
+// compose prepares a run of the compose.yaml project, with the plugin of Docker, or with docker-compose, which reaches
+// Podman through its Docker-compatible API.
 func (e *engine) compose(ctx context.Context, args ...string) *exec.Cmd {
 	program := []string{"docker-compose"}
 	if e.hasPlugin(ctx) {
@@ -21,7 +21,7 @@ func (e *engine) compose(ctx context.Context, args ...string) *exec.Cmd {
 	}
 	args = append(program[1:], args...)
 	cmd := gentle(exec.CommandContext(ctx, program[0], args...))
-	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+e.mark) // a project of this run alone
+	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+e.mark) // a project for this run only
 	return cmd
 }
 
@@ -29,7 +29,7 @@ func (e *engine) hasPlugin(ctx context.Context) bool {
 	return e.name == docker && exec.CommandContext(ctx, docker, "compose", "version").Run() == nil
 }
 
-// startCompose makes compose work. The error is why it does not.
+// startCompose makes compose work. The error is the reason why it does not.
 func (e *engine) startCompose(ctx context.Context) error {
 	if e.hasPlugin(ctx) {
 		return nil
@@ -46,8 +46,8 @@ func (e *engine) startCompose(ctx context.Context) error {
 // serviceLimit is how long Podman's service may take to listen.
 const serviceLimit = 10 * time.Second
 
-// startService starts what docker-compose needs of Podman. It lives until the engine is
-// closed, also after a signal, as compose removes containers through it.
+// startService starts the Podman service that docker-compose needs. It runs until the engine is closed, even after a
+// signal, because compose removes containers through it.
 func (e *engine) startService() error {
 	socket, said := e.file("podman.sock"), e.file("service")
 	log, err := os.Create(said)
@@ -72,7 +72,7 @@ func (e *engine) startService() error {
 	return os.Setenv("DOCKER_HOST", "unix://"+socket)
 }
 
-// appears waits for a file, as long as the process lives that makes it.
+// appears waits for a file as long as the process that creates it is running.
 func appears(file string, ended <-chan struct{}, limit time.Duration) bool {
 	look := time.NewTicker(100 * time.Millisecond)
 	defer look.Stop()

@@ -13,23 +13,23 @@ import (
 	"strings"
 )
 
-// devicesDir is there if this machine has RDMA devices.
+// devicesDir exists if this machine has RDMA devices.
 const devicesDir = "/dev/infiniband"
 
-// vmAddresses are those of the devices of the virtual machine. Immutable.
+// vmAddresses are the addresses of the virtual machine's devices. Immutable.
 var vmAddresses = []string{"10.9.9.1", "10.9.8.1"}
 
-// situation decides where the checks with devices can run.
+// situation determines where the checks with devices can run.
 type situation struct {
-	devices bool // this machine has some
+	devices bool // this machine has RDMA devices
 	root    bool // we are root
-	vm      bool // the virtual machine may be booted
-	podman  bool // is installed
+	vm      bool // the virtual machine may be started
+	podman  bool // podman is installed
 	qemu    bool
-	kernel  bool // there is one for the virtual machine, or it can be fetched
+	kernel  bool // a kernel for the virtual machine exists or can be downloaded
 }
 
-// obstacle is why there are no devices to test with, empty if there are.
+// obstacle returns the reason why there are no devices to test with, or "".
 func (s situation) obstacle() string {
 	switch {
 	case !s.podman:
@@ -71,7 +71,7 @@ func installed(program string) bool {
 	return err == nil
 }
 
-// hasKernel asks the cache of scripts/vm, then the package lists.
+// hasKernel checks the cache of scripts/vm, then the package lists.
 func hasKernel(ctx context.Context) bool {
 	cache := cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(os.Getenv("HOME"), ".cache"))
 	cache = cmp.Or(os.Getenv("RPCRDMA_VM_CACHE"), filepath.Join(cache, "rpcrdma", "vm"))
@@ -90,9 +90,9 @@ func (s *suite) testDevices(ctx context.Context, vm bool) {
 	s.check(ctx, what, onDevices)
 }
 
-// onDevices runs scripts/container-devices on the devices of this machine, otherwise on
-// those of the virtual machine, which runs on this machine's files: its podman and the
-// image are there. Podman needs no way around anything there.
+// onDevices runs scripts/container-devices on the devices of this machine, or otherwise on those of the virtual
+// machine. It uses this machine's files, so podman and the image are available there. Podman needs no workarounds
+// there.
 func onDevices(s *step) error {
 	archive := s.file("rpcrdma.tar")
 	if _, err := s.do("save", "-o", archive, "rpcrdma"); err != nil {
@@ -112,8 +112,7 @@ func onDevices(s *step) error {
 	return err
 }
 
-// activeAddresses takes the first address of each active device from what scripts/rdma
-// status prints.
+// activeAddresses returns the first address of each active device in the output of scripts/rdma status.
 func activeAddresses(status string) (addresses []string) {
 	for line := range strings.Lines(status) {
 		if f := strings.Fields(line); len(f) > 3 && f[1] == "ACTIVE" {

@@ -19,10 +19,10 @@ import (
 // engine builds images and runs containers.
 type engine struct {
 	name string // docker or podman
-	mark string // in the name of everything that is started
+	mark string // part of the name of everything that is started
 	work string // directory for temporary files
 
-	stopService func() // ends Podman's service; or nil
+	stopService func() // ends Podman's service; may be nil
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	podman = "podman"
 )
 
-// findEngine takes Docker if it runs, otherwise Podman.
+// findEngine returns Docker if it is running, otherwise Podman.
 func findEngine(ctx context.Context) (*engine, error) {
 	e := &engine{name: docker, mark: fmt.Sprintf("rpcrdma-test-%d", os.Getpid())}
 	if exec.CommandContext(ctx, docker, "info").Run() != nil {
@@ -51,21 +51,20 @@ func findEngine(ctx context.Context) (*engine, error) {
 	return e, err
 }
 
-// command prepares a run of the engine. When the context ends the engine gets a signal to end, as it
-// has containers to stop.
+// command prepares a run of the engine. When the context ends, the engine gets a signal to terminate, because it has
+// containers to stop.
 func (e *engine) command(ctx context.Context, args ...string) *exec.Cmd {
 	return gentle(exec.CommandContext(ctx, e.name, args...))
 }
 
-// gentle makes a program end with SIGTERM, and some time later for sure.
+// gentle makes a program terminate with SIGTERM, and later forcibly.
 func gentle(cmd *exec.Cmd) *exec.Cmd {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 15 * time.Second
 	return cmd
 }
 
-// output runs the engine and returns what it prints. The error has what it prints to
-// stderr.
+// output runs the engine and returns its output. The error includes its stderr.
 func (e *engine) output(ctx context.Context, args ...string) (string, error) {
 	out, err := e.command(ctx, args...).Output()
 	var exit *exec.ExitError
@@ -77,8 +76,7 @@ func (e *engine) output(ctx context.Context, args ...string) (string, error) {
 
 func (e *engine) file(name string) string { return filepath.Join(e.work, name) }
 
-// close removes everything that was started, also after a signal, as far as it is
-// there.
+// close removes everything that was started, even after a signal.
 func (e *engine) close() {
 	defer os.RemoveAll(e.work)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -101,16 +99,16 @@ func (e *engine) close() {
 
 // ---- what keeps Podman from starting containers
 
-// hindrance is a reason why a container cannot be started that there is a way around.
+// hindrance is a reason why a container cannot be started, for which there is a workaround.
 type hindrance int
 
 const (
-	none    hindrance = iota // or nothing that is known here
+	none    hindrance = iota // or nothing known here
 	limits                   // a root without CAP_SYS_RESOURCE may not raise limits, as inside of other containers
 	cgroups                  // cgroups of both versions, more than crun supports, as in small virtual machines
 )
 
-// hindranceIn finds it by the words of a container runtime: crun's or runc's.
+// hindranceIn finds the hindrance from the message of a container runtime, crun or runc.
 func hindranceIn(said string) hindrance {
 	for _, known := range []struct {
 		words string
@@ -128,12 +126,11 @@ func hindranceIn(said string) hindrance {
 	return none
 }
 
-// noProgram is how runtimes, each in its own words, say that an image lacks a program.
+// noProgram matches the messages of runtimes when an image lacks a program.
 var noProgram = regexp.MustCompile(`no such file|not found|No such file`)
 
-// settle finds out with an empty image what keeps Podman from starting containers, and
-// writes a configuration that avoids it. That the image has no such program is the
-// answer that is wanted.
+// settle finds out with an empty image what keeps Podman from starting containers, and writes a configuration that
+// avoids it. The desired answer is that the image does not contain the program.
 func (e *engine) settle(ctx context.Context) error {
 	if e.name != podman {
 		return nil
@@ -185,16 +182,16 @@ func (e *engine) importEmpty(ctx context.Context) error {
 	return nil
 }
 
-// netavark is where packages of Podman have the program that connects its networks.
+// netavark is where Podman's packages install the program that connects its networks.
 const netavark = "/usr/lib/podman/netavark"
 
 // configuration is read by Podman from containers.conf.
 type configuration struct {
-	ulimits string // those of containers; empty: the default
+	ulimits string // limits of containers; empty: the default
 	runtime string // empty: the default
 
-	// netavark is set where it is installed. A Podman that was first used without it keeps
-	// to networks in which containers cannot find each other by name.
+	// netavark is set where it is installed. A Podman that was first used without it keeps using networks in which
+	// containers cannot find each other by name.
 	netavark bool
 }
 
@@ -223,7 +220,7 @@ func (c configuration) String() string {
 	return text
 }
 
-// configurationVariable is where Podman finds its configuration.
+// configurationVariable tells Podman where its configuration is.
 const configurationVariable = "CONTAINERS_CONF"
 
 // configure makes every later run of Podman use a configuration.

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// bases are the images that ours are built from.
+// bases holds the images that ours are built from.
 type bases struct{ golang, debian string }
 
 // Immutable.
@@ -21,10 +21,10 @@ var (
 	ownBases    = bases{golang: "localhost/rpcrdma-base:go", debian: "localhost/rpcrdma-base:debian"}
 )
 
-// pullLimit is how long a registry may take for an image.
+// pullLimit is how long pulling an image from a registry may take.
 const pullLimit = 5 * time.Minute
 
-// findBases takes the base images from a registry, or makes them.
+// findBases pulls the base images from a registry, or makes them.
 func (e *engine) findBases(ctx context.Context, fresh bool) (bases, error) {
 	for _, image := range []string{publicBases.debian, publicBases.golang} {
 		limited, cancel := context.WithTimeout(ctx, pullLimit)
@@ -38,19 +38,19 @@ func (e *engine) findBases(ctx context.Context, fresh bool) (bases, error) {
 	return publicBases, nil
 }
 
-// lastLine is the last line of a text that is not empty.
+// lastLine returns the last line of a text that is not empty.
 func lastLine(text []byte) []byte {
 	text = bytes.TrimSpace(text)
 	return text[bytes.LastIndexByte(text, '\n')+1:]
 }
 
-// lastLines are the last n of them.
+// lastLines returns the last n lines.
 func lastLines(text []byte, n int) []byte {
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	return bytes.Join(lines[max(0, len(lines)-n):], []byte("\n"))
 }
 
-// makeBases makes the base images of Debian packages, and of this machine's Go.
+// makeBases makes the base images from Debian packages and this machine's Go.
 func (e *engine) makeBases(ctx context.Context, fresh bool) error {
 	if !fresh && e.command(ctx, "image", "inspect", ownBases.debian, ownBases.golang).Run() == nil {
 		say("base images: those of an earlier run, made of Debian packages")
@@ -70,8 +70,8 @@ func (e *engine) makeBases(ctx context.Context, fresh bool) error {
 	return e.makeGo(ctx)
 }
 
-// makeDebian makes the image of Debian, without what its slim images leave out. The
-// packages come from the sources of this machine, which can reach those.
+// makeDebian makes the Debian image, without what Debian's slim images omit. It downloads packages from this machine's
+// sources, which are reachable.
 func (e *engine) makeDebian(ctx context.Context) error {
 	archive := e.file("base.tar")
 	defer os.Remove(archive)
@@ -88,8 +88,7 @@ func (e *engine) makeDebian(ctx context.Context) error {
 	return nil
 }
 
-// makeGo adds this machine's Go, and the certificates that this machine trusts: modules are
-// downloaded with them.
+// makeGo adds this machine's Go, and the certificates that this machine trusts, which are needed to download modules.
 func (e *engine) makeGo(ctx context.Context) error {
 	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
@@ -119,7 +118,7 @@ ENV PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 	return e.build(ctx, ownBases.golang, dir)
 }
 
-// buildError is an image that does not build, with the end of what was printed.
+// buildError is an image build failure, with the end of the output.
 type buildError struct {
 	image string
 	said  []byte
@@ -146,7 +145,7 @@ func (e *engine) buildArgs(image string, args ...string) []string {
 	return append(append(list, "-t", image), args...)
 }
 
-// imageOf is the image that a stage of the Dockerfile is built as.
+// imageOf returns the name of the image for a stage of the Dockerfile.
 func imageOf(target string) string {
 	if target == "runtime" {
 		return "rpcrdma"
@@ -154,7 +153,7 @@ func imageOf(target string) string {
 	return "rpcrdma-" + target
 }
 
-// buildImages builds ours.
+// buildImages builds our images.
 func (e *engine) buildImages(ctx context.Context, b bases, vm bool) error {
 	revision, err := exec.CommandContext(ctx, "git", "rev-parse", "HEAD").Output()
 	if err != nil {
@@ -180,7 +179,7 @@ func (e *engine) buildImages(ctx context.Context, b bases, vm bool) error {
 	return nil
 }
 
-// size is that of an image, in bytes.
+// size returns the size of an image, in bytes.
 func (e *engine) size(ctx context.Context, image string) (string, error) {
 	return e.output(ctx, "image", "inspect", "--format", "{{.Size}}", image)
 }

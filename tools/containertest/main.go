@@ -52,10 +52,10 @@ base images are made of Debian packages and of this machine's Go.
 // statusSignal is the exit status after a signal.
 const statusSignal = 129
 
-// options is the command line.
+// options holds the command line.
 type options struct {
 	fresh bool // make the base images again
-	vm    bool // boot the virtual machine
+	vm    bool // start the virtual machine
 }
 
 func parseOptions(args []string) (options, error) {
@@ -97,12 +97,12 @@ func run(args []string) int {
 	return 0
 }
 
-// say prints how far it is.
+// say prints progress.
 func say(format string, args ...any) { fmt.Printf("container-test: "+format+"\n", args...) }
 
-// testAll builds the images and runs every check that this machine allows.
+// testAll builds the images and runs every check that this machine supports.
 func testAll(ctx context.Context, opts options) error {
-	// A user's PATH need not have the programs of the system's administrator.
+	// A user's PATH may lack the programs for administrators.
 	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"); err != nil {
 		return err
 	}
@@ -130,8 +130,7 @@ func testAll(ctx context.Context, opts options) error {
 	return s.summary()
 }
 
-// checks are those that need nothing but an engine, in an order in which they may be
-// run: those of the server share one.
+// checks returns the checks that need only an engine, in a valid order: those of the server share one.
 func checks() []check {
 	return []check{
 		{"the runtime image has at most 120 MB", isSmall},

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// sizeLimit is how many bytes the runtime image may have.
+// sizeLimit is the maximum size of the runtime image, in bytes.
 const sizeLimit = 120_000_000
 
 func isSmall(s *step) error {
@@ -40,8 +40,8 @@ func hasLabels(s *step) error {
 	return nil
 }
 
-// hasNoShell tries programs that the runtime image must not have. The image of the
-// demonstration has a shell, which shows that the same call would find one.
+// hasNoShell tries programs that the runtime image must not contain. The demonstration image has a shell, which shows
+// that the same call would find one.
 func hasNoShell(s *step) error {
 	if _, err := s.do("run", "--rm", "--entrypoint", "/bin/sh", "rpcrdma-demo", "-c", "true"); err != nil {
 		return err
@@ -69,8 +69,8 @@ func isUnprivileged(s *step) error {
 	return nil
 }
 
-// linksWhole: the command, and the drivers that libibverbs loads when it meets a device,
-// find their libraries in the runtime image.
+// linksWhole checks that the command, and the drivers that libibverbs loads for devices, find their libraries in the
+// runtime image.
 func linksWhole(s *step) error {
 	names, err := s.imageFiles("rpcrdma")
 	if err != nil {
@@ -115,13 +115,13 @@ func (s *step) imageFiles(image string) (names []string, err error) {
 	return names, err
 }
 
-// tarNames lists what is in an archive.
+// tarNames lists the files in an archive.
 func tarNames(archive io.Reader) (names []string, err error) {
 	r := tar.NewReader(archive)
 	for {
 		h, err := r.Next()
 		if err == io.EOF {
-			// The rest after the end is read, for the program that writes it.
+			// Read the rest after the end, so that the program that writes it does not fail.
 			_, err = io.Copy(io.Discard, archive)
 			return names, err
 		}
@@ -137,7 +137,7 @@ var (
 	driverName = regexp.MustCompile(`libibverbs/.*\.so$`)
 )
 
-// fewestDrivers is how many drivers there are at least in rdma-core.
+// fewestDrivers is the minimum number of drivers in rdma-core.
 const fewestDrivers = 6
 
 // loaderAndDrivers finds the dynamic linker and the drivers among the files of an image.
@@ -156,7 +156,7 @@ func loaderAndDrivers(names []string) (loader string, drivers []string, err erro
 	return loader, drivers, err
 }
 
-// runsRDMA: the command reports devices, and their absence.
+// runsRDMA checks that the command reports devices, and their absence.
 func runsRDMA(s *step) error {
 	r, err := s.confined("--rm", "rpcrdma", "version")
 	if err == nil {
@@ -186,8 +186,7 @@ func failsAlone(s *step) error {
 	return says(r.all, "refused")
 }
 
-// benchmarksRun runs those that need no device, and wants the others to say that they found no
-// device.
+// benchmarksRun runs those that need no device, and requires the others to report that they found no device.
 func benchmarksRun(s *step) error {
 	if _, err := s.confined("--rm", "--network", "none", "rpcrdma-bench", "-rounds", "1", "-time", "1ms"); err != nil {
 		return err
@@ -201,7 +200,7 @@ func benchmarksRun(s *step) error {
 			return fmt.Errorf("%s does not say that there is no device", program)
 		}
 	}
-	// Its status for --version may be that of wrong usage.
+	// The exit status for --version may be that of wrong usage.
 	said, err := anyway(s.confined("--rm", "--entrypoint", "/usr/bin/ib_send_lat", "rpcrdma-bench", "--version"))
 	if err == nil {
 		err = says(said, "Version")

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// server, client and idle are the containers of the checks below. The network and the
-// volume have the mark as their names.
+// server, client and idle are the containers of the checks below. The network and the volume are named after the mark.
 func (e *engine) server() string { return e.mark + "-server" }
 func (e *engine) client() string { return e.mark + "-client" }
 func (e *engine) idle() string   { return e.mark + "-idle" }
@@ -28,10 +27,10 @@ func (s *step) startServer() error {
 	return err
 }
 
-// sumOfSums is in what container-demo prints at its end.
+// sumOfSums matches the last output of container-demo.
 var sumOfSums = regexp.MustCompile(`SHA-256 of their sums is (\S+)`)
 
-// sent is the sum that the client printed, which it leaves in a file for later checks.
+// sent returns the sum that the client printed, which it leaves in a file for later checks.
 func (e *engine) sent() (string, error) {
 	text, err := os.ReadFile(e.file("demo"))
 	if err != nil {
@@ -44,7 +43,7 @@ func (e *engine) sent() (string, error) {
 	return string(m[1]), nil
 }
 
-// stored is the same sum of what the server has stored.
+// stored returns the same sum for what the server has stored.
 func (s *step) stored() (string, error) {
 	r, err := s.confined("--rm", "-v", s.mark+":/srv/files:ro", "--entrypoint", "/bin/bash", "rpcrdma-demo", "-euo", "pipefail", "-c",
 		`cd /srv/files/demo && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -d " " -f 1`)
@@ -92,7 +91,7 @@ func noticesDamage(s *step) error {
 	return err
 }
 
-// isConfined: the engine has taken from the server all that it does not need.
+// isConfined checks that the engine has removed all rights that the server does not need.
 func isConfined(s *step) error {
 	said, err := s.output(s.ctx, "inspect", "--format", "{{.HostConfig.ReadonlyRootfs}} {{.HostConfig.Privileged}}", s.server())
 	if err != nil {
@@ -157,7 +156,7 @@ func isHealthy(s *step) error {
 	return fmt.Errorf("after %v it is %s", healthLimit, health)
 }
 
-// isUnhealthy runs the health check of the image beside a server on another port.
+// isUnhealthy runs the health check of the image next to a server on another port.
 func isUnhealthy(s *step) error {
 	if _, err := s.confined("-d", "--name", s.idle(), "--entrypoint", "/usr/bin/rpcrdma", "rpcrdma",
 		"serve", "--addr", "127.0.0.1:20050", "--dir", "/srv/files"); err != nil {
@@ -167,7 +166,7 @@ func isUnhealthy(s *step) error {
 	return err
 }
 
-// stopLimit is how long the server may take to end. The engine kills it later than that.
+// stopLimit is how long the server may take to exit. The engine kills it later than that.
 const stopLimit = 15 * time.Second
 
 func stopsAtOnce(s *step) error {

@@ -26,11 +26,11 @@ import (
 	"strings"
 )
 
-// A library is a C library with the header that declares it.
+// library is a C library with the header that declares it.
 type library struct {
-	name   string // of pkg-config
+	name   string // name for pkg-config
 	header string
-	prefix *regexp.Regexp // of its functions
+	prefix *regexp.Regexp // matches its functions
 }
 
 var libraries = []library{
@@ -38,10 +38,10 @@ var libraries = []library{
 	{"librdmacm", "rdma/rdma_cma.h", regexp.MustCompile(`^rdma_`)},
 }
 
-// rooms are the packages that offer what C offers.
+// rooms lists the packages that cover C functions.
 var rooms = []string{"ibv", "rdmacm"}
 
-// A group is functions that are left out for one reason.
+// group is a set of functions omitted for the same reason.
 type group struct {
 	title  string
 	reason string
@@ -57,8 +57,8 @@ var groups = []group{
 	{"Static linking", "an internal of the library's build", regexp.MustCompile(`^ibv_static_providers$`)},
 }
 
-// fakeAlone are the functions that are tested on package cgotest's fake alone: neither rxe nor siw has
-// them, as TestRareObjectsRDMA and TestRegionsRDMA of package ibv find on the devices themselves.
+// fakeAlone matches the functions that are tested only on package cgotest's fake: neither rxe nor siw supports them, as
+// TestRareObjectsRDMA and TestRegionsRDMA of package ibv verify on the devices themselves.
 var fakeAlone = regexp.MustCompile(`_(un)?import_|_td$|_parent_domain$|xrc|^ibv_get_srq_num$|^ibv_open_qp$|^ibv_post_srq_ops$|_wq$|_wq_recv$|_rwq_|_flow$|_counters|_tso$` +
 	`|_rate_limit$|_ece$|_rt_values_ex$|_dm$|_dm_mr$|_dmabuf_mr$|_null_mr$|_rereg_mr$|_advise_mr$|^ibv_modify_cq$|_atomic_write$|_tm_info$|_cvlan$|_flow_tag$|_completion_ts$|_wallclock_ns$`)
 
@@ -154,7 +154,7 @@ func document(versions, declared []string, offered map[string][]string) (string,
 	return b.String(), nil
 }
 
-// implemented finds which Go names offer which C functions.
+// implemented finds which Go names cover which C functions.
 func implemented(root string) (map[string][]string, error) {
 	offered := make(map[string][]string)
 	for _, room := range rooms {
@@ -198,7 +198,7 @@ func implemented(root string) (map[string][]string, error) {
 	return offered, nil
 }
 
-// qualified is the name of a function or method.
+// qualified returns the qualified name of a function or method.
 func qualified(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return d.Name.Name
@@ -216,7 +216,7 @@ func qualified(d *ast.FuncDecl) string {
 // function matches a name before its parameters.
 var function = regexp.MustCompile(`\b([a-z][a-z0-9_]*)\s*\(`)
 
-// functions lists what the installed header declares, and which version it is of.
+// functions lists the functions declared in the installed header, and its version.
 func (lib *library) functions() (version string, names []string, err error) {
 	out, err := exec.Command("pkg-config", "--modversion", lib.name).Output()
 	if err != nil {
@@ -240,8 +240,7 @@ var (
 	directive = regexp.MustCompile(`(?m)^[ \t]*#(?:[^\n]*\\\n)*[^\n]*`)
 )
 
-// declarations lists the functions of a header, in its order: what looks like one
-// outside of all braces and parentheses.
+// declarations lists the functions of a header in order: whatever looks like one outside of all braces and parentheses.
 func declarations(src string, prefix *regexp.Regexp) (names []string) {
 	src = noise.ReplaceAllString(src, " ")
 	src = cplusplus.ReplaceAllString(src, "")

@@ -1,6 +1,6 @@
-// Command demo does the main job with real input: it copies a tree from one server of rpcrdma to
-// another, each a process of its own, and compares every byte. It compares the reports of 'rpcrdma
-// watch' about the second server with the files that are there.
+// Command demo performs the main task with real input: it copies a tree from one rpcrdma server to another, each in its
+// own process, and compares every byte. It also compares the reports of 'rpcrdma watch' about the second server with
+// the files that exist.
 package main
 
 import (
@@ -41,7 +41,7 @@ var demoSizes = []int64{
 // demoTime is how long each step may take.
 const demoTime = 5 * time.Minute
 
-// A demo is the program with its flags.
+// demo is the program with its flags.
 type demo struct {
 	from     paths
 	provider string
@@ -56,7 +56,7 @@ type demo struct {
 	stderr  io.Writer
 }
 
-// paths is a flag that may be given several times.
+// paths is a flag that may be repeated.
 type paths []string
 
 func (p *paths) String() string { return strings.Join(*p, " ") }
@@ -185,9 +185,9 @@ func (d *demo) makeSource(ctx context.Context, source string) error {
 	return nil
 }
 
-// makeNamed makes a directory in parent with the name of dir, and a number if it exists.
+// makeNamed creates a directory in parent with the name of dir, and a number if it already exists.
 func makeNamed(parent, dir string) (string, error) {
-	dir, err := filepath.Abs(dir) // "." has a name
+	dir, err := filepath.Abs(dir) // resolves "."
 	if err != nil {
 		return "", err
 	}
@@ -217,8 +217,8 @@ func (l leftOut) String() string {
 	return strings.Join(all, ", ")
 }
 
-// copyTree copies directories and regular files to the directory to. It leaves out files
-// without bytes to compare, links, which may lead out of the tree, and what may not be read.
+// copyTree copies directories and regular files to the directory to. It omits files that cannot be compared byte by
+// byte, links, which may lead out of the tree, and files that cannot be read.
 func copyTree(ctx context.Context, to string, from fs.FS) (leftOut, error) {
 	left := make(leftOut)
 	err := fs.WalkDir(from, ".", func(path string, e fs.DirEntry, err error) error {
@@ -254,8 +254,8 @@ func copyTree(ctx context.Context, to string, from fs.FS) (leftOut, error) {
 	return left, err
 }
 
-// otherKind returns the kind of an entry that is neither a regular file nor a directory;
-// otherwise, or if there is no entry, "".
+// otherKind returns the kind of an entry that is neither a regular file nor a directory, or "" otherwise or if there is
+// no entry.
 func otherKind(e fs.DirEntry) string {
 	if e == nil {
 		return ""
@@ -319,7 +319,7 @@ func (d *demo) withServer(ctx context.Context, args []string, f func(url string)
 	return errors.Join(err, stopErr)
 }
 
-// A result is the output of get and put with --json.
+// result is the output of get and put with --json.
 type result struct {
 	Files   int     `json:"files"`
 	Bytes   int64   `json:"bytes"`
@@ -353,7 +353,7 @@ func (d *demo) transfer(ctx context.Context, r *result, command, from, to string
 // demoTold is the output of watch.
 type demoTold struct {
 	events int
-	files  map[string]bool // that exist according to it
+	files  map[string]bool // files that exist according to it
 }
 
 // add processes a line of the output.
@@ -383,8 +383,7 @@ func (told *demoTold) add(line []byte) error {
 	return nil
 }
 
-// withWatch runs a watch of url while f works, and until it has reported all files that are
-// in dir afterwards, and of no others.
+// withWatch runs a watch of url while f works, and until it has reported exactly the files that are in dir afterwards.
 func (d *demo) withWatch(ctx context.Context, told *demoTold, url, dir string, f func() error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, demoTime)
 	defer cancel()
@@ -433,7 +432,7 @@ func (d *demo) withWatch(ctx context.Context, told *demoTold, url, dir string, f
 	return err
 }
 
-// follow takes lines until f has returned and they have reported exactly the files in dir.
+// follow reads lines until f has returned and they have reported exactly the files in dir.
 func (told *demoTold) follow(ctx context.Context, lines <-chan []byte, dir string, f func() error) error {
 	told.files = make(map[string]bool)
 	worked := make(chan error, 1)

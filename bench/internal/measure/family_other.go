@@ -4,5 +4,5 @@ package measure
 
 import "time"
 
-// familyTime is unknown here, as is the time of other processes.
+// familyTime returns 0, because the times of processes are unknown on this system.
 func familyTime() time.Duration { return 0 }

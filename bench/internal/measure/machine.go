@@ -17,8 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// Begin records the provenance before a measurement. modules are dependencies with versions that
-// matter.
+// Begin records the provenance before a measurement. modules are dependencies whose versions matter.
 func Begin(command string, o Options, modules ...string) *result.Provenance {
 	p := &result.Provenance{
 		Date:    time.Now().UTC(),
@@ -47,8 +46,8 @@ func Begin(command string, o Options, modules ...string) *result.Provenance {
 	return p
 }
 
-// congestion describes the congestion control of TCP, if that is known. One that paces is slower over
-// loopback, by a factor that depends on the program.
+// congestion describes the congestion control of TCP, if known. One that paces is slower over loopback, by a factor
+// that depends on the program.
 func congestion() string {
 	if name := fileText("/proc/sys/net/ipv4/tcp_congestion_control"); name != "" {
 		return ", TCP " + name
@@ -62,7 +61,7 @@ func End(p *result.Provenance) {
 	p.Duration = time.Since(p.Date).Round(time.Second)
 }
 
-// An others measures the CPU usage of other processes.
+// others measures the CPU usage of other processes.
 type others struct {
 	start      time.Time
 	all, mine  time.Duration
@@ -72,8 +71,8 @@ type others struct {
 // crowded is the share of the machine's CPU time above which other processes disturb a result.
 const crowded = 0.25
 
-// Others measures the CPU usage of other processes from now on. The function that it returns
-// reports how many CPUs they used, and whether that is too much.
+// Others measures the CPU usage of other processes from now on. The returned function reports how many CPUs they used,
+// and whether that is too much.
 func Others() func() (used result.Float, tooMuch bool) { return watchOthers(Options{}).result }
 
 func watchOthers(o Options) others {
@@ -83,7 +82,7 @@ func watchOthers(o Options) others {
 	return w
 }
 
-// result returns the CPUs that others have used, NaN if unknown, and whether that is too much.
+// result returns the number of CPUs that others have used, or NaN if unknown, and whether that is too much.
 func (w others) result() (used result.Float, tooMuch bool) {
 	all, ok := machineTime()
 	mine := familyTime()
@@ -95,7 +94,7 @@ func (w others) result() (used result.Float, tooMuch bool) {
 	return result.Float(v), v > crowded*float64(runtime.NumCPU())
 }
 
-// machineTime is the total CPU time of the machine, including steal time (proc_stat(5)).
+// machineTime returns the total CPU time of the machine, including steal time (proc_stat(5)).
 func machineTime() (time.Duration, bool) {
 	return parseStat(fileText("/proc/stat"))
 }
@@ -121,8 +120,7 @@ func parseStat(text string) (time.Duration, bool) {
 	return sum, true
 }
 
-// devices lists the RDMA devices, and the network devices of the addresses in the environment,
-// with their MTU.
+// devices returns the RDMA devices, and the network devices of the addresses in the environment, with their MTU.
 func devices() []string {
 	list := RDMADevices()
 	for _, kind := range []string{"RXE", "SIW", "HW"} {
@@ -173,8 +171,7 @@ func Hardware(devices []string) []string {
 	return list
 }
 
-// CommitVariable is the environment variable with the commit, for a process in a virtual
-// machine without git.
+// CommitVariable is the environment variable with the commit, for a process in a virtual machine without git.
 const CommitVariable = "RPCRDMA_BENCH_COMMIT"
 
 // Commit returns the commit of the working tree in the current directory.

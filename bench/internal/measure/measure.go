@@ -27,7 +27,7 @@ type Pair struct {
 	Goal int    // number of its goal, or 0
 	What string // one line
 
-	Kind result.Kind // Time, unless it is Rate
+	Kind result.Kind // Time unless set to Rate
 	A    bench.Workload
 	B    []bench.Workload // if several, the best one counts
 
@@ -63,7 +63,7 @@ func (o *Options) defaults() {
 	}
 }
 
-// A runner is a workload that is set up, with its measurements.
+// runner is a workload that has been set up, with its measurements.
 type runner struct {
 	bench.Workload
 	in    *bench.Instance
@@ -73,10 +73,10 @@ type runner struct {
 	time, cpu []float64 // ns per call, by round
 	value     []float64 // the compared values, by round
 	all       []time.Duration
-	keep      bool // all of them
+	keep      bool // keep all of them
 }
 
-// start sets a workload up and calibrates the length of a run.
+// start sets up a workload and calibrates the length of a run.
 func start(w bench.Workload, of string, o Options) (*runner, error) {
 	in, err := w.Start()
 	if err != nil {
@@ -94,8 +94,7 @@ func (r *runner) again() *runner {
 	return &runner{Workload: r.Workload, in: r.in, of: r.of, calls: r.calls}
 }
 
-// turns runs all of them in each round, in alternating order, so that the order does not
-// matter.
+// turns runs all runners in each round, in alternating order, so that the order does not matter.
 func turns(order []*runner, rounds int, o Options) error {
 	order = slices.Clone(order)
 	for range rounds {
@@ -159,7 +158,7 @@ func Run(p Pair, o Options) (res result.Pair, err error) {
 	}
 	slices.Sort(ratios)
 	res.Ratio, res.Low, res.High = result.Float(quantile(ratios, 0.5)), result.Float(quantile(ratios, 0.25)), result.Float(quantile(ratios, 0.75))
-	// The CPU time of children is known when they have exited.
+	// The CPU time of children is known after they have exited.
 	closeAll()
 	res.Others, res.Crowded = crowd.result()
 	return res, err
@@ -222,7 +221,7 @@ func RunSweep(s Sweep, o Options) (res result.Sweep, err error) {
 	return res, err
 }
 
-// A Distribution is a set of workloads of which every call is timed.
+// A Distribution is a set of workloads for which every call is timed.
 type Distribution struct {
 	ID, What string
 	Points   []Point
@@ -266,7 +265,7 @@ func RunDistribution(d Distribution, o Options) (res result.Distribution, err er
 	return res, err
 }
 
-// quantiles are the quantiles in a distribution. Immutable.
+// quantiles lists the quantiles in a distribution. Immutable.
 var quantiles = []float64{0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999, 1}
 
 // ratios returns x over y, round by round, corrected for payload if both have some.
@@ -301,7 +300,7 @@ func hook(f func() error) error {
 	return f()
 }
 
-// calibrate determines the number of calls of a run, and warms up.
+// calibrate determines the number of calls in a run, and warms up.
 func (r *runner) calibrate(o Options) (err error) {
 	if err := hook(r.in.Enter); err != nil {
 		return err
@@ -409,7 +408,7 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low])
 }
 
-// timeQuantile is the shortest time that the part q of a sorted list does not exceed.
+// timeQuantile returns the shortest time that the fraction q of a sorted list does not exceed.
 func timeQuantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -1,11 +1,11 @@
 package result
 
-// A Goal is a performance goal of this module. Floors must be kept, goals should be reached. A
-// ratio is that of medians of alternating runs on the same machine with the same payload.
+// A Goal is a performance goal of this module. Floors must be kept; goals should be reached. A ratio is that of the
+// medians of alternating runs on the same machine with the same payload.
 type Goal struct {
 	Number      int
 	What        string
-	Floor, Want string // as text; rows have the numbers
+	Floor, Want string // as text; rows contain the numbers
 	Devices     bool   // for RDMA devices, in the virtual machine or real ones
 	Software    bool   // for the software adapter
 }

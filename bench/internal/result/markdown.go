@@ -65,7 +65,7 @@ func (f *File) Markdown() string {
 	return b.String()
 }
 
-// repeated notes how often a row was measured again.
+// repeated says how often a row was measured again.
 func repeated(times int) string {
 	switch times {
 	case 0:

@@ -16,7 +16,7 @@ import (
 // Format is the version of a file of results.
 const Format = 1
 
-// A File has the results of one run.
+// A File holds the results of one run.
 type File struct {
 	Format        int            `json:"format"`
 	Title         string         `json:"title"`
@@ -67,7 +67,7 @@ type Verdict string
 
 // The verdicts.
 const (
-	None      Verdict = ""             // there is neither floor nor goal
+	None      Verdict = ""             // neither floor nor goal
 	Disturbed Verdict = "disturbed"    // measure again
 	Below     Verdict = "below floor"  //
 	Above     Verdict = "above floor"  // and below the goal
@@ -116,16 +116,16 @@ func (f *Float) UnmarshalJSON(b []byte) error {
 // A Pair is a comparison, A over B.
 type Pair struct {
 	ID   string `json:"id"`
-	Goal int    `json:"goal_number,omitempty"` // of [Goals]; 0: of none
+	Goal int    `json:"goal_number,omitempty"` // one of [Goals]; 0: none
 	What string `json:"what"`
 	Kind Kind   `json:"kind"`
 	Of   string `json:"of,omitempty"` // compared instead of the mean: p99, or p99/p50 of A alone
 
 	A  string `json:"a"`
 	B  string `json:"b"`            // the best of several
-	Bs int    `json:"bs,omitempty"` // how many these are
+	Bs int    `json:"bs,omitempty"` // number of alternatives in B
 
-	Floor Float `json:"floor,omitempty"` // ratios that must and should be reached; 0: none
+	Floor Float `json:"floor,omitempty"` // required and desired ratios; 0: none
 	Want  Float `json:"goal,omitempty"`
 
 	TimeA  time.Duration `json:"time_a_ns"` // per call, medians
@@ -137,12 +137,12 @@ type Pair struct {
 	Low      Float `json:"low"`   // first quartile
 	High     Float `json:"high"`  // third quartile
 	Control  Float `json:"control"`
-	CPURatio Float `json:"cpu"`    // of processor time per call, or per byte
-	Others   Float `json:"others"` // processors that others used meanwhile; null: not to be known
+	CPURatio Float `json:"cpu"`    // of CPU time per call, or per byte
+	Others   Float `json:"others"` // CPUs that others used meanwhile; null: unknown
 
 	Crowded bool `json:"crowded,omitempty"` // too many CPUs were used by others
 	Busy    bool `json:"busy,omitempty"`    // the whole run is disturbed
-	Again   int  `json:"again,omitempty"`   // how often it was measured again, because it was disturbed
+	Again   int  `json:"again,omitempty"`   // how often it was measured again after a disturbance
 }
 
 // Disturbed reports whether the ratio is unreliable.
@@ -158,20 +158,20 @@ func (p *Pair) Verdict() Verdict {
 	return judge(float64(p.Ratio), p.Kind == Time, float64(p.Floor), float64(p.Want), false)
 }
 
-// A Value is one number that is not a ratio of times, such as an exact count.
+// A Value is a number that is not a ratio of times, such as an exact count.
 type Value struct {
 	ID     string `json:"id"`
 	Goal   int    `json:"goal_number,omitempty"`
 	What   string `json:"what"`
 	Unit   string `json:"unit"`
 	Value  Float  `json:"value"`
-	Low    Float  `json:"low,omitempty"` // spread, where there is one
+	Low    Float  `json:"low,omitempty"` // spread, if known
 	High   Float  `json:"high,omitempty"`
 	Floor  Float  `json:"floor,omitempty"`
 	Want   Float  `json:"goal,omitempty"`
-	Judged bool   `json:"judged,omitempty"` // there are limits, of which one may be 0
+	Judged bool   `json:"judged,omitempty"` // there are limits, one of which may be 0
 	Exact  bool   `json:"exact,omitempty"`  // a count, which cannot be disturbed
-	Busy   bool   `json:"busy,omitempty"`   // it was disturbed
+	Busy   bool   `json:"busy,omitempty"`   // the measurement was disturbed
 }
 
 // Verdict judges the value: smaller is better.
@@ -226,7 +226,7 @@ func (s *Sweep) Value(p *Point) float64 {
 	return seconds * 1e6
 }
 
-// A Distribution has the times of single calls.
+// A Distribution holds the times of single calls.
 type Distribution struct {
 	ID      string             `json:"id"`
 	What    string             `json:"what"`
@@ -248,8 +248,7 @@ type Quantile struct {
 	Time time.Duration `json:"ns"`
 }
 
-// A Benchmark has the results of one benchmark, of all its lines in the output of go test
-// -bench.
+// A Benchmark holds the results of a benchmark, from all its lines in the output of go test -bench.
 type Benchmark struct {
 	Name    string            `json:"name"` // without the GOMAXPROCS suffix
 	Procs   int               `json:"procs"`
@@ -266,7 +265,7 @@ type Spread struct {
 	High   Float `json:"high"`
 }
 
-// A Missing is a goal that was not measured, and why.
+// A Missing is a goal that was not measured, and the reason.
 type Missing struct {
 	Goal int    `json:"goal_number"`
 	Why  string `json:"why"`
@@ -342,7 +341,7 @@ func (f *File) Breaches() []Breach {
 // Enough is the number of rounds that a quotable result needs.
 const Enough = 10
 
-// MarkBusy marks all results as disturbed if the run was, or if it was too short.
+// MarkBusy marks all results as disturbed if the run was disturbed or too short.
 func (f *File) MarkBusy() {
 	if !f.Provenance.Busy && f.Provenance.Rounds >= Enough {
 		return

@@ -15,9 +15,8 @@ const (
 	screenValue   = 16 // columns of a value
 )
 
-// Screen summarizes results for a reader who does not know them: what was measured, where this
-// module is better and worse than its alternatives, and which floors it misses. It has fewer than
-// 40 lines of at most 80 columns.
+// Screen summarizes results for a reader who does not know them: what was measured, where this module is better and
+// worse than its alternatives, and which floors it misses. It has fewer than 40 lines of at most 80 columns.
 func Screen(files []*File) string {
 	s := screen{}
 	s.head(files)
@@ -43,7 +42,7 @@ func cut(line string, columns int) string {
 	return string([]rune(line)[:columns-3]) + "..."
 }
 
-// head prints what was measured, on what, and how it compares with the goals.
+// head prints what was measured, on which machine, and how it compares with the goals.
 func (s *screen) head(files []*File) {
 	for _, f := range files {
 		p := &f.Provenance
@@ -78,7 +77,7 @@ func (s *screen) head(files []*File) {
 	s.line("  (%d disturbed; %d need what is not here)", disturbed, none)
 }
 
-// rows counts the comparisons, and the disturbed ones of them.
+// rows returns the number of comparisons, and of disturbed ones.
 func (f *File) rows() (n, disturbed int) {
 	for i := range f.Pairs {
 		n++
@@ -113,7 +112,7 @@ func verdictOf(files []*File, goal int) (worst Verdict, measured bool) {
 	return order[at], true
 }
 
-// list writes a heading and at most so many entries. Without entries it writes nothing.
+// list writes a heading and up to most entries. Without entries it writes nothing.
 func (s *screen) list(heading string, entries []string, most int) {
 	if len(entries) == 0 {
 		return
@@ -127,10 +126,10 @@ func (s *screen) list(heading string, entries []string, most int) {
 	}
 }
 
-// Apart ends the ID of a pair that is repeated with the servers in processes of their own.
+// Apart is the suffix of the ID of a pair that is repeated with servers in separate processes.
 const Apart = " p2"
 
-// Factor returns how many times as fast A is as B: by time per call, or by rate.
+// Factor returns how many times as fast as B A is: by time per call, or by rate.
 func (p *Pair) Factor() float64 {
 	if p.Kind == Time {
 		return 1 / float64(p.Ratio)
@@ -138,8 +137,8 @@ func (p *Pair) Factor() float64 {
 	return float64(p.Ratio)
 }
 
-// Alternative reports whether the pair compares this module with something else: not two ways of
-// its own, and not two others.
+// Alternative reports whether the pair compares this module with something else, rather than two variants of its own,
+// or two others.
 func (p *Pair) Alternative() bool {
 	ours := func(workload string) bool { return strings.Contains(workload, "prov=") }
 	return p.Of == "" && p.B != "" && ours(p.A) && !ours(p.B)
@@ -153,7 +152,7 @@ func alternatives(files []*File) (pays, costs []string) {
 		for i := range f.Pairs {
 			p := &f.Pairs[i]
 			if strings.HasSuffix(p.ID, Apart) {
-				continue // one like it is there
+				continue // a similar one is already listed
 			}
 			if p.Alternative() && !p.Disturbed() && p.Factor() > 0 {
 				list = append(list, p)
@@ -180,7 +179,7 @@ func entry(value, id, what string) string {
 	return cut(fmt.Sprintf("%-*s %s (%s)", screenValue, value, cut(what, screenColumns-2-screenValue-1-len(id)-3), id), screenColumns-2)
 }
 
-// below lists what misses its floor.
+// below lists the results that miss their floors.
 func below(files []*File) (list []string) {
 	for _, f := range files {
 		for i := range f.Pairs {

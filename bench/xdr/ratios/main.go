@@ -27,22 +27,22 @@ func main() {
 	}
 }
 
-// line is one of a benchmark: direction, message, codec, cpu-ns/op, allocs/op.
+// line matches a line of a benchmark: direction, message, codec, cpu-ns/op, allocs/op.
 var line = regexp.MustCompile(`^Benchmark(\w+)/message=(\w+)/codec=([\w-]+?)(?:-\d+)?\s+\d+\s.*\s([\d.]+) cpu-ns/op.*\s(\d+) allocs/op`)
 
-// A row has what was measured of a message in one direction.
+// row holds the measurements of a message in one direction.
 type row struct {
 	name  string
 	codec map[string]*column
 }
 
-// A column has what was measured of a codec.
+// column holds the measurements of a codec.
 type column struct {
-	ns     []float64 // of each run
+	ns     []float64 // one for each run
 	allocs string
 }
 
-// minRuns is how many runs there have to be for a median that means something.
+// minRuns is how many runs are required for a meaningful median.
 const minRuns = 10
 
 func table(w io.Writer, r io.Reader) error {
@@ -121,7 +121,7 @@ func quartile(list []float64, n int) float64 {
 	return list[(len(list)-1)*n/4]
 }
 
-// short returns two digits, or all in front of the point.
+// short formats two digits, or all digits before the point.
 func short(f float64) string {
 	if f >= 10 {
 		return strconv.Itoa(int(f + 0.5))
