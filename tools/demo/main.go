@@ -481,7 +481,7 @@ func filesIn(dir string) (map[string]bool, error) {
 	return files, err
 }
 
-// A fileSum identifies the contents of a file.
+// fileSum identifies the contents of a file.
 type fileSum struct {
 	size   int64
 	sha256 [sha256.Size]byte

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// bars is a picture of ratios: how many times as good one thing is as another.
+// bars is a picture of ratios: how many times as good as another one thing is.
 type bars struct {
 	title  string
 	notes  []string // of the measurements
@@ -21,13 +21,13 @@ type bars struct {
 // caption names the two sides of the picture.
 type caption struct{ worse, better string }
 
-// A group is bars under one heading.
+// group is a set of bars under one heading.
 type group struct {
 	heading string
 	bars    []bar
 }
 
-// A bar is one ratio.
+// bar is one ratio.
 type bar struct {
 	text      string
 	ratio     float64 // above 1: better
@@ -99,7 +99,7 @@ func (b *bars) parse(line, dir string, source **results) (err error) {
 	return nil
 }
 
-// results is the part of a file of bench/ratio that the picture needs.
+// results is the part of a bench/ratio file that the picture needs.
 type results struct {
 	Provenance struct{ Date, Commit, Machine string }
 	Pairs      []struct {
@@ -152,13 +152,13 @@ const (
 	most      = 64.0
 )
 
-// x is where a ratio is on the axis.
+// x returns the position of a ratio on the axis.
 func x(ratio float64) int {
 	ratio = min(max(ratio, least), most)
 	return textWidth + int(math.Round(axisWidth*math.Log2(ratio/least)/math.Log2(most/least)))
 }
 
-// draw makes the picture.
+// draw draws the picture.
 func (b *bars) draw() (*canvas, error) {
 	c := &canvas{width: textWidth + axisWidth + 70, title: b.title}
 	rows := 0

@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// svgName is where the picture of a description goes.
+// svgName returns the file name for the picture of a description.
 func svgName(file string) string { return strings.TrimSuffix(file, filepath.Ext(file)) + ".svg" }
 
 // picture returns the SVG of a description.
@@ -69,15 +69,15 @@ func picture(file string) ([]byte, error) {
 	return c.svg(), nil
 }
 
-// Colors of all pictures, on a white ground of their own: pages may be dark.
+// Colors of all pictures, on a white background of their own, because pages may be dark.
 const (
 	ink    = "#1f2933"
 	faint  = "#9aa5b1"
-	signal = "#0b6e99" // an RDMA operation; what pays
-	warm   = "#b35c00" // memory that a peer can reach; what does not pay
+	signal = "#0b6e99" // an RDMA operation; a benefit
+	warm   = "#b35c00" // memory that a peer can reach; a drawback
 )
 
-// A canvas collects the elements of a picture. The unit is the pixel.
+// canvas collects the elements of a picture. The unit is the pixel.
 type canvas struct {
 	width, height int
 	title         string
@@ -116,7 +116,7 @@ func (c *canvas) text(x, y int, anchor, color, weight, s string) {
 	c.body.WriteString("</text>\n")
 }
 
-// svg returns the picture.
+// svg returns the picture as SVG.
 func (c *canvas) svg() []byte {
 	var title strings.Builder
 	xml.EscapeText(&title, []byte(c.title))
@@ -127,5 +127,5 @@ func (c *canvas) svg() []byte {
 `, c.width, c.height, title.String(), c.body.String())
 }
 
-// widthOf is how wide a line of text is at most, for the usual sans-serif fonts at 13 pixels.
+// widthOf returns the maximum width of a line of text, for the usual sans-serif fonts at 13 pixels.
 func widthOf(s string) int { return utf8.RuneCountInString(s) * 73 / 10 }

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// A sequence is messages between two ends, from top to bottom.
+// sequence is a series of messages between two ends, from top to bottom.
 type sequence struct {
 	title string
 	names [2]string // of the ends, left and right
 	steps []step
 }
 
-// A step is one line of a description.
+// step is one line of a description.
 type step struct {
 	kind string // "send", "rdma", "note", "open", "close" or "gap"
-	end  int    // 0: left, 1: right; for messages, where it begins
+	end  int    // 0: left, 1: right; for messages, the sender
 	text string
 }
 
@@ -112,7 +112,7 @@ func (s *sequence) parse(line string) error {
 	return fmt.Errorf("%q is no step", line)
 }
 
-// end returns which end has a name.
+// end returns the end with a name.
 func (s *sequence) end(name string) (int, error) {
 	for i, n := range s.names {
 		if n != "" && n == strings.TrimSpace(name) {
@@ -122,7 +122,7 @@ func (s *sequence) end(name string) (int, error) {
 	return 0, fmt.Errorf("%q is none of the ends", strings.TrimSpace(name))
 }
 
-// The layout: the lines of the two ends, and the room beside them for notes.
+// The layout: the lines of the two ends, and the space beside them for notes.
 const (
 	beside  = 250
 	between = 400
@@ -130,7 +130,7 @@ const (
 	top     = 46
 )
 
-// draw makes the picture. A text that does not fit is an error.
+// draw draws the picture. A text that does not fit is an error.
 func (s *sequence) draw() (*canvas, error) {
 	c := &canvas{width: 2*beside + between, title: s.title}
 	at := [2]int{beside, beside + between}
@@ -141,7 +141,7 @@ func (s *sequence) draw() (*canvas, error) {
 		c.line(at[i], top-8, at[i], c.height-12, faint, 1, "")
 		c.text(at[i], top-18, "middle", ink, "bold", name)
 	}
-	var since [2]int // 0: nothing is open
+	var since [2]int // 0: not open
 	for i, st := range s.steps {
 		y := top + row*i + row/2
 		room := between - 40
@@ -152,7 +152,7 @@ func (s *sequence) draw() (*canvas, error) {
 			return nil, fmt.Errorf("%q is longer than the %d pixels that there are", st.text, room)
 		}
 		from, to := at[st.end], at[1-st.end]
-		if since[1-st.end] > 0 { // not into the bar
+		if since[1-st.end] > 0 { // keep clear of the bar
 			to += 4 * out[st.end]
 		}
 		switch st.kind {

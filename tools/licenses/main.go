@@ -1,12 +1,12 @@
-// Command licenses prints the licenses of the modules in a Go binary, which everyone who distributes
-// the binary has to pass on: the standard library and every module in its build information, except
-// those of its own repository. It fails for a module without a license, and for one that is not among
-// those that go with Apache-2.0 without further duties, or with one that it does: MPL-2.0 section 3.2 has recipients
-// of a binary informed where the source is.
+// Command licenses prints the licenses of the modules in a Go binary, which everyone who distributes the binary must
+// pass on: those of the standard library and of every module in its build information, except those of its own
+// repository. It fails for a module without a license, and for a license that is not on the list of those compatible
+// with Apache-2.0 without further duties. For MPL-2.0 it names the source, because section 3.2 requires that recipients
+// of a binary are informed of it.
 //
 //	licenses [-quiet] BINARY...
 //
-// The modules have to be in the module cache, where building the binary has put them.
+// The modules must be in the module cache, where building the binary has put them.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// own is the beginning of the paths of modules with the binary's own license.
+// own is the prefix of the paths of modules with the binary's own license.
 const own = "github.com/rpcrdma/rpcrdma"
 
 func main() {
@@ -68,7 +68,7 @@ func run(binaries []string, w io.Writer) error {
 	return print(parts, w)
 }
 
-// places are where Go is installed, and where it keeps modules.
+// places returns where Go is installed, and where it keeps modules.
 func places() (goroot, cache string, err error) {
 	out, err := exec.Command("go", "env", "GOROOT", "GOMODCACHE").Output()
 	if err != nil {
@@ -78,7 +78,7 @@ func places() (goroot, cache string, err error) {
 	return goroot, cache, nil
 }
 
-// A part is a module in a binary, and where its files are.
+// part is a module in a binary, and the directory of its files.
 type part struct{ name, version, dir string }
 
 // linked lists the parts of a binary.
@@ -104,7 +104,7 @@ func linked(info *debug.BuildInfo, goroot, cache string) ([]part, error) {
 	return parts, nil
 }
 
-// print prints the texts, and returns what is wrong with any of them.
+// print prints the texts, and returns problems with them.
 func print(parts []part, w io.Writer) error {
 	var wrong []error
 	for _, p := range parts {
@@ -130,16 +130,16 @@ func print(parts []part, w io.Writer) error {
 	return errors.Join(wrong...)
 }
 
-// A text is a file with a license, or with what has to be said besides.
+// text is a file with a license or an additional notice.
 type text struct{ name, text string }
 
 // named matches the names of such files. Immutable.
 var named = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)(\.(md|txt))?$`)
 
-// isLicense matches those that are no mere notice. Immutable.
+// isLicense matches those that are not just notices. Immutable.
 var isLicense = regexp.MustCompile(`(?i)^(licen|copying)`)
 
-// texts reads the files at the top of a part.
+// texts reads the license files at the top of a part.
 func (p *part) texts() ([]text, error) {
 	entries, err := os.ReadDir(p.dir)
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *part) texts() ([]text, error) {
 	return texts, nil
 }
 
-// check wants one of the texts to be a license that is allowed, and none to be another.
+// check requires that one of the texts is a permitted license, and that none is another license.
 func (p *part) check(texts []text) error {
 	licenses := 0
 	for _, t := range texts {
@@ -177,7 +177,7 @@ func (p *part) check(texts []text) error {
 	return nil
 }
 
-// licenses are those that are allowed, by what is in each and in no other. Immutable.
+// licenses lists the permitted licenses, with text that is in each and in no other. Immutable.
 var licenses = []struct {
 	id    string
 	parts []string
@@ -189,12 +189,12 @@ var licenses = []struct {
 	{"MIT", []string{"permission is hereby granted free of charge to any person obtaining a copy of this software", "the software is provided as is without warranty of any kind"}},
 }
 
-// mpl is allowed as a whole: its text names other licenses. mozilla matches it. Immutable.
+// mpl is permitted as a whole, because its text names other licenses. mozilla matches it. Immutable.
 const mpl = "MPL-2.0"
 
 var mozilla = regexp.MustCompile(`^(copyright [a-z0-9 ]{0,80})?mozilla public license version 2 0 1 definitions .* covered software is provided under this license on an as is basis .* as defined by the mozilla public license v 2 0$`)
 
-// conditions are words of licenses and of additions to them that ask for more. Immutable.
+// conditions matches words of licenses, and of additions to them, that impose further conditions. Immutable.
 var conditions = regexp.MustCompile(`gnu (lesser |affero )?general public|mozilla public|eclipse public|commons clause|non ?commercial|server side public|business source|all advertising materials`)
 
 func allowed() (ids []string) {
@@ -204,7 +204,7 @@ func allowed() (ids []string) {
 	return append(ids, mpl)
 }
 
-// identify returns the SPDX identifier of a license that is allowed, "" for any other text.
+// identify returns the SPDX identifier of a permitted license, or "" for any other text.
 func identify(text string) string {
 	words := strings.Join(strings.FieldsFunc(strings.ToLower(text), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')

@@ -17,8 +17,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/conformance"
 )
 
-// checkAll checks everything that needs no test run: that the rules and tests exist, and that each
-// defect applies and leaves Go files that parse and packages that type-check.
+// checkAll checks everything that does not require running tests: that the rules and tests exist, and that each defect
+// applies and leaves Go files that parse and packages that type-check.
 func checkAll(ctx context.Context, root string, defects []*defect, rules *rules, w io.Writer) (bool, error) {
 	tree := os.DirFS(root)
 	ok := true
@@ -65,7 +65,7 @@ func parses(changed map[string]string) error {
 	return all
 }
 
-// testNames knows the functions in the test files of each package, once asked for.
+// testNames finds the functions in the test files of each package, on demand.
 type testNames struct {
 	tree fs.FS
 	of   map[string][]string // by directory
@@ -115,13 +115,13 @@ func (n *testNames) in(dir string) ([]string, error) {
 	return names, nil
 }
 
-// rules knows the rules of the catalogue, and which tests bear the id of each.
+// rules holds the rules of the catalogue, and the tests that bear the id of each.
 type rules struct {
 	known map[string]bool
 	tests map[string][]string
 }
 
-// readRules reads the catalogue of the tree of this program, and the tests of another.
+// readRules reads the catalogue of this program's tree, and the tests of another tree.
 func readRules(tree fs.FS) (*rules, error) {
 	c, err := conformance.Ours()
 	if err != nil {
@@ -144,8 +144,7 @@ func (r *rules) bears(pkg, function, id string) bool {
 	return slices.ContainsFunc(r.tests[id], func(t string) bool { return strings.TrimRight(t, "†") == name })
 }
 
-// check wants each rule of a defect to be in the catalogue, and one of its tests to bear
-// the rule's id.
+// check requires each rule of a defect to be in the catalogue, and one of its tests to bear the rule's id.
 func (r *rules) check(d *defect) error {
 	for _, id := range d.rules {
 		if !r.known[id] {

@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// A defect is one fault in the code, as the changes that inject it.
+// defect is a bug in the code, with the changes that inject it.
 type defect struct {
-	name    string // of the file, without its extension
-	says    string // what is wrong with the code then
+	name    string // of the file, without extension
+	says    string // what is then wrong with the code
 	rules   []string
 	tests   []test
 	changes []change
 }
 
-// A change is a part of a defect: an edit or an operation.
+// change is a part of a defect: an edit or an operation.
 type change interface {
-	// apply makes the change in the tree as the changes so far have left it.
+	// apply applies the change to the tree as modified by earlier changes.
 	apply(tree fs.FS, changed map[string]string) error
 }
 
-// A test must fail while the defect is in.
+// test is a test that must fail while the defect is injected.
 type test struct {
-	pkg  string // as go test names it: ./transport
-	run  string // as go test -run
+	pkg  string // as for go test: ./transport
+	run  string // as for go test -run
 	race bool
 }
 
@@ -60,15 +60,15 @@ func (t test) depth() int {
 // noRule stands for the list of ids of a defect that breaks no rule.
 const noRule = "none"
 
-// extension is that of the files with defects.
+// extension is the extension of files with defects.
 const extension = ".defect"
 
 // parse reads a defect: its header, then its changes.
 func parse(name, text string) (*defect, error) {
 	d := &defect{name: name}
-	var lines *edit      // the edit that the line before belongs to
-	var dir, decl string // of the last line "In: ..."
-	idle := false        // no operation follows it so far
+	var lines *edit      // edit that the previous line belongs to
+	var dir, decl string // from the last line "In: ..."
+	idle := false        // no operation has followed it yet
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		var err error
@@ -132,7 +132,7 @@ func (d *defect) header(key, value string) error {
 	return nil
 }
 
-// complete reports what a defect lacks.
+// complete reports what is missing from a defect.
 func (d *defect) complete() error {
 	if d.says == "" || d.rules == nil || len(d.tests) == 0 {
 		return errors.New(`the header needs "Defect:", "Rule:" and "Test:"`)
@@ -171,5 +171,5 @@ func read(dir fs.FS) ([]*defect, error) {
 	return list, nil
 }
 
-// path returns the name of the file, from the root of the tree.
+// path returns the path of the file, relative to the root of the tree.
 func (d *defect) path() string { return path.Join(defectsDir, d.name+extension) }

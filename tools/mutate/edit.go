@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// An edit replaces whole lines of one file. The old text must occur exactly once in the
-// files that match, so that an edit either applies where it is meant to or fails.
+// edit replaces whole lines of one file. The old text must occur exactly once in the matching files, so that an edit
+// either applies where it is meant to or fails.
 type edit struct {
 	files    string // pattern of fs.Glob
 	old, new string
@@ -18,8 +18,8 @@ type edit struct {
 
 const testSuffix = "_test.go"
 
-// add appends a line of the body: kept (' '), removed ('-') or added ('+'). Comments may
-// change at any time and must not be what an edit depends on.
+// add appends a line of the body: kept (' '), removed ('-') or added ('+'). Comments may change at any time, so an edit
+// must not depend on them.
 func (e *edit) add(line string) error {
 	text := line[1:] + "\n"
 	if line[0] != '+' {
@@ -34,8 +34,7 @@ func (e *edit) add(line string) error {
 	return nil
 }
 
-// apply returns the files that a defect changes, by path, with their new contents. The
-// tree itself stays as it is.
+// apply returns the files that a defect changes, by path, with their new contents. It does not modify the tree.
 func (d *defect) apply(tree fs.FS) (map[string]string, error) {
 	changed := make(map[string]string)
 	for _, e := range d.changes {
@@ -46,14 +45,14 @@ func (d *defect) apply(tree fs.FS) (map[string]string, error) {
 	return changed, nil
 }
 
-// apply makes the edit in the tree as the changes so far have left it.
+// apply applies the edit to the tree as modified by earlier changes.
 func (e *edit) apply(tree fs.FS, changed map[string]string) error {
 	names, err := e.names(tree)
 	if err != nil {
 		return err
 	}
 	var in, text string
-	var places []string // for each occurrence, the file
+	var places []string // the file of each occurrence
 	at := 0
 	for _, name := range names {
 		s, err := contents(tree, changed, name)
@@ -73,7 +72,7 @@ func (e *edit) apply(tree fs.FS, changed map[string]string) error {
 	return nil
 }
 
-// contents returns a file of the tree as the changes so far have left it.
+// contents returns a file of the tree as modified by earlier changes.
 func contents(tree fs.FS, changed map[string]string, name string) (string, error) {
 	if s, ok := changed[name]; ok {
 		return s, nil
@@ -82,7 +81,7 @@ func contents(tree fs.FS, changed map[string]string, name string) (string, error
 	return string(b), err
 }
 
-// names returns the files that match. A pattern stands for tests only if it says so.
+// names returns the matching files. A pattern matches tests only if it says so.
 func (e *edit) names(tree fs.FS) ([]string, error) {
 	all, err := fs.Glob(tree, e.files)
 	if err != nil {
@@ -114,8 +113,8 @@ func occurrences(text, old string) []int {
 	return at
 }
 
-// replace writes the changed files of a tree and returns what restores them. That may be
-// called whether or not replace failed.
+// replace writes the changed files of a tree and returns a function that restores them. It may be called whether or not
+// replace failed.
 func replace(root string, changed map[string]string) (restore func() error, err error) {
 	before := make(map[string][]byte)
 	restore = func() error {

@@ -16,16 +16,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// A verdict is the result of a run of go test.
+// verdict is the result of a run of go test.
 type verdict struct {
-	failed []string // tests that failed, without the parents of others that did
-	alone  bool     // the run failed though none of its tests did: TestMain found something after them
-	ran    int      // tests that ran at the depth of the expression or below
-	fault  string   // why the run says nothing about the code
-	output string   // the last lines, for people
+	failed []string // failed tests, without parents of other failed tests
+	alone  bool     // the run failed although no test did: TestMain found a problem afterwards
+	ran    int      // tests run at the depth of the expression or below
+	fault  string   // why the run is inconclusive
+	output string   // last lines, for people
 }
 
-// An event is a line of go test -json.
+// event is a line of go test -json.
 type event struct {
 	Action, Test, Output string
 }
@@ -49,12 +49,11 @@ func goTest(ctx context.Context, tree string, t test, limit time.Duration) verdi
 	return judge(r.Stdout, r.Said(), t.depth(), err)
 }
 
-// judge reads what go test -json has printed. depth is the number of slashes in the
-// expression.
+// judge interprets the output of go test -json. depth is the number of slashes in the expression.
 func judge(stdout []byte, said string, depth int, err error) verdict {
 	var v verdict
 	var failed, skipped []string
-	running := make(map[string]bool) // tests that have started and not ended
+	running := make(map[string]bool) // tests that have started but not ended
 	var tail, build []string
 	timedOut, buildFailed := false, false
 	passed := 0
@@ -132,7 +131,7 @@ func judge(stdout []byte, said string, depth int, err error) verdict {
 	return v
 }
 
-// killer names what failed.
+// killer names the tests that failed.
 func (v verdict) killer() string {
 	if v.alone {
 		return "what is looked at after all tests"

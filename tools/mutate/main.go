@@ -112,12 +112,12 @@ type options struct {
 	check   bool
 }
 
-// An outcome is the result for one defect.
+// outcome is the result for one defect.
 type outcome struct {
 	d      *defect
 	killer string
 	bad    string // what is wrong with the defect or its tests
-	output string // of the test, if something is wrong
+	output string // of the test, if there is a problem
 	took   time.Duration
 }
 
@@ -233,16 +233,16 @@ func (o outcome) String() string {
 	return "killed by " + o.killer
 }
 
-// A worker tries defects in a tree of its own.
+// worker tries defects in its own tree.
 type worker struct {
 	options
 	tree  string
 	rules *rules
-	sound map[test]string // tests run without a defect, and what was wrong
+	sound map[test]string // tests run without a defect, with problems found
 }
 
-// try injects a defect, runs its tests and restores the tree. An error is one of this
-// program; what is wrong with the defect or its tests is in the outcome.
+// try injects a defect, runs its tests and restores the tree. The error is a failure of this program; a problem with
+// the defect or its tests is in the outcome.
 func (wk *worker) try(ctx context.Context, d *defect) (outcome, error) {
 	out := outcome{d: d}
 	if err := wk.rules.check(d); err != nil {
@@ -266,8 +266,8 @@ func (wk *worker) try(ctx context.Context, d *defect) (outcome, error) {
 	return out, errors.Join(err, restore(), ctx.Err())
 }
 
-// baseline runs a test without a defect, the first time that it is needed, and returns what is wrong
-// with it. The output is returned only that time.
+// baseline runs a test without a defect, when it is first needed, and returns any problem with it. It returns the
+// output only that time.
 func (wk *worker) baseline(ctx context.Context, t test) (bad, output string) {
 	if bad, known := wk.sound[t]; known {
 		return bad, ""
@@ -283,11 +283,10 @@ func (wk *worker) baseline(ctx context.Context, t test) (bad, output string) {
 	return bad, output
 }
 
-// kill runs the tests of a defect that is in the tree: all of them must fail, and one that
-// does must bear the id of each rule.
+// kill runs the tests of an injected defect: all of them must fail, and one that does must bear the id of each rule.
 func (wk *worker) kill(ctx context.Context, out *outcome) {
 	var survived []string
-	born := make(map[string]bool) // rules with ids that the killers bear
+	born := make(map[string]bool) // rules whose ids the failing tests bear
 	for _, t := range out.d.tests {
 		v := goTest(ctx, wk.tree, t, wk.limit)
 		switch {
@@ -317,7 +316,7 @@ func (wk *worker) kill(ctx context.Context, out *outcome) {
 	}
 }
 
-// report prints the table of outcomes, then what is wrong with any of them.
+// report prints the table of outcomes, then their problems.
 func report(w io.Writer, outcomes []outcome, left int) bool {
 	fmt.Fprintln(w)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

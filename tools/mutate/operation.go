@@ -14,23 +14,23 @@ import (
 	"strings"
 )
 
-// An operation changes one place of a declaration, which it finds in the syntax tree.
+// operation changes one place in a declaration, which it finds in the syntax tree.
 type operation struct {
-	dir, decl string // ./transport and (*leader).receive
+	dir, decl string // for example ./transport and (*leader).receive
 	does      string // the line, for messages
 	verb      string
 	place     string // key of the node
-	nth       int    // the number of the node among those with the key, from 1; 0 requires that there is one
+	nth       int    // number of the node among those with the key, from 1; 0 requires that it is the only one
 	text      string // the new text
 }
 
-// forms are the forms of an operation: its verb, and the word between the two parts. An
-// insertion has the text first, the others have the place first.
+// forms lists the forms of an operation: its verb, and the word between the two parts. An insertion has the text first,
+// the others have the place first.
 var forms = []struct{ verb, between string }{
 	{"drop ", ""}, {"replace ", " with "}, {"set ", " to "}, {"insert ", " before "}, {"insert ", " after "},
 }
 
-// parseOperation reads what follows "Do: ".
+// parseOperation parses the text after "Do: ".
 func parseOperation(dir, decl, does string) (*operation, error) {
 	for _, f := range forms {
 		place, ok := strings.CutPrefix(does, f.verb)
@@ -65,7 +65,7 @@ func parseOperation(dir, decl, does string) (*operation, error) {
 	return nil, fmt.Errorf("%q is not an operation", does)
 }
 
-// kinds are the words that a place may begin with.
+// kinds lists the words with which a place may begin.
 var kinds = []string{"call", "case", "default", "defer", "for", "go", "if", "key", "range", "set"}
 
 // key returns a text without white space, except after a word of kinds.
@@ -123,7 +123,7 @@ func keys(n ast.Node) []string {
 	return nil
 }
 
-// printed prints nodes in one form, whatever their layout in the file is.
+// printed prints nodes in a canonical form, whatever their layout in the file.
 func printed[N ast.Node](list ...N) string {
 	var b strings.Builder
 	for i, n := range list {
@@ -131,13 +131,13 @@ func printed[N ast.Node](list ...N) string {
 			b.WriteString(", ")
 		}
 		if err := printer.Fprint(&b, token.NewFileSet(), n); err != nil {
-			return err.Error() // not of a tree that was parsed
+			return err.Error() // not part of a parsed tree
 		}
 	}
 	return b.String()
 }
 
-// apply makes the change in the tree as the changes so far have left it.
+// apply applies the change to the tree as modified by earlier changes.
 func (o *operation) apply(tree fs.FS, changed map[string]string) error {
 	names, err := (&edit{files: path.Join(o.dir, "*.go")}).names(tree)
 	if err != nil {
@@ -180,7 +180,7 @@ func (o *operation) apply(tree fs.FS, changed map[string]string) error {
 	return nil
 }
 
-// declarations returns the functions, variables and constants of a file that have a name.
+// declarations returns the functions, variables and constants of a file with a name.
 func declarations(f *ast.File, name string) []ast.Node {
 	var list []ast.Node
 	for _, decl := range f.Decls {
@@ -201,8 +201,8 @@ func declarations(f *ast.File, name string) []ast.Node {
 	return list
 }
 
-// functionName returns the name of a function as stack traces have it, without the package
-// and type parameters: dial, client.dial or (*client).dial.
+// functionName returns the name of a function as in stack traces, without the package and type parameters: dial,
+// client.dial or (*client).dial.
 func functionName(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name
@@ -214,7 +214,7 @@ func functionName(f *ast.FuncDecl) string {
 	return recv + "." + f.Name.Name
 }
 
-// A site is a node of a file, with the nodes around it, the innermost of them last.
+// site is a node of a file, with the enclosing nodes, innermost last.
 type site struct {
 	file, src string
 	base      int
@@ -226,13 +226,13 @@ type site struct {
 func (o *operation) sites(decl ast.Node, s site) []site {
 	var found []site
 	var around []ast.Node
-	var end token.Pos // of the last node that was found
+	var end token.Pos // of the last node found
 	ast.Inspect(decl, func(n ast.Node) bool {
 		if n == nil {
 			around = around[:len(around)-1]
 			return true
 		}
-		// A statement may consist of the expression that has its key.
+		// A statement may consist of just the expression with its key.
 		if slices.Contains(keys(n), o.place) && n.End() != end {
 			s.node, s.around, end = n, slices.Clone(around), n.End()
 			found = append(found, s)
@@ -246,12 +246,12 @@ func (o *operation) sites(decl ast.Node, s site) []site {
 // of returns the source of a node.
 func (s site) of(n ast.Node) string { return s.src[int(n.Pos())-s.base : int(n.End())-s.base] }
 
-// with returns the source with another text between two positions.
+// with returns the source with the text between two positions replaced.
 func (s site) with(from, to token.Pos, text string) string {
 	return s.src[:int(from)-s.base] + text + s.src[int(to)-s.base:]
 }
 
-// change returns the source after the operation, or "" if it is not possible.
+// change returns the source after the operation, or "" if the operation is not possible.
 func (o *operation) change(s site) string {
 	switch o.verb {
 	case "drop":
@@ -278,7 +278,7 @@ func (o *operation) change(s site) string {
 	return ""
 }
 
-// values returns what decides about a node: its condition or its value.
+// values returns the parts that determine a node's effect: its condition or its value.
 func values(n ast.Node) []ast.Expr {
 	switch n := n.(type) {
 	case *ast.AssignStmt:
@@ -301,7 +301,7 @@ func values(n ast.Node) []ast.Expr {
 	return nil
 }
 
-// drop leaves out a statement, an operand or an element of a list.
+// drop removes a statement, an operand or an element of a list.
 func (s site) drop() string {
 	if len(s.around) == 0 {
 		return ""
@@ -327,7 +327,7 @@ func (s site) drop() string {
 	return s.with(before.End(), n.End(), "")
 }
 
-// neighbors returns the nodes beside n in a list of its parent, if it is in one.
+// neighbors returns the nodes next to n in a list of its parent. ok is false if n is not in one.
 func neighbors(parent, n ast.Node) (before, after ast.Node, ok bool) {
 	for _, field := range reflect.ValueOf(parent).Elem().Fields() {
 		if field.Kind() != reflect.Slice {

@@ -13,10 +13,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// gitLimit is more than git ever takes here.
+// gitLimit is more time than git ever needs here.
 const gitLimit = time.Minute
 
-// git runs git in a directory and returns what it prints.
+// git runs git in a directory and returns its output.
 func git(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
@@ -27,8 +27,7 @@ func git(ctx context.Context, dir string, args ...string) (string, error) {
 	return string(r.Stdout), err
 }
 
-// copyTree copies the files of the repository at root that git does not ignore, in their
-// present state, to a directory.
+// copyTree copies the files of the repository at root that git does not ignore, in their current state, to a directory.
 func copyTree(ctx context.Context, root, to string) error {
 	list, err := git(ctx, root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {
@@ -42,7 +41,7 @@ func copyTree(ctx context.Context, root, to string) error {
 	return nil
 }
 
-// copyFile copies a file or a symbolic link. One that git lists may have been deleted.
+// copyFile copies a file or a symbolic link. A file listed by git may have been deleted.
 func copyFile(from, to string) error {
 	info, err := os.Lstat(from)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -17,21 +17,21 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/golist"
 )
 
-// A typeChecker checks packages as defects leave them: most of what compiling them would
-// find, in a fraction of the time.
+// typeChecker checks packages after a defect has been applied. It finds most of what compiling them would, in a
+// fraction of the time.
 type typeChecker struct {
 	fset     *token.FileSet
-	packages map[string]*goPackage // by directory, from the root
+	packages map[string]*goPackage // by directory relative to the root
 	imports  types.Importer
 }
 
-// A goPackage is a package without defects.
+// goPackage is a package without defects.
 type goPackage struct {
 	*golist.Package
-	files map[string]*ast.File // those that were needed so far, by name
+	files map[string]*ast.File // those needed so far, by name
 }
 
-// newTypeChecker prepares for checks of the packages in some directories of the tree.
+// newTypeChecker returns a typeChecker for the packages in some directories of the tree.
 func newTypeChecker(ctx context.Context, root string, dirs []string) (*typeChecker, error) {
 	args := []string{"-export", "-deps"}
 	for _, dir := range dirs {
@@ -51,8 +51,7 @@ func newTypeChecker(ctx context.Context, root string, dirs []string) (*typeCheck
 	return c, nil
 }
 
-// check checks the packages of changed files, by the contents that they have now. Tests are
-// not checked.
+// check checks the packages of changed files with their new contents. It does not check tests.
 func (c *typeChecker) check(changed map[string]string) error {
 	var dirs []string
 	for name := range changed {
@@ -68,7 +67,7 @@ func (c *typeChecker) check(changed map[string]string) error {
 			return fmt.Errorf("go list found no package in %s", dir)
 		}
 		files, err := p.parse(c.fset, dir, changed)
-		if err == nil && len(p.CgoFiles) == 0 { // the types of C are not known here
+		if err == nil && len(p.CgoFiles) == 0 { // the types of C are unknown here
 			conf := types.Config{Importer: c.imports, FakeImportC: true}
 			_, err = conf.Check(p.ImportPath, c.fset, files, nil)
 		}
@@ -77,7 +76,7 @@ func (c *typeChecker) check(changed map[string]string) error {
 	return all
 }
 
-// parse returns the files of a package, some of which have changed.
+// parse returns the files of a package, some of which are changed.
 func (p *goPackage) parse(fset *token.FileSet, dir string, changed map[string]string) ([]*ast.File, error) {
 	var files []*ast.File
 	for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {

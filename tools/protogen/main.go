@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// generate returns what the plugins make of a .proto file, by the path of each file.
+// generate returns the output of the plugins for a .proto file, by path of the generated file.
 func generate(ctx context.Context, name string) (map[string][]byte, error) {
 	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rpcrdma/rpcrdma/grpcrdma").Output()
 	if err != nil {
@@ -78,7 +78,7 @@ func generate(ctx context.Context, name string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// addFile adds a file to a request, after those that it imports.
+// addFile adds a file to a request, after the files that it imports.
 func addFile(req *pluginpb.CodeGeneratorRequest, f protoreflect.FileDescriptor) {
 	for i := range f.Imports().Len() {
 		addFile(req, f.Imports().Get(i).FileDescriptor)

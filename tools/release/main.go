@@ -51,7 +51,7 @@ func main() {
 var errUsage = errors.New("usage: release list | tidy [-w] | prepare VERSION | check [-tagged] VERSION | " +
 	"tag [-create] VERSION | proxy -version VERSION DIR | test")
 
-// run executes one command on the repository at root.
+// run executes a command on the repository at root.
 func run(root string, args []string, w io.Writer) error {
 	if len(args) == 0 {
 		return errUsage

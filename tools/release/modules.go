@@ -13,31 +13,31 @@ import (
 	gomod "golang.org/x/mod/module"
 )
 
-// unpublished lists the directories of modules that are only for clones. Immutable.
+// unpublished lists the directories of modules that exist only for clones. Immutable.
 var unpublished = []string{"bench", "tools"}
 
-// A module is one of the repository.
+// module is a module of the repository.
 type module struct {
 	path string
-	dir  string // slash-separated, "." for the one at the top
+	dir  string // slash-separated, "." for the top one
 	mod  *modfile.File
-	uses []string // paths of our modules that it requires
+	uses []string // paths of required modules of ours
 }
 
-// published reports whether users fetch it.
+// published reports whether users download the module.
 func (m *module) published() bool { return !slices.Contains(unpublished, m.dir) }
 
-// tag is the name of the module's version in the repository.
+// tag returns the name of the tag for a version of the module.
 func (m *module) tag(version string) string { return path.Join(m.dir, version) }
 
-// A tree is a repository and its modules, each after those that it requires.
+// tree is a repository and its modules, each after those that it requires.
 type tree struct {
 	root    string
 	work    *modfile.WorkFile
 	modules []*module
 }
 
-// load reads go.work and the go.mod files that it names.
+// load reads go.work and the go.mod files that it lists.
 func load(root string) (*tree, error) {
 	name := filepath.Join(root, "go.work")
 	src, err := os.ReadFile(name)
@@ -65,7 +65,7 @@ func load(root string) (*tree, error) {
 		return nil, fmt.Errorf("%s: no module at the top", name)
 	}
 	for _, m := range byPath {
-		// The path says where a module lies, or else it cannot be found.
+		// A module is found only if its path matches its directory.
 		if want := path.Join(main.path, m.dir); m.path != want {
 			return nil, fmt.Errorf("%s/go.mod: the module is called %s, want %s", m.dir, m.path, want)
 		}
@@ -102,7 +102,7 @@ func readMod(name string) (*modfile.File, error) {
 	return modfile.Parse(name, src, nil)
 }
 
-// published returns the modules that users fetch, in order.
+// published returns the modules that users download, in order.
 func (t *tree) published() []*module {
 	return slices.DeleteFunc(slices.Clone(t.modules), func(m *module) bool { return !m.published() })
 }
@@ -117,8 +117,8 @@ func (t *tree) file(m *module, name string) string {
 	return filepath.Join(t.root, filepath.FromSlash(m.dir), name)
 }
 
-// atVersion returns the go.mod of a module that requires one version of all others. Comments and
-// the order of the lines stay.
+// atVersion returns the go.mod of a module with one version required of all others. Comments and the order of the lines
+// are kept.
 func (t *tree) atVersion(m *module, version string) ([]byte, error) {
 	f, err := readMod(t.file(m, "go.mod"))
 	if err != nil {
@@ -132,7 +132,7 @@ func (t *tree) atVersion(m *module, version string) ([]byte, error) {
 	return modfile.Format(f.Syntax), nil
 }
 
-// structure returns what makes a module unfit for users, whatever the version.
+// structure returns what makes a module unusable for users, whatever the version.
 func (t *tree) structure() (findings []string) {
 	for _, m := range t.published() {
 		for _, r := range m.mod.Replace {
@@ -150,9 +150,9 @@ func (t *tree) structure() (findings []string) {
 	return findings
 }
 
-// replaces returns what go.work has to replace, in order: the versions that the published modules
-// require of each other. The go command asks for their go.mod files even in a workspace that has
-// the modules, and they may not be published yet.
+// replaces returns the replacements that go.work must have, in order: the versions that the published modules require
+// of each other. The go command asks for their go.mod files even in a workspace with the modules, and they may not be
+// published yet.
 func (t *tree) replaces() (list []modfile.Replace) {
 	for _, m := range t.published() {
 		for _, r := range m.mod.Require {
@@ -169,7 +169,7 @@ func (t *tree) replaces() (list []modfile.Replace) {
 	return list
 }
 
-// joined wants go.work to replace that, and nothing else of the repository.
+// joined requires go.work to have these replacements, and no others of the repository.
 func (t *tree) joined() (findings []string) {
 	want := t.replaces()
 	for _, r := range want {
@@ -185,7 +185,7 @@ func (t *tree) joined() (findings []string) {
 	return findings
 }
 
-// rejoin writes into go.work what joined wants.
+// rejoin writes into go.work what joined requires.
 func (t *tree) rejoin() error {
 	if len(t.joined()) == 0 {
 		return nil
@@ -195,7 +195,7 @@ func (t *tree) rejoin() error {
 		if !t.ours(has.Old.Path) {
 			continue
 		}
-		// One that is only of another version stays where it is, with its comments.
+		// One that differs only in the version keeps its place and comments.
 		i := slices.IndexFunc(want, func(r modfile.Replace) bool { return r.Old.Path == has.Old.Path })
 		if i < 0 || has.Old.Version == "" {
 			if err := t.work.DropReplace(has.Old.Path, has.Old.Version); err != nil {
@@ -219,10 +219,10 @@ func (t *tree) rejoin() error {
 	return writeChanged(filepath.Join(t.root, "go.work"), modfile.Format(t.work.Syntax))
 }
 
-// rel names a file of a module in messages.
+// rel returns the name of a module's file for messages.
 func (t *tree) rel(m *module, name string) string { return path.Join(m.dir, name) }
 
-// requires returns the modules of the repository that one needs, directly or not, in order.
+// requires returns the modules of the repository that a module needs, directly or not, in order.
 func (t *tree) requires(m *module) []*module {
 	needed := make(map[string]bool)
 	var need func(m *module)
@@ -238,7 +238,7 @@ func (t *tree) requires(m *module) []*module {
 	return slices.DeleteFunc(slices.Clone(t.modules), func(o *module) bool { return !needed[o.path] })
 }
 
-// sumOfOurs reports whether a line of a go.sum is about one of the repository's modules.
+// sumOfOurs reports whether a line of a go.sum is about a module of the repository.
 func (t *tree) sumOfOurs(line string) bool {
 	path, _, _ := strings.Cut(line, " ")
 	return t.ours(path)

@@ -18,21 +18,21 @@ import (
 	"golang.org/x/mod/zip"
 )
 
-// license is in every module: the go command takes the one at the top of the repository where a
-// module has none, https://go.dev/ref/mod#vcs-license.
+// license is in every module: the go command uses the one at the top of the repository for a module without one,
+// https://go.dev/ref/mod#vcs-license.
 const license = "LICENSE"
 
-// A source is a file of a module, as package zip wants it.
+// source is a file of a module, in the form that package zip requires.
 type source struct {
-	name string // in the module
+	name string // relative to the module
 	disk string
-	text []byte // instead of the contents on the disk, if not nil
+	text []byte // replaces the contents on disk, if not nil
 }
 
-// Path returns the name in the module.
+// Path returns the name relative to the module.
 func (s source) Path() string { return s.name }
 
-// Lstat describes the file. A text is a regular file.
+// Lstat describes the file. A replacement text is a regular file.
 func (s source) Lstat() (fs.FileInfo, error) {
 	if s.text != nil {
 		return info{path.Base(s.name), int64(len(s.text))}, nil
@@ -48,7 +48,7 @@ func (s source) Open() (io.ReadCloser, error) {
 	return os.Open(s.disk)
 }
 
-// An info describes a text.
+// info describes a text.
 type info struct {
 	name string
 	size int64
@@ -61,8 +61,8 @@ func (info) ModTime() time.Time { return time.Time{} }
 func (info) IsDir() bool        { return false }
 func (info) Sys() any           { return nil }
 
-// sources returns the files of a module: those below its directory that git tracks or would
-// track, without those of nested modules. Texts take the place of files.
+// sources returns the files of a module: those below its directory that git tracks or would track, without those of
+// nested modules. texts replaces the contents of files.
 func (t *tree) sources(m *module, texts map[string][]byte) ([]zip.File, error) {
 	names, err := t.git("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", m.dir)
 	if err != nil {
@@ -77,7 +77,7 @@ func (t *tree) sources(m *module, texts map[string][]byte) ([]zip.File, error) {
 		}
 		disk := filepath.Join(t.root, filepath.FromSlash(name))
 		if _, err := os.Lstat(disk); err != nil {
-			continue // removed, and not yet committed
+			continue // removed, but not yet committed
 		}
 		licensed = licensed || inside == license
 		files = append(files, source{inside, disk, texts[inside]})
@@ -97,7 +97,7 @@ func (t *tree) sources(m *module, texts map[string][]byte) ([]zip.File, error) {
 	return slices.DeleteFunc(files, func(f zip.File) bool { return !slices.Contains(checked.Valid, f.Path()) }), nil
 }
 
-// sums returns the lines that a go.sum has for a module of a version.
+// sums returns the lines of a go.sum for a version of a module.
 func (t *tree) sums(m *module, version string) ([]string, error) {
 	files, err := t.sources(m, nil)
 	if err != nil {
@@ -123,8 +123,8 @@ func (t *tree) sums(m *module, version string) ([]string, error) {
 	return []string{m.path + " " + version + " " + all, m.path + " " + version + "/go.mod " + mod}, nil
 }
 
-// proxy writes the published modules into a directory that GOPROXY=file://DIR takes, as one
-// version (https://go.dev/ref/mod#goproxy-protocol). The tree need not be clean.
+// proxy writes the published modules, as one version, to a directory for GOPROXY=file://DIR
+// (https://go.dev/ref/mod#goproxy-protocol). The tree need not be clean.
 func (t *tree) proxy(dir, version string) error {
 	for _, m := range t.published() {
 		if err := gomod.CheckPath(m.path); err != nil {
@@ -150,7 +150,7 @@ func (t *tree) proxy(dir, version string) error {
 		if err := zip.Create(&packed, gomod.Version{Path: m.path, Version: version}, files); err != nil {
 			return err
 		}
-		// The time of a version is of no use here, and the same tree makes the same proxy.
+		// The time of a version is irrelevant here, and the same tree must give the same proxy.
 		about := fmt.Sprintf("{\"Version\":%q,\"Time\":\"2000-01-01T00:00:00Z\"}\n", version)
 		for name, text := range map[string][]byte{
 			"list": []byte(version + "\n"), version + ".info": []byte(about), version + ".mod": mod, version + ".zip": packed.Bytes(),
@@ -163,7 +163,7 @@ func (t *tree) proxy(dir, version string) error {
 	return nil
 }
 
-// git returns what git prints.
+// git returns the output of git.
 func (t *tree) git(args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = t.root

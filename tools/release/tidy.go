@@ -13,9 +13,9 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// tidy runs go mod tidy in every module. It knows no workspace and would ask for a published
-// version of the others, which is not what the tree has, or is not there. So it gets files with
-// replace directives in place of the module's own, and none of the hashes of our modules.
+// tidy runs go mod tidy in every module. That command ignores workspaces and would download a published version of the
+// other modules, which differs from the tree or does not exist. It therefore gets files with replace directives in
+// place of the module's own, and no hashes of our modules.
 func (t *tree) tidy(write bool, w io.Writer) error {
 	dir, err := os.MkdirTemp("", "release-tidy-")
 	if err != nil {
@@ -38,7 +38,7 @@ func (t *tree) tidy(write bool, w io.Writer) error {
 	if untidy {
 		return errors.New("these are not tidy, 'go run ./tools/release tidy -w' makes them so")
 	}
-	if write { // and read what was written
+	if write { // so that later modules read what was written
 		if t, err = load(t.root); err != nil {
 			return err
 		}
@@ -80,8 +80,8 @@ func (t *tree) tidyOne(m *module, dir string, write bool) (diff []byte, err erro
 	return nil, nil
 }
 
-// replaced writes a go.mod that replaces what a module needs of the repository by its directories,
-// and a go.sum without them.
+// replaced writes a go.mod that replaces the modules of the repository that a module needs with their directories, and
+// a go.sum without them.
 func (t *tree) replaced(m *module, mod, sum string) error {
 	f, err := readMod(t.file(m, "go.mod"))
 	if err != nil {
@@ -99,7 +99,7 @@ func (t *tree) replaced(m *module, mod, sum string) error {
 	return errors.Join(os.WriteFile(mod, modfile.Format(f.Syntax), 0o666), os.WriteFile(sum, sumFile(t.withoutOurs(is)), 0o666))
 }
 
-// takeBack makes a module's files of those that replaced has written and go mod tidy has changed.
+// takeBack restores a module's own form of the files that replaced has written and go mod tidy has changed.
 func (t *tree) takeBack(m *module, mod, sum string) error {
 	f, err := readMod(mod)
 	if err != nil {

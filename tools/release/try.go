@@ -12,19 +12,18 @@ import (
 	"time"
 )
 
-// pretended is the version that the tree is tried as: newer than any other of v0.
+// pretended is the version under which the tree is tried: newer than any other of v0.
 const pretended = "v0.9999.0-test"
 
-// A user is a machine with Go, on which nothing of the clone is known: an empty module cache and a
-// proxy for the modules of the tree. Modules of others come from the module cache of this machine, or
-// else from its own proxy.
+// user is a machine with Go that knows nothing of the clone. It has an empty module cache and a proxy for the modules
+// of the tree. Other modules come from this machine's module cache, or else from its own proxy.
 type user struct {
 	dir string
 	env []string
 	out io.Writer
 }
 
-// newUser sets a machine up in an empty directory.
+// newUser sets up a machine in an empty directory.
 func (t *tree) newUser(dir string, w io.Writer) (*user, error) {
 	proxy := filepath.Join(dir, "proxy")
 	if err := t.proxy(proxy, pretended); err != nil {
@@ -41,8 +40,8 @@ func (t *tree) newUser(dir string, w io.Writer) (*user, error) {
 	}
 	u := &user{dir: home, out: w}
 	u.env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOPRIVATE=", "GONOPROXY=",
-		// Without -trimpath the directory would be part of the compiled code, and nothing that others
-		// publish would be found in the build cache.
+		// Without -trimpath the directory would become part of the compiled code, and no third-party package would be
+		// found in the build cache.
 		"GOFLAGS=-mod=mod -modcacherw -trimpath",
 		"GOPROXY=file://"+proxy+",file://"+has[0]+"/cache/download,"+has[1],
 		"GONOSUMDB="+strings.TrimPrefix(has[2]+","+t.published()[0].path, ","),
@@ -50,7 +49,7 @@ func (t *tree) newUser(dir string, w io.Writer) (*user, error) {
 	return u, nil
 }
 
-// run runs a command in a directory below the user's and returns what it prints.
+// run runs a command in a directory below the user's and returns its output.
 func (u *user) run(dir, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = filepath.Join(u.dir, filepath.FromSlash(dir))
@@ -68,7 +67,7 @@ func (u *user) write(name, text string) error {
 	return errors.Join(os.MkdirAll(filepath.Dir(name), 0o777), os.WriteFile(name, []byte(text), 0o666))
 }
 
-// bin returns a command that the user has installed.
+// bin returns a command installed by the user.
 func (u *user) bin(name string) string { return filepath.Join(filepath.Dir(u.dir), "bin", name) }
 
 // try does with the tree what users do with a version of it.
@@ -122,8 +121,8 @@ func (t *tree) tryLibrary(u *user) error {
 	return nil
 }
 
-// tryExporters links what has a tag of its own with the library: each in a module of a user, so that
-// none brings what another one lacks.
+// tryExporters links the separately tagged modules with the library, each in its own module of a user, so that none
+// provides what another one lacks.
 func (t *tree) tryExporters(u *user) error {
 	for _, m := range t.published() {
 		if !strings.HasPrefix(m.dir, "rpc/") {
@@ -161,7 +160,7 @@ func (t *tree) tryCommand(u *user) error {
 	return err
 }
 
-// tryGenerator compiles a .x file, and compares the result with the one that is committed.
+// tryGenerator compiles a .x file and compares the result with the committed one.
 func (t *tree) tryGenerator(u *user) error {
 	if _, err := u.run("", "go", "install", t.published()[0].path+"/cmd/xdrgen@"+pretended); err != nil {
 		return err
@@ -188,7 +187,7 @@ func (t *tree) tryGenerator(u *user) error {
 	return err
 }
 
-// tryPage has the test of the page go through it with this user's environment.
+// tryPage makes the page's test follow the page in this user's environment.
 func (t *tree) tryPage(u *user) error {
 	test := filepath.Join(filepath.Dir(u.dir), "examples.test")
 	build := exec.Command("go", "test", "-c", "-o", test, "./examples")

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// Files that the checks read, below the top.
+// Files that the checks read, relative to the top.
 const (
 	changelog = "CHANGELOG.md"
 	listings  = "docs/api"
 	recorded  = "internal/testing/interop/released/testdata"
 )
 
-// problems are in the way of a version, one a line.
+// problems lists what prevents a version, one per line.
 type problems []string
 
 func (p problems) Error() string { return strings.Join(p, "\n") }
@@ -35,7 +35,7 @@ func join(list []string) error {
 	return problems(list)
 }
 
-// clean wants the tree to match its commit.
+// clean requires the tree to match its commit.
 func (t *tree) clean() []string {
 	switch out, err := t.git("status", "--porcelain"); {
 	case err != nil:
@@ -46,8 +46,7 @@ func (t *tree) clean() []string {
 	return nil
 }
 
-// check returns what is in the way of a version, in all respects. Tags are wanted only if the version
-// is tagged.
+// check returns everything that prevents a version. Tags are required only if tagged is set.
 func (t *tree) check(version string, tagged bool) error {
 	findings := slices.Concat(t.clean(), t.structure(), t.joined(), t.announced(version), t.compatible(version), t.required(version))
 	if tagged {
@@ -56,8 +55,7 @@ func (t *tree) check(version string, tagged bool) error {
 	return join(findings)
 }
 
-// announced wants a version that is fit for tags, its section in the changelog and recordings of
-// what it says on the wire.
+// announced requires a valid version for tags, its section in the changelog, and recordings of what it sends.
 func (t *tree) announced(version string) (findings []string) {
 	if !semver.IsValid(version) || semver.Canonical(version) != version {
 		return []string{fmt.Sprintf("%q is not a version such as v1.2.3", version)}
@@ -85,8 +83,8 @@ func (t *tree) announced(version string) (findings []string) {
 	return findings
 }
 
-// section returns what the changelog says under the heading of a version, without the headings
-// within it, and whether there is such a heading.
+// section returns the text of the changelog under the heading of a version, without the headings in it, and whether the
+// heading exists.
 func section(text, version string) (notes string, ok bool) {
 	for line := range strings.Lines(text) {
 		if title, heading := strings.CutPrefix(line, "## "); heading {
@@ -102,8 +100,8 @@ func section(text, version string) (notes string, ok bool) {
 	return strings.TrimSpace(notes), ok
 }
 
-// required wants every published module to require this version of the others, with the hashes
-// that the module proxy will find.
+// required requires every published module to require this version of the others, with the hashes that the module proxy
+// will compute.
 func (t *tree) required(version string) (findings []string) {
 	for _, m := range t.published() {
 		for _, r := range m.mod.Require {
@@ -112,7 +110,7 @@ func (t *tree) required(version string) (findings []string) {
 			}
 		}
 		if len(findings) > 0 {
-			continue // their hashes would be wrong, too
+			continue // their hashes would be wrong too
 		}
 		got, want, err := t.sumLines(m, version)
 		if err != nil {
@@ -124,8 +122,8 @@ func (t *tree) required(version string) (findings []string) {
 	return findings
 }
 
-// sumLines returns the go.sum of a module as it is, and with the hashes of a version of the
-// repository's modules.
+// sumLines returns the current go.sum of a module, and the one with the hashes of a version of the repository's
+// modules.
 func (t *tree) sumLines(m *module, version string) (is, want []byte, err error) {
 	is, err = os.ReadFile(t.file(m, "go.sum"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -142,13 +140,13 @@ func (t *tree) sumLines(m *module, version string) (is, want []byte, err error) 
 	return is, sumFile(lines), nil
 }
 
-// withoutOurs returns the lines of a go.sum that are about modules of others.
+// withoutOurs returns the lines of a go.sum about other modules.
 func (t *tree) withoutOurs(sum []byte) []string {
 	lines := strings.Split(strings.TrimSpace(string(sum)), "\n")
 	return slices.DeleteFunc(lines, func(line string) bool { return line == "" || t.sumOfOurs(line) })
 }
 
-// sumFile returns a go.sum with some lines, in the go command's order: by version, not by letters.
+// sumFile returns a go.sum with these lines, in the order of the go command: by version, not alphabetically.
 func sumFile(lines []string) []byte {
 	if len(lines) == 0 {
 		return nil
@@ -189,9 +187,8 @@ func (t *tree) prepare(version string) error {
 			return err
 		}
 	}
-	// The module at the top has go.work among its files, so that comes before its hash. And each
-	// module has its go.sum among its files, so that comes before the module's hash, which later
-	// modules need.
+	// The top module contains go.work, which must therefore be written before its hash is computed. Each module
+	// contains its go.sum, which must be written before the module's hash, which later modules need.
 	if err := t.rejoin(); err != nil {
 		return err
 	}
@@ -207,7 +204,7 @@ func (t *tree) prepare(version string) error {
 	return join(slices.Concat(t.joined(), t.required(version)))
 }
 
-// writeChanged writes a file, unless that changes nothing.
+// writeChanged writes a file if its contents differ.
 func writeChanged(name string, text []byte) error {
 	switch was, err := os.ReadFile(name); {
 	case err == nil && bytes.Equal(was, text), errors.Is(err, os.ErrNotExist) && len(text) == 0:
@@ -216,7 +213,7 @@ func writeChanged(name string, text []byte) error {
 	return os.WriteFile(name, text, 0o666)
 }
 
-// untagged wants the tags of a version on the commit that is checked out.
+// untagged requires the tags of a version on the commit that is checked out.
 func (t *tree) untagged(version string) (findings []string) {
 	out, err := t.git("tag", "--points-at", "HEAD")
 	if err != nil {
@@ -230,8 +227,8 @@ func (t *tree) untagged(version string) (findings []string) {
 	return findings
 }
 
-// tag prints or creates the tags of a version, in order, and prints how to publish them: all at once,
-// so that no module is visible before its requirements.
+// tag prints or creates the tags of a version, in order, and prints how to publish them: all at once, so that no module
+// is visible before its requirements.
 func (t *tree) tag(version string, create bool, w io.Writer) error {
 	if err := t.check(version, false); err != nil {
 		return err
@@ -268,8 +265,8 @@ func (t *tree) tag(version string, create bool, w io.Writer) error {
 	return err
 }
 
-// released returns the newest version with a tag that is older than another one, "" without one. Of
-// the tags of modules, that of the one at the top counts.
+// released returns the newest version with a tag that is older than before, or "" if there is none. Only the tags of
+// the top module count.
 func (t *tree) released(before string) (string, error) {
 	out, err := t.git("tag", "--list", "v*")
 	if err != nil {
@@ -284,8 +281,8 @@ func (t *tree) released(before string) (string, error) {
 	return last, nil
 }
 
-// compatible wants a version to have everything that the one before it offered, as far as
-// docs/install.md promises that: from v1 on, and within v0.x. Recordings it wants as they were.
+// compatible requires a version to have everything that the previous one offered, as promised by docs/install.md: from
+// v1 on, and within v0.x. Recordings must be unchanged.
 func (t *tree) compatible(version string) (findings []string) {
 	last, err := t.released(version)
 	if err != nil {
@@ -294,7 +291,7 @@ func (t *tree) compatible(version string) (findings []string) {
 	if last == "" {
 		return nil
 	}
-	// What a version said on the wire stays recorded as it was.
+	// Recordings of what a version sent must not change.
 	if out, err := t.git("diff", "--no-renames", "--name-only", "--diff-filter=MDT", last, "--", recorded); err != nil {
 		findings = append(findings, err.Error())
 	} else {

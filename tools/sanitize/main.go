@@ -56,18 +56,18 @@ func main() {
 	fmt.Println("sanitize: nothing found")
 }
 
-// A pass is one way to build.
+// pass is one way to build.
 type pass struct {
 	name string
 	env  []string
 
-	// wrong are programs under testdata, and what is said of them.
+	// wrong maps programs under testdata to the expected diagnostics.
 	wrong map[string]string
 
 	tests, deviceTests []string // packages
 }
 
-// Both sanitizers go together. Leaks are looked for at the end of each program.
+// Both sanitizers are used together. Leaks are checked at the end of each program.
 const (
 	cFlags  = "-g -O1 -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=all"
 	ldFlags = "-fsanitize=undefined"
@@ -87,7 +87,7 @@ var passes = []pass{
 		deviceTests: []string{"./cgo/...", "./ibv/...", "./rdmacm/...", "./transport"},
 	},
 	{
-		// The race detector, which make test runs everything with, has checkptr on, too.
+		// The race detector, with which make test runs everything, enables checkptr too.
 		name: "cgocheck2 and checkptr",
 		env:  []string{"GOFLAGS=-buildvcs=false -gcflags=all=-d=checkptr", "GOEXPERIMENT=cgocheck2"},
 		wrong: map[string]string{
@@ -99,7 +99,7 @@ var passes = []pass{
 	},
 }
 
-// testdata has the programs that are wrong.
+// testdata has the incorrect programs.
 const testdata = "./tools/sanitize/testdata/"
 
 func (p *pass) run(ctx context.Context, rdma bool, limit time.Duration) error {
@@ -115,10 +115,10 @@ func (p *pass) run(ctx context.Context, rdma bool, limit time.Duration) error {
 	return stream(ctx, limit, p.env, "go", append([]string{"test", "-skip=" + allocs, "-timeout=" + limit.String()}, p.tests...)...)
 }
 
-// allocs are tests that count allocations, of which sanitizers make some.
+// allocs matches tests that count allocations, because sanitizers allocate too.
 const allocs = "Alloc"
 
-// finds runs a program that is wrong, and wants that to be said.
+// finds runs an incorrect program, and requires the expected diagnostic.
 func (p *pass) finds(ctx context.Context, program, want string, limit time.Duration) error {
 	cmd := exec.Command("go", "run", program)
 	cmd.Env = append(os.Environ(), p.env...)
@@ -139,14 +139,14 @@ func stream(ctx context.Context, limit time.Duration, env []string, name string,
 	return err
 }
 
-// cverbs are the C programs, each with what it is to do with a device. Immutable.
+// cverbs lists the C programs, each with arguments for use with a device. Immutable.
 var cverbs = []string{
 	"pingpong -m poll -n 100", "pingpong -m event -n 100", "pipeline -d 8 -n 200", "stream -o write -d 4 -s 65536 -n 50",
 	"stream -o read -d 4 -s 65536 -n 50", "stream -o push -s 65536 -n 50", "stream -o pull -s 65536 -n 50", "connect -n 20", "mrcost -n 20",
 }
 
-// programs builds the C programs with the sanitizers and runs them: with devices, to do
-// what they are for; without, to see them complain.
+// programs builds the C programs with the sanitizers and runs them: with devices for their purpose, and without to
+// check that they report an error.
 func programs(ctx context.Context, rdma bool, limit time.Duration) error {
 	fmt.Println("==    the C programs of bench/cverbs, with AddressSanitizer and UndefinedBehaviorSanitizer")
 	dir, err := os.MkdirTemp("", "sanitize")
@@ -161,10 +161,10 @@ func programs(ctx context.Context, rdma bool, limit time.Duration) error {
 		return onDevices(ctx, dir, limit)
 	}
 	var failed []error
-	for _, command := range append(cverbs[:len(cverbs):len(cverbs)], "extended -n 20") { // which not all devices have
+	for _, command := range append(cverbs[:len(cverbs):len(cverbs)], "extended -n 20") { // not supported by all devices
 		words := append(strings.Fields(command), "127.0.0.1")
 		r, err := (&limited.Program{Cmd: exec.Command(filepath.Join(dir, words[0]), words[1:]...), Limit: time.Minute}).Run(ctx)
-		// One line, and nothing of a sanitizer's.
+		// The output must be one line, not a sanitizer's report.
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != 1 || strings.Count(strings.TrimSpace(string(r.Stderr)), "\n") > 0 {
 			failed = append(failed, fmt.Errorf("%s without a device: %v: %s", command, err, r.Said()))
@@ -173,8 +173,8 @@ func programs(ctx context.Context, rdma bool, limit time.Duration) error {
 	return errors.Join(failed...)
 }
 
-// onDevices runs the programs on the devices that have an address in the environment, or those of a
-// virtual machine. Each has a minute.
+// onDevices runs the programs on the devices that have an address in the environment, or those of a virtual machine.
+// Each may take a minute.
 func onDevices(ctx context.Context, dir string, limit time.Duration) error {
 	var script strings.Builder
 	script.WriteString("status=0\nulimit -l unlimited\nfor addr in $RPCRDMA_RXE_ADDR $RPCRDMA_SIW_ADDR; do\n")

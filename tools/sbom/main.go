@@ -20,7 +20,7 @@ import (
 type document struct {
 	Format     string      `json:"bomFormat"`
 	Spec       string      `json:"specVersion"`
-	Version    int         `json:"version"` // of the document
+	Version    int         `json:"version"` // version of the document
 	Metadata   metadata    `json:"metadata"`
 	Components []component `json:"components"`
 }
@@ -64,8 +64,8 @@ func run(args []string, version string, w io.Writer) error {
 	return encoder.Encode(describe(info, filepath.Base(args[0]), version))
 }
 
-// describe lists what info tells. It has no time and no serial number in it: the same
-// binary gives the same document.
+// describe lists the contents of info. It includes neither a time nor a serial number: the same binary gives the same
+// document.
 func describe(info *debug.BuildInfo, name, version string) *document {
 	main := module("application", info.Main.Path, version)
 	main.Name = name
@@ -79,7 +79,7 @@ func describe(info *debug.BuildInfo, name, version string) *document {
 		if m.Replace != nil {
 			built = m.Replace
 		}
-		if built.Version == "" || built.Version == "(devel)" { // a directory: of the binary's own repository
+		if built.Version == "" || built.Version == "(devel)" { // a directory: a module of the binary's own repository
 			d.Components = append(d.Components, module("library", m.Path, version))
 			continue
 		}

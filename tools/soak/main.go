@@ -91,7 +91,7 @@ func run(ctx context.Context) error {
 	return s.run(ctx)
 }
 
-// vmSetup is the time that booting the virtual machine and ending it may take.
+// vmSetup is how long starting and stopping the virtual machine may take.
 const vmSetup = 5 * time.Minute
 
 // inVM runs this program with -rdma in a virtual machine.

@@ -2,5 +2,5 @@ package main
 
 import "syscall"
 
-// endWithUs lets the system kill a process when this one is killed.
+// endWithUs makes the system kill a process when this one is killed.
 func endWithUs() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

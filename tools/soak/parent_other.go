@@ -4,5 +4,5 @@ package main
 
 import "syscall"
 
-// endWithUs can do nothing here: processes end with their standard input.
+// endWithUs does nothing on this system: processes end with their standard input.
 func endWithUs() *syscall.SysProcAttr { return nil }

@@ -30,7 +30,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A role is given to a process in its environment.
+// role is passed to a process in its environment.
 type role struct {
 	Server bool
 	RDMA   bool
@@ -41,21 +41,21 @@ type role struct {
 
 const roleVariable = "RPCRDMA_SOAK_ROLE"
 
-// A sample is the report of a process about itself, as a line of JSON.
+// sample is the report of a process about itself, as a line of JSON.
 type sample struct {
-	Addrs []string `json:",omitempty"` // a server's, once
+	Addrs []string `json:",omitempty"` // of a server, in its first report
 
-	Resident, Heap, Mapped  int64 // bytes: in memory, live after the last collection, address space
+	Resident, Heap, Mapped  int64 // bytes: resident memory, heap after the last collection, address space
 	Descriptors, Goroutines int64
 
-	Right    map[string]int64 // replies that were as they had to be, by kind
-	GivenUp  int64            // calls that ended with their context, as they were to
-	Lost     int64            // calls and connections that ended because of what happens to peers
-	Wrong    []string         `json:",omitempty"` // since the last sample; at most a few
+	Right    map[string]int64 // correct replies, by kind
+	GivenUp  int64            // calls that ended with their context, as intended
+	Lost     int64            // calls and connections that ended because of faults of peers
+	Wrong    []string         `json:",omitempty"` // incorrect replies since the last sample; at most a few
 	NumWrong int64
 }
 
-// The program, and the one that clients serve.
+// The program of servers, and the one that clients serve.
 const (
 	program  = 0x20000cec
 	versions = 2
@@ -65,25 +65,24 @@ const (
 	procGet  = 2 // a write chunk
 	procPut  = 3 // a read chunk
 	procLong = 4 // a reply chunk
-	procBack = 5 // a call back, under which the client may call forward
-	procSlow = 6 // until it is given up, or for a while
-	procOnce = 7 // must not be executed twice, though its connection may be cut meanwhile
-	procDies = 8 // a handler that panics, or ends its goroutine
+	procBack = 5 // a callback, within which the client may make a call
+	procSlow = 6 // takes until it is canceled, or for a while
+	procOnce = 7 // must not be executed twice, although its connection may be cut meanwhile
+	procDies = 8 // the handler panics or ends its goroutine
 
 	procs = 9
 )
 
-// Handlers of version 1 run on the goroutine that leads the connection, if they do not wait.
+// Handlers of version 1 run on the goroutine that leads the connection, unless they wait.
 const inlineVersion = 1
 
 // slow is how long procSlow takes.
 const slow = 20 * time.Millisecond
 
-// patience is how long a call may take that is not given up: peers are stopped, and are
-// away for a while.
+// patience is how long a call that is not canceled may take: peers are stopped, and are absent for a while.
 const patience = 30 * time.Second
 
-// fill makes bytes that follow from a seed.
+// fill fills b with bytes derived from a seed.
 func fill(b []byte, seed uint64) {
 	x := seed | 1
 	for len(b) >= 8 {
@@ -98,14 +97,14 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// filled reports whether bytes are those of a seed.
+// filled reports whether b was filled from a seed.
 func filled(b []byte, seed uint64) bool {
 	want := make([]byte, len(b))
 	fill(want, seed)
 	return bytes.Equal(b, want)
 }
 
-// play is the whole of a process that takes part. It ends with its standard input.
+// play is the main function of a participating process. It ends with its standard input.
 func play(text string) error {
 	var r role
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
@@ -188,7 +187,7 @@ func (p *player) fault(format string, args ...any) {
 	}
 }
 
-// tell looks at the process.
+// tell reports the state of the process.
 func (p *player) tell() error {
 	s := sample{Goroutines: int64(runtime.NumGoroutine()), Right: make(map[string]int64), GivenUp: p.givenUp.Load(), Lost: p.lost.Load(), NumWrong: p.numWrong.Load()}
 	for i := range p.right {
@@ -217,7 +216,7 @@ func (p *player) tell() error {
 	return p.out.Encode(s)
 }
 
-// handle executes calls, at servers and, for calls back, at clients.
+// handle executes calls on servers and callbacks on clients.
 func (p *player) handle(ctx context.Context, req *rpc.Request, res *rpc.Response) {
 	d := xdr.NewDecoder(req.Args)
 	switch req.Proc {
@@ -256,7 +255,7 @@ func (p *player) handle(ctx context.Context, req *rpc.Request, res *rpc.Response
 			p.fault("a call was executed twice")
 		}
 		if seed%16 == 0 {
-			_ = req.Conn().Close() // the client sends it again, and gets the reply that is kept
+			_ = req.Conn().Close() // the client resends it and gets the cached reply
 		}
 		res.Results = xdr.AppendUint64(res.Results, ^seed)
 	case procDies:
@@ -273,8 +272,8 @@ func (p *player) handle(ctx context.Context, req *rpc.Request, res *rpc.Response
 	}
 }
 
-// callBack calls the other end of a call that is being executed, and reports whether there was a
-// reply. A client calls forward once more under half of the calls back.
+// callBack calls the other end of a call that is being executed, and reports whether there was a reply. Within half of
+// the callbacks the client makes another call.
 func (p *player) callBack(ctx context.Context, cn rpc.Conn, seed uint64) bool {
 	args := make([]byte, 256)
 	fill(args, seed)
@@ -309,7 +308,7 @@ func (p *player) program() rpc.Program {
 	}
 }
 
-// config is common to all connections, with everything on that looks at calls.
+// config returns the configuration of all connections, with all features enabled that observe calls.
 func (p *player) config() (transport.Config, error) {
 	limiter, err := middleware.NewLimiter(middleware.Limits{InFlight: 1000, Wait: patience})
 	if err != nil {
@@ -322,10 +321,10 @@ func (p *player) config() (transport.Config, error) {
 	}, nil
 }
 
-// overTCP marks the addresses that take records over TCP.
+// overTCP is the prefix of addresses for records over TCP.
 const overTCP = "tcp:"
 
-// at returns the provider of an address, and the address without its mark.
+// at returns the provider for an address, and the address without its prefix.
 func (p *player) at(addr string) (fabric.Provider, string) {
 	if rest, ok := strings.CutPrefix(addr, overTCP); ok {
 		return transport.TCP{}, rest
@@ -333,13 +332,13 @@ func (p *player) at(addr string) (fabric.Provider, string) {
 	return p.provider, addr
 }
 
-// serve listens at all addresses, again when a device has gone and come back.
+// serve listens on all addresses, and listens again after a device has been removed and added.
 func (p *player) serve(ctx context.Context, wg *sync.WaitGroup) ([]string, error) {
 	common, err := p.config()
 	if err != nil {
 		return nil, err
 	}
-	// Little memory: long calls wait for it.
+	// Little memory, so that long calls wait for it.
 	common.MaxMemory = 32 << 20
 	server, err := transport.NewServer(&transport.ServerConfig{Config: common, MaxTotalMemory: 64 << 20})
 	if err != nil {
@@ -383,7 +382,7 @@ func (p *player) serve(ctx context.Context, wg *sync.WaitGroup) ([]string, error
 	return addrs, nil
 }
 
-// rest waits a moment before something is tried again that has failed.
+// rest waits a moment before a failed attempt is repeated.
 func rest(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -394,11 +393,11 @@ func rest(ctx context.Context) bool {
 }
 
 const (
-	clients = 6 // at a time
-	callers = 2 // of each
+	clients = 6 // concurrent
+	callers = 2 // per client
 )
 
-// call keeps clients busy, each with a number of calls before another takes its place.
+// call keeps clients busy. Each makes a number of calls before another takes its place.
 func (p *player) call(ctx context.Context, wg *sync.WaitGroup) {
 	for i := range clients {
 		rng := rand.New(rand.NewPCG(p.Seed, uint64(i)))
@@ -410,13 +409,13 @@ func (p *player) call(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// An ender is a Client, a Group or a Server.
+// ender is a Client, a Group or a Server.
 type ender interface {
 	Close() error
 	Shutdown(ctx context.Context) error
 }
 
-// closeTwice closes e in both ways, each twice, all at once.
+// closeTwice closes e in both ways, each twice, concurrently.
 func (p *player) closeTwice(what string, e ender) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -448,7 +447,7 @@ func (p *player) dial(ctx context.Context, rng *rand.Rand, addr string, cfg *tra
 	return transport.Dial(ctx, provider, addr, cfg)
 }
 
-// connection makes a client, some hundred calls with it, and closes it.
+// connection makes a client, makes some hundred calls with it, and closes it.
 func (p *player) connection(ctx context.Context, rng *rand.Rand, addr string) {
 	common, err := p.config()
 	if err != nil {
@@ -519,7 +518,7 @@ func (p *player) several(ctx context.Context, cl rpc.Caller, rng *rand.Rand) {
 	}
 }
 
-// ended judges an error: whether it may be what happens to a peer.
+// ended checks whether an error may be the result of a fault of a peer.
 func (p *player) ended(ctx context.Context, what string, err error) {
 	var dial *transport.DialError
 	switch {
@@ -531,7 +530,7 @@ func (p *player) ended(ctx context.Context, what string, err error) {
 	}
 }
 
-// one makes a call and looks at what comes back.
+// one makes a call and checks its result.
 func (p *player) one(ctx context.Context, cl rpc.Caller, rng *rand.Rand, withBack bool) {
 	seed := rng.Uint64()
 	sizes := [...]int{0, 1, 100, 4000, 5000, 65_536, 300_001, 1 << 20}
@@ -548,7 +547,7 @@ func (p *player) one(ctx context.Context, cl rpc.Caller, rng *rand.Rand, withBac
 		fill(call.Args, seed)
 		call.MaxResults = len(call.Args)
 	case procGet:
-		n = max(n, 1) // memory of nothing is a caller's mistake
+		n = max(n, 1) // registering empty memory is a caller's mistake
 		call.Args = xdr.AppendUint32(args, uint32(n))
 		call.WriteItems = []rpc.WriteItem{{Buf: make([]byte, n)}}
 		call.MaxResults = 64
@@ -605,7 +604,7 @@ func (p *player) one(ctx context.Context, cl rpc.Caller, rng *rand.Rand, withBac
 		right = len(data) == n && filled(data, seed)
 	case procBack:
 		if !d.Bool() {
-			p.lost.Add(1) // the connection ended under the call back
+			p.lost.Add(1) // the connection ended during the callback
 			return
 		}
 	case procOnce:

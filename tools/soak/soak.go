@@ -22,22 +22,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// A soak is a run.
+// soak is a run.
 type soak struct {
 	length, every time.Duration
 	rng           *rand.Rand
-	addrs         []string // of this machine
+	addrs         []string // addresses of this machine
 	rdma          bool
 	faults        []fault
 
 	mu     sync.Mutex
-	series map[string]map[string][]int64 // by process that stays, and what
-	totals map[string]int64              // over all processes, those that were killed included
+	series map[string]map[string][]int64 // by process that stays, and by quantity
+	totals map[string]int64              // of all processes, including those that were killed
 	wrong  []string
-	hung   []string            // commands that did not come back, and what there is to know of that
+	hung   []string            // commands that did not return, with details
 	procs  map[string]*process // by name
-	done   map[string]int      // faults by name
-	roles  map[string]role     // of those that are started again
+	done   map[string]int      // number of faults, by name
+	roles  map[string]role     // roles of the processes that are restarted
 }
 
 // The processes.
@@ -46,26 +46,26 @@ const (
 	rover, caller  = "other server", "other client"
 )
 
-// A process is one that takes part.
+// process is a participating process.
 type process struct {
 	name  string
 	cmd   *exec.Cmd
 	in    io.Closer
 	addrs chan []string
 	ended chan error
-	moved time.Time // when it last had something new to tell
+	moved time.Time // when it last had something new to report
 	calls int64
 	last  sample
-	stops bool // it is stopped, or is to end
+	stops bool // it is stopped or being ended
 }
 
-// A fault happens to a peer, or to the network between.
+// fault happens to a peer, or to the network in between.
 type fault struct {
 	name string
 	do   func(ctx context.Context, s *soak) error
 }
 
-// pause is how long a fault lasts that is taken back.
+// pause is how long a temporary fault lasts.
 const pause = 2 * time.Second
 
 // Immutable.
@@ -76,7 +76,7 @@ var softwareFaults = []fault{
 	{"server stopped", func(ctx context.Context, s *soak) error { return s.stop(ctx, rover) }},
 }
 
-// littleMemory is the limit of a client's locked memory, in KiB, where that is little.
+// littleMemory is a low limit of a client's locked memory, in KiB.
 const littleMemory = 256
 
 // Immutable.
@@ -87,7 +87,7 @@ var deviceFaults = []fault{
 		return s.during(ctx, []string{"ip", "link", "set", dev, "down"}, []string{"ip", "link", "set", dev, "up"})
 	}},
 	{"packets lost and reordered", func(ctx context.Context, s *soak) error {
-		// Both ends are on this machine: what they send each other goes through lo.
+		// Both ends are on this machine, so their traffic goes through lo.
 		return s.during(ctx, []string{"tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms", "reorder", "25%", "loss", "1%"},
 			[]string{"tc", "qdisc", "del", "dev", "lo", "root"})
 	}},
@@ -103,7 +103,7 @@ func (s *soak) run(ctx context.Context) error {
 		}
 	}()
 	if s.rdma {
-		// It need not be there; then the fault fails and says so.
+		// It may be missing; the fault then fails with a message.
 		_ = command(ctx, "modprobe", "sch_netem")
 	}
 	var at []string
@@ -158,15 +158,15 @@ func (s *soak) run(ctx context.Context) error {
 	}
 	var hung *hungError
 	if errors.As(failed, &hung) {
-		// No process can be expected to end well.
+		// No process can be expected to end properly.
 		s.examine(hung)
 	} else {
-		// The two that stay end well, and report last what they have seen.
+		// The two that stay must end properly, and finally report their results.
 		limit := 2 * patience
 		for _, name := range []string{client, caller, server, rover} {
 			if err := s.end(name, limit); err != nil {
 				failed = errors.Join(failed, err)
-				limit = deathLimit // there is something to report by now
+				limit = deathLimit // there is something to report already
 			}
 		}
 	}
@@ -182,7 +182,7 @@ func (s *soak) run(ctx context.Context) error {
 	return nil
 }
 
-// start starts a process; memlock limits what it may lock, in KiB, 0 leaves that.
+// start starts a process. memlock limits its locked memory, in KiB; 0 means no change.
 func (s *soak) start(ctx context.Context, name string, r role, memlock int) ([]string, error) {
 	r.Every, r.RDMA, r.Seed = s.every, s.rdma, s.rng.Uint64()
 	text, err := json.Marshal(r)
@@ -242,7 +242,7 @@ func (s *soak) start(ctx context.Context, name string, r role, memlock int) ([]s
 	}
 }
 
-// maxWrong is how many replies that are wrong are reported.
+// maxWrong is how many incorrect replies are reported.
 const maxWrong = 20
 
 // take processes a sample.
@@ -281,10 +281,10 @@ func (s *soak) take(p *process, x sample) {
 	}
 }
 
-// silence is how long a process that stays may have nothing done before it counts as hung.
+// silence is how long a process that stays may be inactive before it counts as hung.
 const silence = 2 * time.Minute
 
-// look counts verbs objects, and sees whether the processes that stay are well.
+// look counts verbs objects, and checks that the processes that stay are working.
 func (s *soak) look(ctx context.Context) error {
 	if s.rdma {
 		out, err := output(ctx, "rdma", "resource", "show")
@@ -313,7 +313,7 @@ func (s *soak) look(ctx context.Context) error {
 	return nil
 }
 
-// objects adds up what all devices have, of lines like "0: rxe0: pd 1 cq 2 qp 1 cm_id 0 mr 0 ctx 1 srq 0".
+// objects adds up the objects of all devices, from lines like "0: rxe0: pd 1 cq 2 qp 1 cm_id 0 mr 0 ctx 1 srq 0".
 func objects(text string) map[string]int64 {
 	sum := make(map[string]int64)
 	for line := range strings.Lines(text) {
@@ -339,7 +339,7 @@ func (s *soak) again(ctx context.Context, name string, memlock int) error {
 	if !p.ends(deathLimit) {
 		return fmt.Errorf("the %s has not ended %v after it was killed", name, deathLimit)
 	}
-	// The process that has the port may need a moment to be gone.
+	// The previous process may need a moment to release the port.
 	var err error
 	for range 100 {
 		if _, err = s.start(ctx, name, s.roles[name], memlock); err == nil || ctx.Err() != nil {
@@ -374,9 +374,9 @@ func wait(ctx context.Context) {
 	}
 }
 
-// during runs a command, and another after a while.
+// during runs a command, and after a while another.
 func (s *soak) during(ctx context.Context, begin, end []string) error {
-	// A fault that has begun is undone, also when the time is over.
+	// A fault that has begun is always undone, even if the time is over.
 	ctx, whole := context.WithoutCancel(ctx), ctx
 	if err := command(ctx, begin...); err != nil {
 		return err
@@ -385,8 +385,8 @@ func (s *soak) during(ctx context.Context, begin, end []string) error {
 	return command(ctx, end...)
 }
 
-// commandLimit is how long a command may take. The removal of a device takes longest: it
-// waits for all processes that have the device open.
+// commandLimit is how long a command may take. Removing a device takes longest: it waits for all processes that have
+// the device open.
 const commandLimit = time.Minute
 
 func command(ctx context.Context, words ...string) error {
@@ -394,7 +394,7 @@ func command(ctx context.Context, words ...string) error {
 	return err
 }
 
-// output returns the output of a command. One that takes longer than it may is a *hungError.
+// output returns the output of a command. If the command exceeds its limit, the error is a *hungError.
 func output(ctx context.Context, words ...string) (string, error) {
 	p := limited.Program{Cmd: exec.Command(words[0], words[1:]...), Limit: commandLimit}
 	r, err := p.Run(ctx)
@@ -409,7 +409,7 @@ func output(ctx context.Context, words ...string) (string, error) {
 	return string(r.Stdout), nil
 }
 
-// A hungError says that a command did not come back.
+// hungError means that a command did not return.
 type hungError struct {
 	line string
 	err  *limited.TimeError
@@ -419,8 +419,8 @@ func (e *hungError) Error() string { return e.line + ": " + e.err.Error() }
 
 func (e *hungError) Unwrap() error { return e.err }
 
-// examine finds out which processes are in the way of a command that hangs, for the report. Of our own
-// processes among them, it wants the stacks.
+// examine finds the processes that block a hanging command, for the report. For our own processes among them, it
+// requests the stacks.
 func (s *soak) examine(hung *hungError) {
 	list := holders("/proc")
 	who := "nobody"
@@ -449,8 +449,8 @@ func (s *soak) examine(hung *hungError) {
 	}
 }
 
-// holders lists the processes that have RDMA devices open, of the folder proc: "soak (12): uverbs0
-// uverbs1 (deleted)". A device with a deleted file is being removed.
+// holders lists the processes that have RDMA devices open, from the folder proc: "soak (12): uverbs0 uverbs1
+// (deleted)". A device with a deleted file is being removed.
 func holders(proc string) []string {
 	var list []string
 	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
@@ -473,22 +473,22 @@ func holders(proc string) []string {
 	return list
 }
 
-// deathLimit is how long a process may take to end that was killed, or asked to print its
-// stacks: one that waits in the kernel may not end at all.
+// deathLimit is how long a process may take to end after it was killed or asked to print its stacks. One that waits in
+// the kernel may not end at all.
 const deathLimit = 20 * time.Second
 
 // ends waits until the process has ended.
 func (p *process) ends(limit time.Duration) bool {
 	select {
 	case err := <-p.ended:
-		p.ended <- err // for the next that asks
+		p.ended <- err // for the next caller
 		return true
 	case <-time.After(limit):
 		return false
 	}
 }
 
-// tellStacks ends a process that is to say where it hangs.
+// tellStacks ends a process so that it prints where it hangs.
 func (p *process) tellStacks() {
 	_ = p.cmd.Process.Signal(syscall.SIGCONT)
 	_ = p.cmd.Process.Signal(syscall.SIGQUIT)
@@ -497,7 +497,7 @@ func (p *process) tellStacks() {
 	}
 }
 
-// kinds has the devices by the networks that scripts/vm gives them.
+// kind returns the kinds of the devices, by the networks that scripts/vm gives them.
 func (s *soak) kind() string {
 	var kinds []string
 	for _, kind := range []string{"rxe", "siw"} {
@@ -510,11 +510,11 @@ func (s *soak) kind() string {
 
 func (s *soak) netdev() string { return "rdma-" + s.kind() }
 
-// remove removes a device, under all that use it, and makes it again.
+// remove removes a device while it is in use, and adds it again.
 func (s *soak) remove(ctx context.Context) error {
-	// Devices of rxe and siw are not taken away from processes that have them open: the kernel waits
-	// until all have closed them, which a stopped process does not. stop has let all go on before it
-	// returns; a lost signal would show here.
+	// rxe and siw devices are not removed while processes have them open: the kernel waits until all have closed them,
+	// which a stopped process does not do. stop has resumed all processes before it returns; a lost signal would show
+	// here.
 	for _, p := range s.procs {
 		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
@@ -524,7 +524,7 @@ func (s *soak) remove(ctx context.Context) error {
 	return s.during(ctx, []string{"rdma", "link", "delete", kind + "0"}, []string{"rdma", "link", "add", kind + "0", "type", kind, "netdev", "rdma-" + kind})
 }
 
-// end lets a process end, and wants it to do so well.
+// end ends a process, which must exit properly.
 func (s *soak) end(name string, limit time.Duration) error {
 	s.mu.Lock()
 	p := s.procs[name]
@@ -547,13 +547,13 @@ func (s *soak) end(name string, limit time.Duration) error {
 	}
 }
 
-// slack is how much more than before there may be, besides a tenth. Immutable.
+// slack is how much a number may grow in addition to a tenth. Immutable.
 var slack = map[string]int64{
 	"resident": 32 << 20, "live heap": 16 << 20, "mapped": 128 << 20, "descriptors": 16, "goroutines": 32,
 	"pd": 2, "cq": 24, "qp": 24, "cm_id": 32, "mr": 256, "ctx": 2, "srq": 0,
 }
 
-// A flatness is the course of a number.
+// flatness is the course of a number.
 type flatness struct {
 	first, last, limit int64
 	flat               bool
@@ -580,7 +580,7 @@ func (s *soak) report(w io.Writer, took time.Duration) bool {
 	var calls int64
 	for _, k := range slices.Sorted(maps.Keys(s.totals)) {
 		if s.totals[k] == 0 && strings.HasPrefix(k, "calls ") {
-			continue // connections are not served, and NULL is not the program's
+			continue // connections are not served, and NULL does not belong to the program
 		}
 		fmt.Fprintf(tw, "%s\t%d\t\n", k, s.totals[k])
 		if strings.HasPrefix(k, "calls made: ") {

@@ -8,8 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// A watcher is an Observer that asks whatever an Observer may, at every event, and counts what has
-// begun and not ended.
+// watcher is an Observer that uses everything an Observer may at every event, and counts what has begun and not ended.
 type watcher struct{ conns, calls atomic.Int64 }
 
 func (w *watcher) ask(cn rpc.Conn) {
@@ -24,7 +23,7 @@ func (w *watcher) CallBegan(e *rpc.CallEvent) { w.calls.Add(1); w.ask(e.Conn) }
 func (w *watcher) CallEnded(e *rpc.CallEvent) { w.calls.Add(-1); w.ask(e.Conn) }
 func (w *watcher) Noticed(n rpc.Notice)       { w.ask(n.Conn) }
 
-// open names what has begun and not ended, or more often ended than begun.
+// open names what has begun and not ended, or has ended more often than begun.
 func (w *watcher) open() string {
 	if conns, calls := w.conns.Load(), w.calls.Load(); conns != 0 || calls != 0 {
 		return fmt.Sprintf("%d connections and %d calls have begun and not ended", conns, calls)
@@ -32,19 +31,18 @@ func (w *watcher) open() string {
 	return ""
 }
 
-// remembered is how many calls of procOnce a server knows again: all that clients may still be
-// sending again, and more.
+// remembered is how many calls of procOnce a server recognizes: more than clients may still be resending.
 const remembered = 1 << 15
 
-// once knows the latest calls that have been executed.
+// once records the latest executed calls.
 type once struct {
 	mu    sync.Mutex
 	known map[uint64]bool
-	order []uint64 // a ring
+	order []uint64 // as a ring
 	next  int
 }
 
-// first notes a call, and reports whether it is new.
+// first records a call, and reports whether it is new.
 func (o *once) first(id uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

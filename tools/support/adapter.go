@@ -14,10 +14,10 @@ import (
 	"strings"
 )
 
-// adaptersDir has the reports of adapters, under the root of the repository.
+// adaptersDir is the directory for reports of adapters, relative to the root of the repository.
 const adaptersDir = recordsDir + "/adapters"
 
-// An adapterReport is what `rpcrdma selftest` writes, as far as the page needs it.
+// adapterReport is the part of a `rpcrdma selftest` report that the page needs.
 type adapterReport struct {
 	Schema  int    `json:"schema"`
 	Date    string `json:"date"`
@@ -49,20 +49,20 @@ type adapterResult struct {
 	Figures map[string]float64 `json:"figures,omitempty"`
 }
 
-// Bounds of a report, which a stranger may have sent.
+// Limits for a report, which may come from a stranger.
 const (
 	adapterMost    = 1 << 20 // bytes
 	adapterResults = 1000
 )
 
-// What the texts of a report may be. Immutable.
+// What the texts of a report may contain. Immutable.
 var (
 	driverForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
 	dateForm   = regexp.MustCompile(`^20\d\d-[01]\d-[0-3]\d$`)
 	plainForm  = regexp.MustCompile(`^[A-Za-z0-9 ._/,()+:-]{0,100}$`)
 )
 
-// parseAdapter reads a report, and takes nothing that is not one.
+// parseAdapter parses a report, and rejects everything else.
 func parseAdapter(b []byte) (*adapterReport, error) {
 	if len(b) > adapterMost {
 		return nil, fmt.Errorf("the report has %d bytes, more than %d", len(b), adapterMost)
@@ -98,7 +98,7 @@ func parseAdapter(b []byte) (*adapterReport, error) {
 	return &r, nil
 }
 
-// addAdapter keeps a report, in place of an earlier one of the same adapter.
+// addAdapter stores a report, replacing an earlier one of the same adapter.
 func addAdapter(file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -151,7 +151,7 @@ const adaptersIntroduction = `
 adapters that are not here: please send one. Latencies are of calls one at a time within one machine.
 `
 
-// writeAdapters writes a column for each adapter, and below it what has failed.
+// writeAdapters writes a column for each adapter, and below the table what has failed.
 func writeAdapters(b *strings.Builder, list []*adapterReport) {
 	b.WriteString(adaptersIntroduction)
 	if len(list) == 0 {
@@ -192,7 +192,7 @@ func writeAdapters(b *strings.Builder, list []*adapterReport) {
 	}
 }
 
-// codeText is text of a stranger as code of a page.
+// codeText formats a stranger's text as code in a page.
 func codeText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '`' || !strconv.IsPrint(r) {

@@ -23,13 +23,13 @@ import (
 	"strings"
 )
 
-// Where the page and the records are, under the root of the repository.
+// Paths of the page and the records, relative to the root of the repository.
 const (
 	pagePath   = "docs/reports/support.md"
 	recordsDir = "docs/reports/support"
 )
 
-// A run is a command with results that make a record.
+// run is a command whose results become a record.
 type run struct {
 	name    string
 	what    string
@@ -37,7 +37,7 @@ type run struct {
 	command []string
 }
 
-// runs lists the commands that the page is made from. Immutable.
+// runs lists the commands on which the page is based. Immutable.
 var runs = []run{
 	{
 		name: "software", what: "all tests that need no RDMA device",
@@ -66,7 +66,7 @@ func main() {
 	}
 }
 
-// support is the program. A command that fails is an error, but has a record, too.
+// support is the program. A command that fails is an error, but its record is kept too.
 func support(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("support", flag.ContinueOnError)
 	name := flags.String("record", "", "keep a record under this `NAME` of a run of the command")
@@ -106,7 +106,7 @@ func support(args []string, out io.Writer) error {
 	return errors.Join(failed, err)
 }
 
-// find returns the run of a name, with another command if one is given.
+// find returns the run with a name, with another command if one is given.
 func find(name string, command []string) (run, error) {
 	if name != filepath.Base(name) || strings.HasPrefix(name, ".") {
 		return run{}, fmt.Errorf("%q is no name for a record", name)

@@ -20,7 +20,7 @@ Where a cell is empty, the adapter has no such thing.
 ` + "`go run ./tools/support -record NAME`" + ` runs one of the commands below, records what came of it, and writes this page anew.
 `
 
-// page returns the page that the records of a tree make.
+// page returns the page for the records of a tree.
 func page(root fs.FS) (string, error) {
 	recs, err := load(root)
 	if err != nil {
@@ -61,8 +61,8 @@ const missing = `
 - A shared receive queue ([ADR 10](../adr/0010-no-shared-receive-queue-at-the-seam.md)).
 `
 
-// merge joins the results of all records. A test that failed in one has failed, one that passed in
-// one and was skipped in others has passed.
+// merge combines the results of all records. A test that failed in one has failed. One that passed in one and was
+// skipped in others has passed.
 func merge(recs []namedRec) map[string]result {
 	rank := map[result]int{"": 0, skipped: 1, passed: 2, failed: 3}
 	m := make(map[string]result)
@@ -76,7 +76,7 @@ func merge(recs []namedRec) map[string]result {
 	return m
 }
 
-// verdict is the common result of a list of tests.
+// verdict returns the combined result of a list of tests.
 func verdict(m map[string]result, list []string) string {
 	missing := 0
 	for _, test := range list {
@@ -159,8 +159,8 @@ func writeTable(b *strings.Builder, title string, m map[string]result, rows []ro
 	}
 }
 
-// writeSpecifications counts the rules of each document, as docs/reports/conformance.md has them, and what
-// came of the tests that name them.
+// writeSpecifications counts the rules of each document, as in docs/reports/conformance.md, and the results of the
+// tests that name them.
 func writeSpecifications(b *strings.Builder, m map[string]result, c *conformance.Catalogue, s *conformance.Sources) {
 	b.WriteString("\n## Specifications\n\n[conformance.md](conformance.md) has the rules one by one. A rule counts as passed if one of its tests at least passed in a run, and none failed.\n\n")
 	b.WriteString("| document | rules | passed | failed | not run | without a test, with a reason |\n|---|--:|--:|--:|--:|--:|\n")
@@ -198,7 +198,7 @@ func writeSpecifications(b *strings.Builder, m map[string]result, c *conformance
 	}
 }
 
-// documentName is the name of a document of internal/conformance for readers.
+// documentName returns the name of a document of internal/conformance for readers.
 func documentName(d string) string {
 	d = strings.TrimPrefix(d, "CTX-")
 	if n, ok := strings.CutPrefix(d, "RFC"); ok {

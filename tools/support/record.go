@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// A result is the outcome of a test.
+// result is the outcome of a test.
 type result string
 
 const (
@@ -27,34 +27,34 @@ const (
 	skipped result = "skipped"
 )
 
-// A rec is the record of one run.
+// rec is the record of one run.
 type rec struct {
 	What    string    `json:"what"`
 	Command string    `json:"command"`
-	Date    time.Time `json:"date"` // of its end
+	Date    time.Time `json:"date"` // when it ended
 	Commit  string    `json:"commit"`
 	Machine string    `json:"machine"`
-	Kernel  string    `json:"kernel"` // on which the tests ran: that of the virtual machine, if they ran in one
+	Kernel  string    `json:"kernel"` // where the tests ran: in the virtual machine, if they used one
 	Go      string    `json:"go"`
 	Devices string    `json:"devices,omitempty"`
 	OK      bool      `json:"ok"` // the exit status was 0
 
-	Builds []string `json:"builds,omitempty"` // that scripts/build-matrix finished
+	Builds []string `json:"builds,omitempty"` // builds that scripts/build-matrix finished
 
-	// Tests are top-level tests and those subtests that the tables name, by package and name, such
-	// as "transport.TestCredits". Failed packages may have failed without a test that did.
+	// Tests holds top-level tests and those subtests that the tables name, by package and name, such as
+	// "transport.TestCredits". Packages may have failed without a failed test.
 	Tests  testResults `json:"tests,omitempty"`
 	Failed []string    `json:"failed_packages,omitempty"`
 }
 
-// testResults are results by package and test.
+// testResults maps packages and tests to results.
 type testResults map[string]result
 
-// modulePrefix begins the import paths of the project's packages.
+// modulePrefix is the prefix of the import paths of the project's packages.
 const modulePrefix = "github.com/rpcrdma/rpcrdma/"
 
-// record runs a command, shows what it prints, and returns a record of it. If the command failed
-// there is an error beside the record.
+// record runs a command, shows its output, and returns a record of it. If the command failed, it returns an error as
+// well as the record.
 func record(r run, out io.Writer) (*rec, error) {
 	c := &rec{What: r.what, Command: strings.Join(append(slices.Clone(r.env), r.command...), " "), Machine: machine(), Tests: make(testResults)}
 	env := append(os.Environ(), r.env...)
@@ -94,8 +94,8 @@ func record(r run, out io.Writer) (*rec, error) {
 	return c, errors.Join(failure, err, drained)
 }
 
-// The lines of a run that matter: the JSON of go test, the text of scripts/test-rdma --verbose and
-// of scripts/build-matrix. Immutable.
+// The relevant lines of a run: the JSON of go test, and the text of scripts/test-rdma --verbose and of
+// scripts/build-matrix. Immutable.
 var (
 	packageLine = regexp.MustCompile(`^== (\S+)$`)
 	testLine    = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+) \(`)
@@ -108,12 +108,12 @@ var (
 // results of test lines and of go test -json.
 var resultOf = map[string]result{"PASS": passed, "FAIL": failed, "SKIP": skipped, "pass": passed, "fail": failed, "skip": skipped}
 
-// read takes what a run prints. Results of one test that came again replace those before.
+// read reads the output of a run. Later results of a test replace earlier ones.
 func (c *rec) read(in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<24)
 	where := ""
-	said := make(map[string]string) // by test: what it has printed, shown if it fails
+	said := make(map[string]string) // output by test, shown if it fails
 	for lines.Scan() {
 		line := strings.TrimRight(lines.Text(), "\r")
 		var event struct{ Action, Package, Test, Output string }
@@ -157,13 +157,13 @@ func (c *rec) read(in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-// end settles what is known only at the end.
+// end determines what is known only at the end.
 //
-// Go lets a test pass when all of its subtests were skipped: here it counts as skipped. Of subtests
-// only those stay that a table names. build-matrix names each build before it begins and stops at the
-// first error, so the last one of a run that failed is dropped.
+// Go considers a test passed when all of its subtests were skipped: here it counts as skipped. Only subtests that a
+// table names are kept. build-matrix names each build before it begins and stops at the first error, so the last one of
+// a failed run is dropped.
 func (c *rec) end() {
-	ran, leaves := make(map[string]bool), make(map[string]bool) // by the tests above them
+	ran, leaves := make(map[string]bool), make(map[string]bool) // by the parent tests
 	parents := func(test string) func(yield func(string) bool) {
 		return func(yield func(string) bool) {
 			pkg, name, _ := strings.Cut(test, ".")
@@ -204,8 +204,8 @@ func isSubtest(test string) bool {
 	return strings.Contains(name, "/")
 }
 
-// results are the tests of a record in its file: a line for each package and result, with names
-// that spaces separate.
+// results is the form of a record's tests in its file: a line for each package and result, with names separated by
+// spaces.
 type results map[string]map[result]string
 
 // MarshalJSON implements json.Marshaler.
@@ -250,7 +250,7 @@ func (c *rec) save(file string) error {
 	return os.WriteFile(file, append(b, '\n'), 0o666)
 }
 
-// A named record is one with its name.
+// namedRec is a record with its name.
 type namedRec struct {
 	name string
 	rec
@@ -284,7 +284,7 @@ func load(root fs.FS) ([]namedRec, error) {
 	return list, nil
 }
 
-// machine describes this machine, without its name.
+// machine describes this machine without its name.
 func machine() string {
 	model := runtime.GOARCH
 	b, err := os.ReadFile("/proc/cpuinfo")
@@ -294,7 +294,7 @@ func machine() string {
 	return fmt.Sprintf("%s, %d CPUs", model, runtime.NumCPU())
 }
 
-// commit is the commit of the tree, and whether files other than documents differ from it.
+// commit returns the commit of the tree, and whether files other than documents differ from it.
 func commit() (string, error) {
 	id, err := output(nil, "git", "rev-parse", "--short=12", "HEAD")
 	if err != nil {

@@ -2,13 +2,13 @@ package main
 
 import "strings"
 
-// columns of the tables about adapters. Immutable.
+// columns lists the columns of the tables about adapters. Immutable.
 var columns = []string{"iwarp", "rdmacm on rxe", "rdmacm on siw", "TCP"}
 
-// A row of a table says for each column which tests have to have passed.
+// row says for each column which tests must have passed.
 type row struct {
 	what  string
-	cells [4]string // tests, separated by spaces; a remark in parentheses; or nothing, if the column has no such thing
+	cells [4]string // tests, separated by spaces; a remark in parentheses; or empty, if not applicable
 }
 
 // tests returns the tests of a cell, or its remark.
@@ -19,8 +19,8 @@ func tests(cell string) (list []string, remark string) {
 	return strings.Fields(cell), ""
 }
 
-// suite fills the cells of the adapters with subtests of a suite: under one test for iwarp, and
-// under one with a subtest for each kind of device.
+// suite returns the cells of the adapters for subtests of a suite: under one test for iwarp, and under one with a
+// subtest for each kind of device.
 func suite(iwarp, rdma string, names ...string) (cells [4]string) {
 	for i, of := range []string{iwarp, rdma + "/rxe", rdma + "/siw"} {
 		for j, name := range names {
@@ -46,7 +46,7 @@ func transportSuite(names ...string) [4]string {
 	return suite("transport.TestIwarpTransport", "transport.TestRDMATransport", names...)
 }
 
-// features are those that programs use. Immutable.
+// features lists features that programs use. Immutable.
 var features = []row{
 	{"all checks that a provider has to pass", [4]string{
 		"iwarp.TestConformance", "rdmacm.TestRDMAConformance/rxe/Adaptive", "rdmacm.TestRDMAConformance/siw/Adaptive", "",
@@ -76,7 +76,7 @@ var features = []row{
 	{"recording for Wireshark", [4]string{"fabric/capture.TestConformance", "(not tested)", "(not tested)", "fabric/capture.TestTCP"}},
 }
 
-// peers are implementations of others. Immutable.
+// peers lists other implementations. Immutable.
 var peers = []row{
 	{"Linux's NFS server, NFSv3: `get`, `put` and checksums", [4]string{
 		"cmd/rpcrdma.TestRDMALinuxServer/siw/iwarp", "cmd/rpcrdma.TestRDMALinuxServer/rxe/rdma", "cmd/rpcrdma.TestRDMALinuxServer/siw/rdma", "",
@@ -100,7 +100,7 @@ var peers = []row{
 	{"rpcbind", [4]string{"cmd/rpcrdma.TestRPCBind", "", "", "rpc/rpcbind.TestDaemon cmd/rpcrdma.TestShowmount"}},
 }
 
-// mounted fills cells with tests of a mount: over each device, and from siw to iwarp.
+// mounted returns cells with tests of a mount: over each device, and from siw to iwarp.
 func mounted(names ...string) (cells [4]string) {
 	for i, link := range []string{"siw/iwarp", "rxe/rdma", "siw/rdma"} {
 		for j, name := range names {
@@ -113,7 +113,7 @@ func mounted(names ...string) (cells [4]string) {
 	return cells
 }
 
-// named is the set of tests that the tables name.
+// named returns the set of tests that the tables name.
 func named() map[string]bool {
 	set := make(map[string]bool)
 	for _, table := range [][]row{features, peers} {

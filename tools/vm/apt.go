@@ -11,37 +11,35 @@ import (
 	"regexp"
 )
 
-// apt fetches packages with the sources of this machine and without root.
+// apt downloads packages from the sources of this machine, without root.
 type apt struct {
-	dir     string   // for everything that is fetched
-	options []string // of apt-get and apt-cache
-	fresh   bool     // the package lists are ours and new
+	dir     string   // for everything downloaded
+	options []string // options of apt-get and apt-cache
+	fresh   bool     // the package lists are our own and up to date
 }
 
 func newApt(dir string) *apt {
-	// The user that apt-get downloads as when it is root cannot write into our directory.
+	// The user as whom apt-get downloads when run by root cannot write to our directory.
 	return &apt{dir: dir, options: []string{"-o", "APT::Sandbox::User=root"}}
 }
 
-// file is the path of a package that has been fetched.
+// file returns the path of a downloaded package.
 func (a *apt) file(pkg string) string { return filepath.Join(a.dir, pkg+".deb") }
 
-// packageError is a package that cannot be fetched.
+// packageError is the error for a package that cannot be downloaded.
 type packageError struct{ name, why string }
 
 func (e *packageError) Error() string {
 	return fmt.Sprintf("package '%s' cannot be fetched: %s", e.name, e.why)
 }
 
-// depends returns what apt-cache prints about a package, nothing if it does not
-// know the package.
+// depends returns the output of apt-cache about a package, or nothing if it does not know the package.
 func (a *apt) depends(ctx context.Context, pkg string) []byte {
 	out, _ := command(ctx, "apt-cache", append(a.options, "depends", pkg)...).Output()
 	return out
 }
 
-// image returns the package that has the kernel: the one asked for is perhaps
-// only a name for the newest. It may be empty.
+// image returns the package with the kernel: pkg may be just a name for the newest. The result may be empty.
 func (a *apt) image(ctx context.Context, pkg string) string {
 	if imagePackage.MatchString(pkg) {
 		return pkg
@@ -63,7 +61,7 @@ func imageIn(depends []byte) string {
 	return ""
 }
 
-// headersIn returns the other halves of the headers that a package of headers depends on.
+// headersIn returns the packages with the other parts of the headers on which a headers package depends.
 func headersIn(depends []byte) (pkgs []string) {
 	for _, m := range headerDepends.FindAllSubmatch(depends, -1) {
 		pkgs = append(pkgs, string(m[1]))
@@ -71,8 +69,8 @@ func headersIn(depends []byte) (pkgs []string) {
 	return pkgs
 }
 
-// refresh fetches package lists into a directory of ours: that takes no root, and this
-// machine's own lists stay as they are. It reports whether there are other lists now.
+// refresh downloads package lists into our own directory, which requires no root and leaves this machine's lists
+// unchanged. It reports whether the lists differ now.
 func (a *apt) refresh(ctx context.Context) bool {
 	if a.fresh {
 		return false
@@ -95,8 +93,8 @@ func (a *apt) refresh(ctx context.Context) bool {
 	return true
 }
 
-// fetch downloads a package, in the given version unless that is empty. Old lists
-// name files that no longer exist: if it fails it tries again with new ones.
+// fetch downloads a package, in the given version unless that is empty. Old lists name files that no longer exist, so
+// on failure it tries again with new lists.
 func (a *apt) fetch(ctx context.Context, pkg, version string) error {
 	err := a.download(ctx, pkg, version)
 	if err != nil && a.refresh(ctx) {
@@ -106,7 +104,7 @@ func (a *apt) fetch(ctx context.Context, pkg, version string) error {
 }
 
 func (a *apt) download(ctx context.Context, pkg, version string) error {
-	// apt-get names the file, and only it is in this directory.
+	// apt-get chooses the file name, so use a directory for this file alone.
 	dir := filepath.Join(a.dir, "deb")
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
@@ -131,14 +129,13 @@ func (a *apt) download(ctx context.Context, pkg, version string) error {
 	return os.Rename(files[0], a.file(pkg))
 }
 
-// version is that of a package that has been fetched.
+// version returns the version of a downloaded package.
 func (a *apt) version(ctx context.Context, pkg string) (string, error) {
 	out, err := output(ctx, "dpkg-deb", "-f", a.file(pkg), "Version")
 	return string(bytes.TrimSpace(out)), err
 }
 
-// unpack puts the files of a package that has been fetched into a directory, and
-// removes the package.
+// unpack extracts a downloaded package into a directory and removes the package.
 func (a *apt) unpack(ctx context.Context, pkg, dir string) error {
 	if _, err := output(ctx, "dpkg-deb", "-x", a.file(pkg), dir); err != nil {
 		return err

@@ -17,22 +17,22 @@ import (
 type guest struct {
 	*host
 	opts           *options
-	out            string // --out, resolved; empty: none
+	out            string // --out, resolved; empty: not set
 	stdout, stderr *os.File
-	patience       time.Duration // how much processor time it may use to get to the command
+	patience       time.Duration // CPU time within which it must reach the command
 }
 
-// file is the path of a file in the control directory.
+// file returns the path of a file in the control directory.
 func (g *guest) file(name string) string { return filepath.Join(g.control(), name) }
 
-// started reports whether the guest got as far as the command.
+// started reports whether the guest reached the command.
 func (g *guest) started() bool {
 	_, err := os.Stat(g.file(controlStarted))
 	return err == nil
 }
 
-// run boots the guest and returns the exit status of its command. A guest that hangs
-// before it gets to the command is started again, once.
+// run starts the guest and returns the exit status of its command. A guest that hangs before it reaches the command is
+// restarted once.
 func (g *guest) run(ctx context.Context, m *machine) (int, error) {
 	status, err := g.boot(ctx, m, true)
 	if errors.Is(err, errHangs) {
@@ -55,7 +55,7 @@ func (g *guest) keepConsole() error {
 	return os.WriteFile(filepath.Join(g.out, "console"), text, 0o666)
 }
 
-// arguments are QEMU's.
+// arguments returns the arguments for QEMU.
 func (g *guest) arguments(m *machine) []string {
 	more := []string{
 		"-smp", strconv.Itoa(g.opts.cpus), "-m", strconv.Itoa(g.opts.memory), "-serial", "file:" + g.console(),
@@ -67,8 +67,8 @@ func (g *guest) arguments(m *machine) []string {
 	return m.args(more)
 }
 
-// boot runs the machine once, under the time limit, with its output copied to ours.
-// It returns errHangs only if the guest is watched.
+// boot runs the machine once, under the time limit, and copies its output to ours. It returns errHangs only if the
+// guest is watched.
 func (g *guest) boot(parent context.Context, m *machine, watched bool) (int, error) {
 	limited, cancel := context.WithTimeoutCause(parent, g.opts.limit, &limitError{limit: g.opts.limit})
 	defer cancel()
@@ -99,7 +99,7 @@ func (g *guest) boot(parent context.Context, m *machine, watched bool) (int, err
 		used := func() (time.Duration, error) { return processorTime(cmd.Process.Pid) }
 		help(func() error { return watch(ended, g.patience, g.started, used) })
 	}
-	_ = cmd.Wait() // its state tells more
+	_ = cmd.Wait() // its state is more informative
 	close(ended)
 	helpers.Wait()
 	return g.result(context.Cause(ctx), programStatus(cmd.ProcessState))

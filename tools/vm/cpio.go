@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// The types of files, in the mode of a cpio header.
+// File types in the mode of a cpio header.
 const (
 	cpioDir  = 0o040000
 	cpioFile = 0o100000
@@ -18,12 +18,12 @@ const (
 // of Linux. Errors stick: only close returns one.
 type cpioWriter struct {
 	w       io.Writer
-	written int // bytes
+	written int // number of bytes
 	inode   int
 	err     error
 }
 
-// dir adds a directory. The directories above it come first.
+// dir adds a directory. Its parents must be added first.
 func (c *cpioWriter) dir(name string) { c.entry(name, cpioDir|0o755, nil) }
 
 // file adds a file.
@@ -43,13 +43,13 @@ func (c *cpioWriter) entry(name string, mode int, content []byte) {
 	if mode&cpioDir != 0 {
 		links = 2
 	}
-	// The name is counted with the zero byte at its end. Owner, time, devices and sum are zero.
+	// The length of the name includes the terminating zero byte. Owner, time, devices and checksum are zero.
 	c.write(fmt.Appendf(nil, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
 		c.inode, mode, 0, 0, links, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name))
 	c.write(content)
 }
 
-// write adds bytes, and zeros up to a multiple of four.
+// write writes bytes, padded with zeros to a multiple of four.
 func (c *cpioWriter) write(p []byte) {
 	if c.err != nil {
 		return

@@ -8,17 +8,16 @@ import (
 	"time"
 )
 
-// followInterval is how often a file is looked at: the command's output is late by that
-// at most.
+// followInterval is how often a file is checked, and thus the longest delay of the command's output.
 const followInterval = 50 * time.Millisecond
 
-// stream is a file that grows, and where it is copied to.
+// stream is a growing file, and where it is copied to.
 type stream struct {
 	from io.ReadCloser
 	to   io.Writer
 }
 
-// streams are the guest's output to the user. The console is there and empty before QEMU is.
+// streams returns the guest's output for the user. The console exists and is empty before QEMU starts.
 func (g *guest) streams() (list []stream, err error) {
 	if err := os.WriteFile(g.console(), nil, 0o666); err != nil {
 		return nil, err
@@ -41,14 +40,13 @@ func (g *guest) streams() (list []stream, err error) {
 	return list, nil
 }
 
-// follow copies the file as it grows, until ended is closed and all is copied. The error
-// is an [outputError].
+// follow copies the file as it grows, until ended is closed and everything is copied. The error is an [outputError].
 func (s stream) follow(ended <-chan struct{}) error {
 	defer s.from.Close()
 	look := time.NewTicker(followInterval)
 	defer look.Stop()
 	for last := false; ; {
-		// Output written before the end is read after it.
+		// Read after the end, to get all output written before it.
 		if _, err := io.Copy(s.to, s.from); err != nil {
 			return &outputError{err}
 		}

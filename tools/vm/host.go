@@ -17,15 +17,14 @@ import (
 	"time"
 )
 
-// host is this machine, and where this run keeps its files there.
+// host is this machine, and where this run keeps its files.
 type host struct {
-	scripts string // guest and rdma, which the guest runs
+	scripts string // guest, and rdma, which the guest runs
 	cache   string // kernels, kept for later runs
-	work    string // this run's, removed at its end
+	work    string // for this run, removed at its end
 }
 
-// newHost also makes the programs of the system's administrator found, which a user's
-// PATH need not have.
+// newHost also extends PATH to the programs for administrators, which a user's PATH may lack.
 func newHost() (*host, error) {
 	scripts, err := scriptsDir()
 	if err != nil {
@@ -44,14 +43,13 @@ func newHost() (*host, error) {
 
 func (h *host) close() { os.RemoveAll(h.work) }
 
-// console is the file with what the guest's kernel prints, qemuLog that with what QEMU
-// does, control the directory that the guest shares.
+// console returns the file with the output of the guest's kernel, qemuLog the one with QEMU's output, and control the
+// directory shared with the guest.
 func (h *host) console() string { return filepath.Join(h.work, "console") }
 func (h *host) qemuLog() string { return filepath.Join(h.work, "qemu") }
 func (h *host) control() string { return filepath.Join(h.work, "control") }
 
-// scriptsVariable is how scripts/vm passes the directory that it is in. The guest does
-// not get it.
+// scriptsVariable is how scripts/vm passes its directory. The guest does not get it.
 const scriptsVariable = "RPCRDMA_VM_SCRIPTS"
 
 func scriptsDir() (string, error) {
@@ -73,7 +71,7 @@ func scriptsDir() (string, error) {
 	return dir, nil
 }
 
-// cacheDir makes the cache, if it is not there.
+// cacheDir creates the cache if necessary.
 func cacheDir() (string, error) {
 	dir := os.Getenv("RPCRDMA_VM_CACHE")
 	if dir == "" {
@@ -86,9 +84,8 @@ func cacheDir() (string, error) {
 	return resolved(dir)
 }
 
-// resolved makes a path absolute and free of symbolic links: the guest's init
-// follows it before the host's file system is its root, where the target of an
-// absolute link is another file.
+// resolved makes a path absolute and free of symbolic links. The guest's init follows it before the host's file system
+// is its root, where the target of an absolute link would be another file.
 func resolved(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -99,10 +96,10 @@ func resolved(path string) (string, error) {
 
 // ---- what this machine must have
 
-// requirement is a program, with the Debian package that has it.
+// requirement is a required program, with its Debian package.
 type requirement struct {
 	pkg, program string
-	static       bool // linked statically, as nothing else is in the initial RAM disk
+	static       bool // statically linked, as nothing else is in the initial RAM disk
 }
 
 func requirements(opts *options) []requirement {
@@ -141,7 +138,7 @@ func isStatic(path string) bool {
 // missingError lists the packages that this machine lacks.
 type missingError struct {
 	packages []string
-	setup    string // the script that installs them
+	setup    string // script that installs them
 }
 
 func (e *missingError) Error() string {
@@ -171,9 +168,9 @@ func (h *host) check(list []requirement) error {
 // killDelay is how long a program may take to end after SIGTERM.
 const killDelay = 3 * time.Second
 
-// command prepares a program that gets SIGTERM when the context ends, or when this
-// process does, however it ends, and SIGKILL killDelay later. It has a process group of its
-// own, so that a Ctrl-C reaches only this process, which then stops it in order.
+// command prepares a program that gets SIGTERM when the context ends, or when this process ends for any reason, and
+// SIGKILL killDelay later. It has its own process group, so that Ctrl-C reaches only this process, which then stops it
+// properly.
 func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -182,8 +179,8 @@ func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lock takes the lock of the cache, and calls waiting if another run has it. It
-// polls because a blocked flock cannot be interrupted in Go.
+// lock takes the lock of the cache, and calls waiting if another run holds it. It polls because a blocked flock cannot
+// be interrupted in Go.
 func (h *host) lock(ctx context.Context, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(h.cache, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {

@@ -17,14 +17,13 @@ import (
 	"time"
 )
 
-// initrdModules are those that the guest needs to see the host's files. Immutable.
+// initrdModules lists the modules that the guest needs to access the host's files. Immutable.
 var initrdModules = []string{"virtio_pci", "9pnet_virtio", "9p", "overlay"}
 
-// initrdDirs are where guest/init mounts file systems. Immutable.
+// initrdDirs lists the mount points of guest/init. Immutable.
 var initrdDirs = []string{"bin", "dev", "proc", "sys", "lower", "control", "changes", "host", "modules"}
 
-// initrd returns the path of the kernel's initial RAM disk, which it packs if the cache
-// lacks it.
+// initrd returns the path of the kernel's initial RAM disk, which it creates if the cache lacks it.
 func (h *host) initrd(ctx context.Context, k kernel) (string, error) {
 	busybox, err := readProgram("busybox")
 	if err != nil {
@@ -42,7 +41,7 @@ func (h *host) initrd(ctx context.Context, k kernel) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// A run that is using an older one has read it by now.
+	// Any run that uses an older one has read it by now.
 	if err := removeOld(k.dir, "initrd-*", 48*time.Hour); err != nil {
 		return "", err
 	}
@@ -57,8 +56,8 @@ func readProgram(name string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// initrdName names an initial RAM disk by a hash of all that decides its content, except the kernel,
-// which has a directory of its own.
+// initrdName names an initial RAM disk by a hash of everything that determines its content, except the kernel, which
+// has its own directory.
 func initrdName(init, busybox []byte, modules []string) string {
 	h := sha256.New()
 	for _, part := range [][]byte{init, busybox, fmt.Appendf(nil, "%q", modules)} {
@@ -68,13 +67,13 @@ func initrdName(init, busybox []byte, modules []string) string {
 	return fmt.Sprintf("initrd-%x", h.Sum(nil)[:8])
 }
 
-// module is a kernel module, not compressed: busybox's insmod loads no other.
+// module is an uncompressed kernel module: busybox's insmod loads no other.
 type module struct {
 	name    string // of the file
 	content []byte
 }
 
-// loadModules reads modules and all they need, in the order in which they are loaded.
+// loadModules reads modules and their dependencies, in the order in which they are loaded.
 func loadModules(ctx context.Context, dir string, names []string) (modules []module, err error) {
 	tree, err := readModules(dir)
 	if err != nil {
@@ -97,7 +96,7 @@ func loadModules(ctx context.Context, dir string, names []string) (modules []mod
 	return modules, nil
 }
 
-// unpackers are the programs for the formats that modules are compressed in. Immutable.
+// unpackers maps the formats of compressed modules to programs. Immutable.
 var unpackers = map[string][]string{
 	".xz":  {"xz", "-dc"},
 	".zst": {"zstd", "-qdc"},
@@ -111,11 +110,11 @@ func readModule(ctx context.Context, file string) ([]byte, error) {
 	return output(ctx, unpack[0], append(unpack[1:len(unpack):len(unpack)], file)...)
 }
 
-// packInitrd makes the initial RAM disk: guest/init with busybox, and the modules, with their order
-// in a file beside them.
+// packInitrd creates the initial RAM disk: guest/init with busybox, and the modules, with a file that lists their
+// order.
 func packInitrd(init, busybox []byte, modules []module) []byte {
 	var packed, order bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed) // it fails only for a wrong level
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed) // fails only for an invalid level
 	c := &cpioWriter{w: z}
 	for _, dir := range initrdDirs {
 		c.dir(dir)
@@ -127,13 +126,13 @@ func packInitrd(init, busybox []byte, modules []module) []byte {
 		fmt.Fprintln(&order, m.name)
 	}
 	c.file("modules/order", 0o644, order.Bytes())
-	// Nothing fails that writes to memory.
+	// Writing to memory does not fail.
 	_ = c.close()
 	_ = z.Close()
 	return packed.Bytes()
 }
 
-// writeWhole writes a file that other runs may look for: it appears when it is whole.
+// writeWhole writes a file that other runs may look for: it appears once it is complete.
 func writeWhole(file string, content []byte) error {
 	part := fmt.Sprintf("%s.%d", file, os.Getpid())
 	if err := os.WriteFile(part, content, 0o666); err != nil {
@@ -142,7 +141,7 @@ func writeWhole(file string, content []byte) error {
 	return os.Rename(part, file)
 }
 
-// removeOld removes files that have not changed for some time.
+// removeOld removes files that have not been modified for some time.
 func removeOld(dir, pattern string, age time.Duration) error {
 	files, err := fs.Glob(os.DirFS(dir), pattern)
 	if err != nil {

@@ -11,21 +11,21 @@ import (
 	"strings"
 )
 
-// The files of the control directory, which host and guest share.
+// Files of the control directory, which host and guest share.
 const (
-	controlJob     = "job"     // what to run, as assignments in bash that guest/start reads
-	controlModules = "modules" // path of the kernel's modules
-	controlStart   = "start"   // path of guest/start
-	controlOut     = "out"     // path of --out, if there is one
-	controlStarted = "started" // appears when the command is about to run
-	controlStdout  = "stdout"  // what the command prints, which the host copies as it grows
+	controlJob     = "job"     // what to run, as bash assignments for guest/start
+	controlModules = "modules" // path to the kernel's modules
+	controlStart   = "start"   // path to guest/start
+	controlOut     = "out"     // path of --out, if set
+	controlStarted = "started" // created when the command is about to run
+	controlStdout  = "stdout"  // output of the command, which the host copies as it grows
 	controlStderr  = "stderr"
-	controlStatus  = "status" // the command's exit status: without it the run has failed
+	controlStatus  = "status" // exit status of the command; if missing, the run has failed
 )
 
 // job is the task of guest/start.
 type job struct {
-	directory   string // in which the command runs
+	directory   string // working directory of the command
 	devices     string
 	nfsd        bool
 	merged      bool // stdout and stderr are the same file
@@ -33,7 +33,7 @@ type job struct {
 	environment []string
 }
 
-// String writes the job in bash.
+// String returns the job in bash syntax.
 func (j *job) String() string {
 	return fmt.Sprintf("directory=%s\ndevices=%s\nnfsd=%s\nmerged=%s\ncommand=(%s)\nenvironment=(%s)\n",
 		quote(j.directory), quote(j.devices), yes(j.nfsd), yes(j.merged), quoteAll(j.command), quoteAll(j.environment))
@@ -57,11 +57,11 @@ func quoteAll(list []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// passed matches the variables that the command gets from our environment. Others need not
-// have names that bash accepts.
+// passed matches the variables of our environment that the command gets. Others may have names that bash does not
+// accept.
 var passed = regexp.MustCompile(`^(RPCRDMA_|GO)[A-Za-z0-9_]*=`)
 
-// jobEnvironment is the environment of the command, from ours.
+// jobEnvironment returns the environment for the command, derived from ours.
 func jobEnvironment(environ []string) []string {
 	env := []string{"PATH=", "HOME=/", "TMPDIR=/run/tmp"}
 	for _, variable := range slices.Sorted(slices.Values(environ)) {
@@ -77,7 +77,7 @@ func jobEnvironment(environ []string) []string {
 	return env
 }
 
-// newGuest leaves for the guest, in a control directory, what it has to do.
+// newGuest writes the guest's task to a control directory.
 func (h *host) newGuest(opts *options, k kernel) (*guest, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -124,8 +124,7 @@ func outDir(dir string) (string, error) {
 	return resolved(dir)
 }
 
-// sameFile reports whether two files are one pipe or file, in which the order of what is
-// written to either counts.
+// sameFile reports whether two files are the same pipe or file, so that the order of writes to both matters.
 func sameFile(a, b *os.File) bool {
 	x, err := a.Stat()
 	if err != nil {

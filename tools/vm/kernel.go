@@ -33,7 +33,7 @@ func (k kernel) release() string { return filepath.Base(k.dir) }
 func (k kernel) image() string   { return filepath.Join(k.dir, "kernel") }
 func (k kernel) modules() string { return filepath.Join(k.dir, "lib", "modules", k.release()) }
 
-// kernel returns the kernel of a package, which it builds if the cache lacks it.
+// kernel returns the kernel of a package, and builds it if the cache lacks it.
 func (h *host) kernel(ctx context.Context, pkg string) (kernel, error) {
 	if h.lacks(pkg) {
 		if err := h.addKernel(ctx, pkg); err != nil {
@@ -46,7 +46,7 @@ func (h *host) kernel(ctx context.Context, pkg string) (kernel, error) {
 
 func (h *host) lacks(name string) bool { return !exists(filepath.Join(h.cache, name, "kernel")) }
 
-// addKernel lets one run build, and the others wait for it.
+// addKernel makes one run build while the others wait for it.
 func (h *host) addKernel(ctx context.Context, pkg string) error {
 	unlock, err := h.lock(ctx, func() { say("waiting for another run that fetches the guest's kernel") })
 	if err != nil {
@@ -59,7 +59,7 @@ func (h *host) addKernel(ctx context.Context, pkg string) error {
 	if err := h.canBuild(); err != nil {
 		return err
 	}
-	// The dot keeps it from being taken for a package. A run that was killed left one.
+	// The dot prevents confusion with a package. A run that was killed may have left one.
 	dir := filepath.Join(h.cache, ".build")
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (h *host) canBuild() error {
 	return nil
 }
 
-// relink makes link point to target, whether or not it is there.
+// relink makes link point to target, whether or not link exists.
 func relink(target, link string) error {
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -106,14 +106,14 @@ func relink(target, link string) error {
 // builder builds one kernel.
 type builder struct {
 	apt   *apt
-	dir   string // for all that is temporary
+	dir   string // for all temporary files
 	cache string
 }
 
-// files is where packages are unpacked.
+// files returns the directory in which packages are unpacked.
 func (b *builder) files() string { return filepath.Join(b.dir, "files") }
 
-// build adds the kernel of a package to the cache, and returns its release.
+// build adds the kernel of a package to the cache and returns its release.
 func (b *builder) build(ctx context.Context, pkg string) (release string, err error) {
 	image := b.apt.image(ctx, pkg)
 	if image == "" && b.apt.refresh(ctx) {
@@ -146,7 +146,7 @@ func (b *builder) build(ctx context.Context, pkg string) (release string, err er
 	return release, os.Rename(k.dir, home)
 }
 
-// unpackImage fetches the kernel and its modules, and returns the package's version.
+// unpackImage downloads the kernel and its modules, and returns the package's version.
 func (b *builder) unpackImage(ctx context.Context, image string, k kernel) (version string, err error) {
 	if err := b.apt.fetch(ctx, image, ""); err != nil {
 		return "", err
@@ -166,7 +166,7 @@ func (b *builder) unpackImage(ctx context.Context, image string, k kernel) (vers
 	if err := uncompress(ctx, k.image()); err != nil {
 		return "", err
 	}
-	// Where a package puts modules depends on whether its release has merged /usr.
+	// The location of modules depends on whether the Debian release has merged /usr.
 	for _, dir := range []string{"usr/lib/modules", "lib/modules"} {
 		err := os.Rename(filepath.Join(b.files(), dir), filepath.Dir(k.modules()))
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -194,8 +194,8 @@ var (
 	elfMagic = []byte("\x7fELF")
 )
 
-// uncompress replaces a kernel that is compressed with xz by what is inside:
-// without KVM the guest needs seconds for that, each time. Other formats are quicker.
+// uncompress replaces an xz-compressed kernel by its contents: without KVM decompression takes the guest seconds each
+// time. Other formats are faster.
 func uncompress(ctx context.Context, image string) error {
 	packed, err := os.ReadFile(image)
 	if err != nil {
@@ -207,7 +207,7 @@ func uncompress(ctx context.Context, image string) error {
 	}
 	cmd := command(ctx, "xz", "-dc", "--single-stream")
 	cmd.Stdin = bytes.NewReader(packed[at:])
-	// More of the image follows the stream, which xz may complain about.
+	// The stream is followed by more of the image, about which xz may complain.
 	unpacked, _ := cmd.Output()
 	if !bytes.HasPrefix(unpacked, elfMagic) {
 		return nil
@@ -217,7 +217,7 @@ func uncompress(ctx context.Context, image string) error {
 
 // ---- module siw
 
-// addSiw builds module siw and puts it among the others.
+// addSiw builds module siw and adds it to the others.
 func (b *builder) addSiw(ctx context.Context, k kernel, version string) error {
 	headers, err := b.fetchHeaders(ctx, k.release())
 	if err != nil {
@@ -235,7 +235,7 @@ func (b *builder) addSiw(ctx context.Context, k kernel, version string) error {
 	if err := b.relocate(headers); err != nil {
 		return err
 	}
-	// Type information for tracing would need one more program, pahole.
+	// Type information for tracing would require another program, pahole.
 	if _, err := output(ctx, "make", "-s", "-C", headers, "M="+dir,
 		"CONFIG_RDMA_SIW=m", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"); err != nil {
 		return err
@@ -247,8 +247,7 @@ func (b *builder) addSiw(ctx context.Context, k kernel, version string) error {
 	return os.Rename(filepath.Join(dir, "siw.ko"), filepath.Join(updates, "siw.ko"))
 }
 
-// fetchHeaders unpacks the kernel's headers and the packages they refer to, and returns
-// their directory.
+// fetchHeaders unpacks the kernel's headers and the packages to which they refer, and returns their directory.
 func (b *builder) fetchHeaders(ctx context.Context, release string) (string, error) {
 	headers := "linux-headers-" + release
 	for _, pkg := range append([]string{headers}, headersIn(b.apt.depends(ctx, headers))...) {
@@ -262,8 +261,7 @@ func (b *builder) fetchHeaders(ctx context.Context, release string) (string, err
 	return filepath.Join(b.files(), "usr", "src", headers), nil
 }
 
-// fetchSources returns the package with the kernel's source: of the kernel's version if
-// that is still available.
+// fetchSources returns the package with the kernel's source, in the kernel's version if that is still available.
 func (b *builder) fetchSources(ctx context.Context, release, version string) (string, error) {
 	pkg := sourcePackage(release)
 	err := b.apt.fetch(ctx, pkg, version)
@@ -275,10 +273,10 @@ func (b *builder) fetchSources(ctx context.Context, release, version string) (st
 
 var seriesOf = regexp.MustCompile(`^[0-9]+\.[0-9]+`)
 
-// sourcePackage is the package with the source of a release: one for each series.
+// sourcePackage returns the name of the package with the source of a release: there is one per series.
 func sourcePackage(release string) string { return "linux-source-" + seriesOf.FindString(release) }
 
-// relocate makes the headers find their other half below our directory, not in /usr/src.
+// relocate makes the headers find their other part below our directory rather than in /usr/src.
 func (b *builder) relocate(headers string) error {
 	makefile := filepath.Join(headers, "Makefile")
 	text, err := os.ReadFile(makefile)
@@ -290,7 +288,7 @@ func (b *builder) relocate(headers string) error {
 
 var include = regexp.MustCompile(`(?m)^include (.*)$`)
 
-// relocated is a makefile of headers, which includes one other, with that below root.
+// relocated returns a makefile of headers, which includes another one, with that path below root.
 func relocated(makefile []byte, root string) []byte {
 	m := include.FindSubmatch(makefile)
 	if m == nil {
@@ -299,8 +297,7 @@ func relocated(makefile []byte, root string) []byte {
 	return []byte("include " + root + string(m[1]) + "\n")
 }
 
-// extractSiw puts the source of siw, which is in an archive in the package, into a
-// directory.
+// extractSiw extracts the source of siw, which is in an archive in the package, into a directory.
 func (b *builder) extractSiw(ctx context.Context, pkg, dir string) error {
 	unpack := command(ctx, "dpkg-deb", "--fsys-tarfile", b.apt.file(pkg))
 	files, err := unpack.StdoutPipe()
@@ -310,7 +307,7 @@ func (b *builder) extractSiw(ctx context.Context, pkg, dir string) error {
 	if err := unpack.Start(); err != nil {
 		return err
 	}
-	defer unpack.Wait() // it may fail, as its output is not read to the end
+	defer unpack.Wait() // may fail, because its output is not read to the end
 	defer files.Close()
 	archive, err := tarEntry(files, "usr/src/linux-source-*.tar.xz")
 	if err != nil {
@@ -349,8 +346,7 @@ func tarEntry(archive io.Reader, pattern string) (io.Reader, error) {
 	}
 }
 
-// extract puts the files of one directory of an archive into dir. The path of from
-// begins below the archive's first directory.
+// extract extracts one directory of an archive into dir. from is relative to the archive's top directory.
 func extract(archive io.Reader, from, dir string) error {
 	if err := os.Mkdir(dir, 0o777); err != nil {
 		return err
@@ -392,7 +388,7 @@ func writeFrom(path string, r io.Reader) error {
 	return f.Close()
 }
 
-// programError is a program that failed, with what it printed last.
+// programError is the error of a program that failed, with its last output.
 type programError struct {
 	name string
 	said []byte
@@ -408,8 +404,7 @@ func (e *programError) Error() string {
 
 func (e *programError) Unwrap() error { return e.err }
 
-// output runs a program and returns what it prints to stdout. The error has what it
-// prints to either.
+// output runs a program and returns its stdout. The error includes its output.
 func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := command(ctx, name, args...)

@@ -18,9 +18,8 @@ const probeLimit = 15 * time.Second
 // kvmDevice lets a program use KVM.
 const kvmDevice = "/dev/kvm"
 
-// accel decides between kvm and tcg. That KVM's device opens does not mean that KVM
-// works, for example in nested machines: a guest is booted once, and the answer
-// holds until this machine boots again.
+// accel decides between kvm and tcg. That KVM's device can be opened does not mean that KVM works, for example in
+// nested virtual machines. A guest is therefore started once, and the answer is kept until this machine restarts.
 func (h *host) accel(ctx context.Context, m *machine) (string, error) {
 	const readWrite = 4 | 2
 	if syscall.Access(kvmDevice, readWrite) != nil {
@@ -40,7 +39,7 @@ func (h *host) accel(ctx context.Context, m *machine) (string, error) {
 	return string(bytes.TrimSpace(text)), err
 }
 
-// probe leaves the answer in a file, for other runs too.
+// probe stores the answer in a file, for other runs too.
 func (h *host) probe(ctx context.Context, m *machine, answer string) error {
 	unlock, err := h.lock(ctx, func() {})
 	if err != nil {
@@ -65,7 +64,7 @@ func (h *host) probe(ctx context.Context, m *machine, answer string) error {
 	return os.WriteFile(answer, fmt.Appendln(nil, accel), 0o666)
 }
 
-// kvmWorks boots a guest with an init that prints a word and ends.
+// kvmWorks starts a guest with an init that prints a word and exits.
 func (h *host) kvmWorks(ctx context.Context, m *machine) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()

@@ -92,7 +92,7 @@ func run(args []string) int {
 	}
 	defer h.close()
 	status, err := h.run(ctx, opts)
-	if ctx.Err() != nil { // whatever failed then, failed because of it
+	if ctx.Err() != nil { // any failure was a consequence of that
 		err = context.Cause(ctx)
 	}
 	if err != nil {
@@ -127,8 +127,8 @@ func (h *host) run(ctx context.Context, opts *options) (int, error) {
 	return g.run(ctx, m)
 }
 
-// explain tells the user why there is no exit status of the command, and shows what the
-// machine printed. The sender of a signal, or the reader that closed our output, knows why.
+// explain tells the user why there is no exit status of the command, and shows the machine's output. The sender of a
+// signal, or the reader that closed our output, knows the reason.
 func (h *host) explain(err error) {
 	var by *signalError
 	if errors.As(err, &by) || errors.Is(err, syscall.EPIPE) {
@@ -142,14 +142,13 @@ func (h *host) explain(err error) {
 // say prints a message for the user.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "vm: "+format+"\n", args...) }
 
-// untilSignal returns a context that ends with a [signalError] when the user stops
-// the program. Writing to a closed pipe becomes an error instead of a signal, so that
-// QEMU and temporary files are cleaned up then, too.
+// untilSignal returns a context that ends with a [signalError] when the user stops the program. Writing to a closed
+// pipe becomes an error instead of a signal, so that QEMU and temporary files are cleaned up in that case too.
 func untilSignal(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
-	// Not signal.Ignore, which every program that is started would inherit.
+	// Not signal.Ignore, which all started programs would inherit.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go func() {
 		select {

@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// moduleTree knows the modules of one kernel by what depmod writes.
+// moduleTree describes the modules of one kernel, from the files of depmod.
 type moduleTree struct {
-	paths    map[string]string   // of each module below the directory, by its name
-	needs    map[string][]string // the modules that each needs, by name
+	paths    map[string]string   // path of each module relative to the directory, by name
+	needs    map[string][]string // modules that each needs, by name
 	builtins map[string]bool
 }
 
-// readModules reads the tables that depmod has left in a directory of modules.
+// readModules reads the tables of depmod from a directory of modules.
 func readModules(dir string) (*moduleTree, error) {
 	t := &moduleTree{paths: map[string]string{}, needs: map[string][]string{}, builtins: map[string]bool{}}
 	for file, add := range map[string]func(string){"modules.dep": t.addModule, "modules.builtin": t.addBuiltin} {
@@ -45,7 +45,7 @@ func eachLine(r io.Reader, do func(string)) error {
 	return lines.Err()
 }
 
-// addModule parses a line of modules.dep: "path: path of what it needs ...".
+// addModule parses a line of modules.dep: "path: paths of needed modules ...".
 func (t *moduleTree) addModule(line string) {
 	file, needs, ok := strings.Cut(line, ":")
 	if !ok {
@@ -61,22 +61,20 @@ func (t *moduleTree) addModule(line string) {
 // addBuiltin parses a line of modules.builtin: the path that the module would have.
 func (t *moduleTree) addBuiltin(line string) { t.builtins[moduleName(line)] = true }
 
-// moduleName is the name of a module by its file. The kernel takes dashes in names for
-// underscores.
+// moduleName returns the name of a module from its file name. The kernel treats dashes in names as underscores.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(path.Base(file), ".ko")
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// moduleError is a module that the kernel does not have.
+// moduleError is the error for a module that the kernel does not have.
 type moduleError struct{ name string }
 
 func (e *moduleError) Error() string {
 	return fmt.Sprintf("the guest's kernel has no module '%s': choose another one with --kernel-package", e.name)
 }
 
-// closure lists the paths of the named modules and of all that they need, each once
-// and after what it needs itself.
+// closure lists the paths of the named modules and of all that they need, each once and after its own dependencies.
 func (t *moduleTree) closure(names ...string) (paths []string, err error) {
 	seen := map[string]bool{}
 	var add func(name string) error
@@ -85,7 +83,7 @@ func (t *moduleTree) closure(names ...string) (paths []string, err error) {
 			return nil
 		}
 		seen[name] = true
-		for _, need := range slices.Backward(t.needs[name]) { // as modprobe does it
+		for _, need := range slices.Backward(t.needs[name]) { // same order as modprobe
 			if err := add(need); err != nil {
 				return err
 			}

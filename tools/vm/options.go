@@ -14,23 +14,22 @@ import (
 	"time"
 )
 
-// options is the command line.
+// options holds the command line.
 type options struct {
 	devices       string // rxe, siw, both or none
 	limit         time.Duration
 	memory        int // MiB
 	cpus          int
-	out           string // empty: none
+	out           string // empty: not set
 	nfsd          bool
 	accel         string // auto, kvm or tcg
-	plugin        string // QEMU's, with its arguments; empty: none
+	plugin        string // plugin for QEMU, with arguments; empty: none
 	kernelPackage string
 	console       bool
 	command       []string
 }
 
-// parseOptions reads the command line. The error is [flag.ErrHelp] when the user asks
-// for help.
+// parseOptions parses the command line. The error is [flag.ErrHelp] if the user asks for help.
 func parseOptions(args []string) (*options, error) {
 	o := &options{devices: "both", limit: 900 * time.Second, memory: 3072, cpus: 2, accel: "auto"}
 	f := flag.NewFlagSet("vm", flag.ContinueOnError)
@@ -65,7 +64,7 @@ func parseOptions(args []string) (*options, error) {
 	return o, nil
 }
 
-// usageError is a command line that cannot be used.
+// usageError is an invalid command line.
 type usageError struct{ what string }
 
 func (e *usageError) Error() string { return e.what + ": see 'scripts/vm --help'" }
@@ -83,7 +82,7 @@ func oneOf(to *string, words ...string) func(string) error {
 
 var numeral = regexp.MustCompile(`^[1-9][0-9]{0,6}$`)
 
-// number accepts a positive number of at most seven digits.
+// number accepts a positive number of up to seven digits.
 func number(to *int) func(string) error {
 	return func(value string) error {
 		if !numeral.MatchString(value) {
@@ -95,7 +94,7 @@ func number(to *int) func(string) error {
 	}
 }
 
-// seconds accepts such a number as a time.
+// seconds accepts such a number as a duration.
 func seconds(to *time.Duration) func(string) error {
 	return func(value string) error {
 		var n int

@@ -6,30 +6,29 @@ import "strings"
 
 const qemu = "qemu-system-x86_64"
 
-// bootOptions is the kernel's command line. A kernel in trouble must end instead of
-// carrying on somehow.
+// bootOptions is the kernel's command line. A kernel with a problem must stop rather than continue in an undefined
+// state.
 const bootOptions = "console=ttyS0 quiet panic=-1 oops=panic nokaslr mitigations=off audit=0 rcupdate.rcu_expedited=1"
 
-// tcgOptions are added without KVM: on a busy host such a guest gets too little time to
-// pass the kernel's tests of its clocks. Under KVM the kernel knows to skip them.
+// tcgOptions are added without KVM: on a busy host such a guest gets too little time to pass the kernel's clock tests.
+// Under KVM the kernel skips them.
 const tcgOptions = "no_timer_check tsc=reliable"
 
-// machine is the part of QEMU's arguments that a run and the test of KVM share.
+// machine is the part of QEMU's arguments that is common to a run and the test of KVM.
 type machine struct {
 	kernel, initrd string
 	accel          string // kvm or tcg
 	plugin         string // for TCG; empty: none
 }
 
-// args returns QEMU's arguments: those of the machine, more, and the kernel's command
-// line with words at its end.
+// args returns QEMU's arguments: those of the machine, more, and the kernel's command line followed by words.
 func (m *machine) args(more []string, words ...string) []string {
 	args := []string{"-nodefaults", "-display", "none", "-no-reboot", "-kernel", m.kernel, "-initrd", m.initrd}
 	line := append([]string{bootOptions}, words...)
 	if m.accel == "kvm" {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	} else {
-		// A big cache for translated code: the tests run a lot of it.
+		// A large cache for translated code, because the tests run a lot of it.
 		accel := "tcg,thread=multi,tb-size=512"
 		if m.plugin != "" {
 			accel = "tcg,tb-size=512"
@@ -43,6 +42,6 @@ func (m *machine) args(more []string, words ...string) []string {
 
 // share returns the argument that lets the guest mount a directory of the host.
 func share(tag, dir string) string {
-	// QEMU ends the path at a comma; two commas stand for one.
+	// In QEMU's syntax a comma ends the path; two commas stand for one.
 	return "local,path=" + strings.ReplaceAll(dir, ",", ",,") + ",mount_tag=" + tag + ",security_model=none,multidevs=remap"
 }

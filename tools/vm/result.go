@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Exit statuses that are not the command's. Those for the time limit and for a failure of
-// our own are those of timeout(1).
+// Exit statuses other than the command's. Those for the time limit and for a failure of our own are those of
+// timeout(1).
 const (
 	statusLimit  = 124
 	statusFailed = 125
-	statusSignal = 128 // plus the signal
+	statusSignal = 128 // plus the number of the signal
 )
 
-// exitStatus is the exit status of the program for an error.
+// exitStatus returns the exit status of the program for an error.
 func exitStatus(err error) int {
 	var (
 		by     *signalError
@@ -40,7 +40,7 @@ func exitStatus(err error) int {
 	return statusFailed
 }
 
-// signalError is a signal that ended the program.
+// signalError reports the signal that ended the program.
 type signalError struct{ signal syscall.Signal }
 
 func (e *signalError) Error() string { return e.signal.String() }
@@ -51,10 +51,10 @@ type outputError struct{ err error }
 func (e *outputError) Error() string { return "cannot write the command's output: " + e.err.Error() }
 func (e *outputError) Unwrap() error { return e.err }
 
-// limitError is a run that reached its time limit.
+// limitError reports a run that reached its time limit.
 type limitError struct {
 	limit   time.Duration
-	started bool // the command had begun
+	started bool // the command had started
 }
 
 func (e *limitError) Error() string {
@@ -65,21 +65,21 @@ func (e *limitError) Error() string {
 	return text
 }
 
-// errHangs is a guest that does not get to the command.
+// errHangs is the error for a guest that does not reach the command.
 var errHangs = errors.New("the virtual machine hangs while it starts")
 
-// errPanicked and errNoStatus are guests that ended by themselves without a status.
+// errPanicked and errNoStatus are the errors for guests that ended on their own without a status.
 var (
 	errPanicked = errors.New("the virtual machine's kernel panicked")
 	errNoStatus = errors.New("the virtual machine ended without an exit status of the command")
 )
 
-// qemuError is a QEMU that failed, with its exit status.
+// qemuError is the error for a QEMU that failed, with its exit status.
 type qemuError struct{ status int }
 
 func (e *qemuError) Error() string { return fmt.Sprintf("QEMU failed with status %d", e.status) }
 
-// programStatus is the exit status of a program as shells have it.
+// programStatus returns the exit status of a program as shells report it.
 func programStatus(state *os.ProcessState) int {
 	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return statusSignal + int(w.Signal())
@@ -87,8 +87,8 @@ func programStatus(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// result tells the exit status of the command, after QEMU has ended, or why it has none.
-// cause is why QEMU was stopped, nil if it ended by itself; qemu is its exit status.
+// result returns the exit status of the command after QEMU has ended, or the reason why there is none. cause is the
+// reason why QEMU was stopped, or nil if it ended on its own; qemu is its exit status.
 func (g *guest) result(cause error, qemu int) (int, error) {
 	var limit *limitError
 	switch {
@@ -106,7 +106,7 @@ func (g *guest) result(cause error, qemu int) (int, error) {
 	return 0, errNoStatus
 }
 
-// readStatus reads the exit status that the guest left.
+// readStatus reads the exit status written by the guest.
 func readStatus(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -124,7 +124,7 @@ func (g *guest) panicked() bool {
 	return err == nil && bytes.Contains(text, []byte("Kernel panic"))
 }
 
-// exists reports whether a file is there and not empty.
+// exists reports whether a file exists and is not empty.
 func exists(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Size() > 0
@@ -143,8 +143,7 @@ func showLastLines(of, path string) {
 	os.Stderr.Write(lastLines(text, shownLines))
 }
 
-// lastLines returns at most n lines from the end of a text. The carriage returns
-// are those of a serial console.
+// lastLines returns up to n lines from the end of a text. It removes carriage returns, which a serial console adds.
 func lastLines(text []byte, n int) []byte {
 	text = bytes.ReplaceAll(text, []byte("\r"), nil)
 	end := len(bytes.TrimSuffix(text, []byte("\n")))

@@ -10,16 +10,15 @@ import (
 	"time"
 )
 
-// patience is how much processor time a guest may use before it gets to the command:
-// coming up takes about ten seconds of it. Processor time says that a guest hangs
-// whether the host is idle or busy; time does not.
+// patience is how much CPU time a guest may use before it reaches the command: starting takes about ten seconds of it.
+// CPU time shows that a guest hangs whether the host is idle or busy; elapsed time does not.
 const patience = 100 * time.Second
 
-// watchInterval is how often the guest is looked at.
+// watchInterval is how often the guest is checked.
 const watchInterval = 200 * time.Millisecond
 
-// watch returns errHangs when a guest has used its share of processor time, nil as soon as it has
-// started the command or ended. If the guest's time cannot be read, the guest is ending.
+// watch returns errHangs when a guest has used up its CPU time, and nil as soon as it has started the command or ended.
+// If the guest's time cannot be read, the guest is ending.
 func watch(ended <-chan struct{}, patience time.Duration, started func() bool, used func() (time.Duration, error)) error {
 	look := time.NewTicker(watchInterval)
 	defer look.Stop()
@@ -48,8 +47,8 @@ func processorTime(pid int) (time.Duration, error) {
 	return timeInStat(stat)
 }
 
-// timeInStat reads fields 14 and 15 of proc_pid_stat(5). The second field is the name
-// of the program, in parentheses, which may contain anything.
+// timeInStat reads fields 14 and 15 of proc_pid_stat(5). The second field is the name of the program in parentheses,
+// which may contain anything.
 func timeInStat(stat []byte) (sum time.Duration, err error) {
 	const user, system = 14 - 3, 15 - 3
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])

@@ -1,4 +1,4 @@
-// Beyond makes a slice that goes beyond its variable.
+// Beyond makes a slice that extends beyond its variable.
 package main
 
 import "unsafe"

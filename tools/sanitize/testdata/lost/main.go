@@ -1,4 +1,4 @@
-// Lost forgets memory of C.
+// Lost leaks C memory.
 package main
 
 // #include <stdlib.h>

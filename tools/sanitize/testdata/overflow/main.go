@@ -1,4 +1,4 @@
-// Overflow reads one byte behind memory of C.
+// Overflow reads one byte past the end of C memory.
 package main
 
 // #include <stdlib.h>

@@ -1,4 +1,4 @@
-// Pointer writes a Go pointer into memory of C.
+// Pointer writes a Go pointer to C memory.
 package main
 
 // #include <stdlib.h>

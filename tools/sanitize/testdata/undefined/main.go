@@ -1,4 +1,4 @@
-// Undefined shifts a number of 32 bits by 32.
+// Undefined shifts a 32-bit number by 32.
 package main
 
 // static int shift(volatile int n) { return 1 << n; }
