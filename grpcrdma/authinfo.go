@@ -7,8 +7,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// AuthInfo is the AuthInfo of a peer.Peer whose identity comes from the kernel or from a security flavor: the other end
-// of a shared-memory connection, or a handler's caller that has a Principal. A peer authenticated by TLS alone has a
+// AuthInfo is the AuthInfo of a peer.Peer identified by the kernel or by a security flavor: the other end of a
+// shared-memory connection, or a handler's caller that has a Principal. A peer authenticated by TLS alone has a
 // credentials.TLSInfo instead, and an unauthenticated peer has nil.
 type AuthInfo struct {
 	credentials.CommonAuthInfo

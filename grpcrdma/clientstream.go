@@ -26,7 +26,7 @@ type clientStream struct {
 
 	mu     sync.Mutex
 	closed bool // CloseSend has been called
-	over   bool // the caller has been told how the stream ended
+	over   bool // the caller knows how the stream ended
 }
 
 var _ grpc.ClientStream = (*clientStream)(nil)
@@ -187,7 +187,7 @@ func (cs *clientStream) RecvMsg(m any) error {
 	return cs.finish(err)
 }
 
-// finish records that the caller has been told how the stream ended.
+// finish records that the caller knows how the stream ended.
 func (cs *clientStream) finish(err error) error {
 	cs.stop()
 	if err != io.EOF {

@@ -111,8 +111,8 @@ func (c *coding) pack(b []byte, v any, max int) (p packed, err error) {
 	return p, nil
 }
 
-// unpack decodes a received message, whose coding is c, into v. v then refers to the items, but not to the body. Errors
-// are statuses.
+// unpack decodes a received message with coding c into v. v then refers to the items, but not to the body. Errors are
+// statuses.
 func (c *coding) unpack(p *packed, v any, max int) error {
 	if n := p.size(); n > max {
 		return status.Errorf(codes.ResourceExhausted, "grpcrdma: received message larger than max (%d vs. %d)", n, max)

@@ -73,7 +73,7 @@ const (
 	leastWindow = 64 << 10
 )
 
-// link returns the link of conn and creates it if there is none. If ended is not nil, it ends with the connection.
+// link returns the link of conn and creates it if none exists. If ended is not nil, it ends with the connection.
 func (e *endpoint) link(conn rpc.Conn, ended context.Context) *link {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,7 +210,7 @@ func (l *link) fail(err error) {
 	}
 }
 
-// lost returns the status of streams whose connection ended.
+// lost returns the status of streams after their connection has ended.
 func lost(err error) error {
 	if err == nil {
 		err = errors.New("the connection has ended")
@@ -443,7 +443,7 @@ func (l *link) fetch(id uint64) (p parked, ok bool) {
 // in a call of its own, which no goroutine waits for. Otherwise frames gather until a goroutine that has a call in
 // flight sends them. Once many have gathered, another goroutine sends them.
 //
-// Calls of two goroutines may overtake each other, and a call may overtake a longer one whose data is fetched. The
+// Calls of two goroutines may overtake each other, and a call may overtake a longer one while its data is fetched. The
 // other end ignores frames of unknown streams, because those may have ended. Therefore no frame is sent while a call
 // that opens streams, and that may be overtaken, is in flight.
 type outbox struct {

@@ -16,8 +16,8 @@ import (
 // Names returns names for a names.Table of package rpc/names, with which Observers show the names of services and
 // methods instead of numbers for unary calls. Each service is a program, and its methods are procedures. The first
 // program returned is the one that carries all services and the frames of streams. Calls that are not in the table stay
-// unnamed, so peers cannot make the number of names grow. A client knows the services whose descriptors are linked into
-// the program, which is the case if it uses generated clients.
+// unnamed, so peers cannot make the number of names grow. A client knows the services with descriptors linked into the
+// program, which is the case if it uses generated clients.
 func Names(services ...*grpc.ServiceDesc) []*oncrpc.Program {
 	list := []*oncrpc.Program{names}
 	for _, d := range services {

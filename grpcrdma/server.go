@@ -304,7 +304,7 @@ func (s *Server) serveUnary(e *endpoint, ctx context.Context, req *rpc.Request, 
 	c.reply(l, req, res, &r, &out, err)
 }
 
-// context returns the context behind the handler's context. It creates it on first use.
+// context returns the context that implements the handler's context. It creates it on first use.
 func (c *unaryCall) context() context.Context {
 	c.making.Lock()
 	defer c.making.Unlock()

@@ -15,7 +15,7 @@ import (
 const (
 	maxSymlinks  = 40 // in one path, as on Linux
 	maxDepth     = 512
-	maxRestarts  = 3 // of a listing whose directory changes meanwhile
+	maxRestarts  = 3 // of a listing if the directory changes meanwhile
 	listingCount = 64 << 10
 	listingLeast = 8 << 10
 	permMask     = 0o7777
@@ -326,7 +326,7 @@ func (l *lister) failed(err error) error {
 }
 
 // emit yields an entry, after fetching what the server left out. It skips an entry that has been removed meanwhile. It
-// returns false if the caller wants no more entries.
+// returns false if the caller wants no further entries.
 func (l *lister) emit(ctx context.Context, e DirEntry, yield func(DirEntry, error) bool) bool {
 	if !validEntry(e.Name) {
 		return yield(DirEntry{Name: e.Name}, &NameError{Name: e.Name})

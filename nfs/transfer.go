@@ -351,10 +351,10 @@ const (
 // source returns n bytes at off of the data to write. It may read them into buf.
 type source func(buf *[]byte, off int64, n int) ([]byte, error)
 
-// writeAll writes size bytes from src at off: Unstable, in windows that each end with a COMMIT. Data whose verifier
-// differs from the COMMIT's is written again, the second time with FileSync, because the server may keep losing data.
-// If a COMMIT fails, it is unknown which WRITE failed: the whole window is then written again with FileSync, so that
-// each WRITE reports its own error. RFC 1813 sections 3.3.7 and 3.3.21.
+// writeAll writes size bytes from src at off: Unstable, in windows that each end with a COMMIT. Data with a verifier
+// other than the COMMIT's is written again, the second time with FileSync, because the server may keep losing data. If
+// a COMMIT fails, it is unknown which WRITE failed: the whole window is then written again with FileSync, so that each
+// WRITE reports its own error. RFC 1813 sections 3.3.7 and 3.3.21.
 func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, src source, opts *TransferOptions) (int64, error) {
 	if off < 0 || size < 0 {
 		return 0, errNegative
@@ -502,5 +502,5 @@ func (f *File) Upload(ctx context.Context, r io.ReaderAt, size int64, opts *Tran
 	return n, withPath(err, f.Path)
 }
 
-// maxFileSize is the size of the largest file whose offsets all fit an int64.
+// maxFileSize is the size of the largest file with offsets that all fit an int64.
 const maxFileSize = 1<<63 - 1

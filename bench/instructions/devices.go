@@ -109,8 +109,8 @@ func childDevices(dir string, out io.Writer) error {
 	return json.NewEncoder(out).Encode(t)
 }
 
-// inC returns the time of the C program in ns per operation, on a machine whose clock counts instructions: each is a
-// nanosecond. It returns 0 if instructions are not counted.
+// inC returns the time of the C program in ns per operation, on a machine with a clock that counts instructions: each
+// is a nanosecond. It returns 0 if instructions are not counted.
 func (k *deviceKind) inC(host string) (float64, error) {
 	name, options, _ := strings.Cut(k.c, " ")
 	if name == "" {

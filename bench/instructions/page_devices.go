@@ -82,7 +82,7 @@ func (r *Row) kindOf() *deviceKind {
 // slower reports whether the ratio of a row compares times rather than rates.
 func (r *Row) slower() bool { return r.ID == "2" }
 
-// overC returns the ratio to the C program, or 0 if there is none: of times in row 2, of rates in others.
+// overC returns the ratio to the C program, or 0 if none exists: of times in row 2, of rates in others.
 func (r *Row) overC() float64 {
 	switch ours := r.Instructions + r.Repeats; {
 	case r.C == 0:

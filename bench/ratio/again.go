@@ -65,8 +65,8 @@ func (m *measurer) perform(t task) error {
 	return m.tell(e, err)
 }
 
-// disturbed returns tasks for the n-th repetition of disturbed rows, those with goals first. It leaves out a row whose
-// repetition has failed.
+// disturbed returns tasks for the n-th repetition of disturbed rows, those with goals first. It leaves out rows after a
+// failed repetition.
 func (m *measurer) disturbed(p *plan, n int) []task {
 	var first, rest []task
 	add := func(id, what string, goal bool, do func() error) {

@@ -62,8 +62,8 @@ func devicePlan(cverbs string) (plan, error) {
 	return p, nil
 }
 
-// counted lists the rows whose floors apply to instructions if the processor is emulated, because times are then those
-// of the emulator. See bench/instructions. Immutable.
+// counted lists the rows with floors that apply to instructions if the processor is emulated, because times are then
+// those of the emulator. See bench/instructions. Immutable.
 var counted = map[string]bool{"2": true, "6 d1": true, "6 d8": true, "6 d32": true, "6 d128": true, "7a": true, "7c": true, "30": true}
 
 // emulated reports whether QEMU emulates the processors of this machine.

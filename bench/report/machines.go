@@ -275,7 +275,7 @@ func (e *environment) valueCell(row string) (c cell) {
 type span struct {
 	low, high float64 // undisturbed results
 	n         int     // environments with an undisturbed result
-	of        *cell   // in the latest run, whose floor applies
+	of        *cell   // in the latest run: its floor applies
 	held      bool    // the floor is kept by all
 }
 

@@ -98,8 +98,8 @@
 // copying them. All other results are copies.
 //
 // Values that Check refuses are not sent. The sizes of types bound the results of a call. A part without a limit counts
-// as 64 KiB, and any other part as no more than 1 MiB. For bindings, an item without a limit counts as 1 MiB, and any
-// other as no more than 16 MiB. For clients the buffers bound the items.
+// as 64 KiB, and any other part as at most 1 MiB. For bindings, an item without a limit counts as 1 MiB, and any
+// other as at most 16 MiB. For clients the buffers bound the items.
 //
 // # Servers
 //
@@ -110,10 +110,10 @@
 //	func (s *server) Get(ctx context.Context, req *rpc.Request, args *GetArgs, res *GetRes) error
 //
 // Byte slices in args are views of the message and are valid until the method returns. Items of res are sent without
-// copying them, from req.Alloc or other memory; req.WhenReleased reports when that is no longer in use. Calls whose
-// arguments do not decode are answered with GARBAGE_ARGS, and those for which there is no memory with SYSTEM_ERR: their
-// decoded size counts towards Config.MaxMemory, and rpc.Request.LimitMemory raises the limit of a single call. For
-// results the limit is a client's MaxDecoded. If the method returns an error, the reply is the oncrpc.AcceptStat or
+// copying them, from req.Alloc or other memory; req.WhenReleased reports when that is no longer in use. Calls with
+// arguments that do not decode are answered with GARBAGE_ARGS, and those for which there is no memory with SYSTEM_ERR:
+// their decoded size counts towards Config.MaxMemory, and rpc.Request.LimitMemory raises the limit of a single call.
+// For results the limit is a client's MaxDecoded. If the method returns an error, the reply is the oncrpc.AcceptStat or
 // AuthStat that the error is or wraps. Otherwise it is SYSTEM_ERR, or a result with the text of the error, and
 // Config.Logger gets a record. Program.Auth and wrappers of package middleware wrap the program.
 //

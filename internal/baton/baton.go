@@ -70,7 +70,7 @@ type Waiter[W any] struct {
 	prev, next *Waiter[W]
 }
 
-// Init makes w a Waiter of the owner who.
+// Init makes w a Waiter of its owner.
 func (w *Waiter[W]) Init(who *W) { w.who, w.bell = who, make(chan bool, 1) }
 
 // Who returns the owner that w was made for.

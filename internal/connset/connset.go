@@ -51,7 +51,7 @@ func (s *Set) Began(e rpc.ConnEvent) {
 
 // Ended handles ConnEnded.
 func (s *Set) Ended(e rpc.ConnEvent) Entry {
-	stats := e.Conn.Stats() // not with s.mu held: it locks mutexes whose holders may wait for s.mu
+	stats := e.Conn.Stats() // not with s.mu held: it locks mutexes, and their holders may wait for s.mu
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.open[e.Conn]
@@ -80,8 +80,8 @@ func (s *Set) ID(c rpc.Conn) uint64 {
 	return s.open[c].ID
 }
 
-// Look returns the open connections in no particular order, the sum of the counts of these and of those that have
-// ended, and how many connections there have been. The sum may lack calls that were being executed when their
+// Look returns the open connections in no particular order, the sum of the counts of all connections, including those that
+// have ended, and how many connections there have been. The sum may lack calls that were being executed when their
 // connection ended; it never decreases. Look briefly takes locks of the data path of each connection.
 func (s *Set) Look() (open []Entry, all Sum, opened uint64) {
 	s.mu.Lock()

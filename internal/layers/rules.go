@@ -54,8 +54,8 @@ type Tree struct {
 	fset  *token.FileSet
 }
 
-// Load reads the text files of fsys, except in directories whose names begin with a dot, other than .github, and the
-// file .git of a worktree. Go files in testdata directories count as text, not code.
+// Load reads the text files of fsys, except in directories with names that begin with a dot, other than .github, and
+// the file .git of a worktree. Go files in testdata directories count as text, not code.
 func Load(fsys fs.FS) (*Tree, error) {
 	t := &Tree{names: make(map[string]bool), fset: token.NewFileSet()}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {

@@ -60,7 +60,7 @@ func (s *scope) imported(f *File, name string) (dir string, ours bool) {
 	return strings.CutPrefix(importPath(f, name), Module+"/")
 }
 
-// importPath returns the path of the package that a file imports as name, or "" if there is none.
+// importPath returns the path of the package that a file imports as name, or "" if none exists.
 func importPath(f *File, name string) string {
 	for _, spec := range f.AST.Imports {
 		to, err := strconv.Unquote(spec.Path.Value)
@@ -88,7 +88,7 @@ func (s *scope) named(f *File, e ast.Expr) (declared, bool) {
 	return declared{}, false
 }
 
-// mutator returns a called method whose receiver is a pointer to the type.
+// mutator returns a called method with a pointer to the type as its receiver.
 func (s *scope) mutator(f *File, e ast.Expr, called map[string]bool) string {
 	d, ok := s.named(f, e)
 	if !ok {
@@ -103,7 +103,7 @@ func (s *scope) mutator(f *File, e ast.Expr, called map[string]bool) string {
 }
 
 // volatile returns the name of a part of a type that changes without an assignment: a lock or anything else of package
-// sync, an atomic, a channel. It returns "" if there is none.
+// sync, an atomic, a channel. It returns "" if none exists.
 func (s *scope) volatile(f *File, e ast.Expr) string {
 	return s.find(f, e, make(map[ast.Expr]bool), func(f *File, e ast.Expr) string {
 		switch e := e.(type) {

@@ -173,7 +173,7 @@ func sentinel(name string, value ast.Expr) bool {
 	return false
 }
 
-// makers lists functions whose results cannot be modified. Immutable.
+// makers lists functions with results that cannot be modified. Immutable.
 var makers = map[string]bool{
 	"crc32.MakeTable":     true,
 	"errors.New":          true,

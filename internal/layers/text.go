@@ -76,13 +76,13 @@ func ExportedDocumented(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// specification matches the comment of a type whose fields are defined by a specification or a man page.
+// specification matches the comment of a type with fields defined by a specification or a man page.
 var specification = regexp.MustCompile(`RFC \d|section \d|\w\(3\)`)
 
 // membersDocumented returns the methods of an interface and the fields of a struct that no comment covers. A comment in
 // the type covers the lines after it up to an empty line. The comment of the type covers the fields that it names, and
 // all fields defined by a specification. No comment is needed for fields named like their type, fields with a help text
-// in their tag, and fields of errors, whose text shows them.
+// in their tag, and fields of errors, as the error text shows them.
 func (t *Tree) membersDocumented(f *File, spec *ast.TypeSpec, doc string) (list []Finding) {
 	var members *ast.FieldList
 	switch typ := spec.Type.(type) {

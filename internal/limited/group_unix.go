@@ -19,7 +19,7 @@ func ownGroup(cmd *exec.Cmd) {
 
 // killGroup may be called even after the program itself has been waited for. As long as a process is left in the group,
 // no other group can have its number. If none is left, the group does not exist, unless the system has reused the
-// number in the meantime, which takes a full cycle of numbers.
+// number in the meantime, after a full cycle of numbers.
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
 func termGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }

@@ -14,7 +14,7 @@ const (
 	Writer                     // transport/internal/records
 	Budget                     // transport/internal/budget
 	Regions                    // transport/internal/expose: a set of Regions
-	Region                     // transport/internal/expose: one of these Regions
+	Region                     // transport/internal/expose: one Region
 	Arena                      // transport/internal/arena
 
 	// The adapters. A connection has only one of them.

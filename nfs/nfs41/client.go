@@ -93,7 +93,7 @@ type Session struct {
 	mu      sync.Mutex
 	closed  bool
 	held    *held         // nil: no session
-	pending chan struct{} // closed when the current CREATE_SESSION ends; nil if there is none
+	pending chan struct{} // closed when the current CREATE_SESSION ends; nil if none exists
 
 	// Protected by the token.
 	clientID  ClientID

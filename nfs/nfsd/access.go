@@ -25,7 +25,7 @@ type Access struct {
 	Flavor   oncrpc.Flavor
 	UID, GID uint32
 
-	// Principal is the caller authenticated by RPCSEC_GSS, with the service of the call. Nil if there is none.
+	// Principal is the caller authenticated by RPCSEC_GSS, with the service of the call. Nil if none exists.
 	Principal *rpc.Principal
 
 	// Export is the export that the call refers to, and AsUID and AsGID are the user and group as which it was
@@ -35,7 +35,7 @@ type Access struct {
 	AsUID, AsGID uint32
 
 	// Object identifies the handle in the arguments, and Made the handle in the results, for example of LOOKUP. To is
-	// the target directory of RENAME and LINK. 0 means that there is none.
+	// the target directory of RENAME and LINK. 0 means that none exists.
 	Object, To, Made Object
 
 	// Name is the name in the arguments, and NewName the one that RENAME and LINK create. For MOUNT procedures Name is

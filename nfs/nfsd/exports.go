@@ -60,8 +60,8 @@ func (s *exportSet) knows(host netip.Addr) bool {
 	return s.public || slices.ContainsFunc(s.list, func(e Export) bool { return e.allows(host) })
 }
 
-// find returns the innermost export that contains a clean path, and the rest of the path. It returns nil if there is
-// none.
+// find returns the innermost export that contains a clean path, and the rest of the path. It returns nil if none
+// exists.
 func (s *exportSet) find(dir string) (found *Export, below string) {
 	for i := range s.list {
 		e := &s.list[i]

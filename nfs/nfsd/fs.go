@@ -71,7 +71,7 @@ type Entry struct {
 	Attr   nfs.Attr
 }
 
-// A Caller is the user on whose behalf an operation is performed.
+// A Caller is the user for which an operation is performed.
 type Caller struct {
 	UID, GID uint32   // after Export.Squash
 	GIDs     []uint32 // supplementary groups; valid until the operation returns
@@ -109,7 +109,7 @@ func (c *Caller) Member(gid uint32) bool {
 	return false
 }
 
-// A Setter is a Node whose attributes can be changed.
+// A Setter is a Node with attributes that can be changed.
 type Setter interface {
 	// SetAttr changes the attributes that are present in set. If guard is not nil and differs from the object's ctime,
 	// it fails with nfs.StatusNotSync; no other SetAttr may intervene. RFC 1813 section 3.3.2.
@@ -176,7 +176,7 @@ type Mknoder interface {
 	Mknod(ctx context.Context, who *Caller, name string, typ nfs.FileType, dev nfs.Device, attr *nfs.SetAttr) (Node, error)
 }
 
-// An Accesser is a Node whose access rights depend on more than its mode: on ACLs, for example.
+// An Accesser is a Node with access rights that depend on more than its mode: on ACLs, for example.
 type Accesser interface {
 	// Access returns the rights in want that the caller has. RFC 1813 section 3.3.4.
 	Access(ctx context.Context, who *Caller, want uint32) (granted uint32, err error)

@@ -9,7 +9,7 @@ import (
 )
 
 // gate limits the calls executing in file systems, each of which may block a thread. Hosts share it, and the
-// connections of a host share the host's part: many connections get no more than one. A host gets only a part of what
+// connections of a host share the host's part: many connections get only as much as one. A host gets only a part of what
 // it leaves free, and a connection only a part of what its host may still have, so there is room for another one even
 // if many hold as much as they can forever. Waiting calls are admitted round-robin by host, and round-robin by
 // connection within a host.
@@ -202,7 +202,7 @@ func (g *gate[H, K]) end(o *owner[H, K]) {
 }
 
 // choose returns the next connection in turn, if both it and its host have room. It skips those without room; they have
-// running calls, so there are no more of them than places. mu is held.
+// running calls, so there are at most as many as places. mu is held.
 func (g *gate[H, K]) choose() *owner[H, K] {
 	return g.next.turn(func(h *owner[H, K]) *owner[H, K] {
 		if !g.roomOf(h) {

@@ -267,8 +267,8 @@ func (c *call) endTurn() {
 	}
 }
 
-// growStack grows the goroutine's stack at once to the size that a procedure needs. Each call has a new goroutine,
-// whose stack would otherwise be doubled two or three times on the way down, and copied with more frames each time.
+// growStack grows the goroutine's stack at once to the size that a procedure needs. Each call has a new goroutine. Its
+// stack would otherwise be doubled two or three times on the way down, and copied with more frames each time.
 //
 //go:noinline
 func growStack() {

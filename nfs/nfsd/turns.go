@@ -8,9 +8,9 @@ import (
 
 // turns divides the processors among the calls of one sort. A gate does not suffice: it admits as many as may wait for
 // disks. If none of them does, hundreds are in the queues of Go's scheduler, and a call of another connection is last
-// in line. turns therefore lets only a few run at a time, from the owners in turn. Listings, whose pages take tens of
-// milliseconds, yield after a moment. A call that neither ends nor yields soon is assumed to wait for a disk, which
-// uses no processor time, and another one runs in its place.
+// in line. turns therefore lets only a few run at a time, from the owners in turn. Listings, which take tens of
+// milliseconds per page, yield after a moment. A call that neither ends nor yields soon is assumed to wait for a disk,
+// which uses no processor time, and another one runs in its place.
 type turns[H, K comparable] struct {
 	gate     *gate[H, K]
 	slice    time.Duration // after which a call yields

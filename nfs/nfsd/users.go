@@ -22,7 +22,7 @@ const (
 // the anonymous user, including those of machines and services such as "host/client.example.com@EXAMPLE.COM". A user is
 // cached for 5 minutes. After the first use, the fields must not change and Users must not be copied.
 type Users struct {
-	// Realm is the realm whose users have the names of local users: "alice@" followed by Realm is "alice". "" means
+	// Realm is the realm in which users have the names of local users: "alice@" followed by Realm is "alice". "" means
 	// none.
 	Realm string
 
@@ -75,7 +75,7 @@ func (u *Users) name(principal string) (name string, ok bool) {
 	return name, name != "" && u.Realm != "" && realm == u.Realm && !strings.ContainsAny(name, `/\`)
 }
 
-// find copies the user that a principal maps to into sys. It returns false if there is none. It may block; see
+// find copies the user that a principal maps to into sys. It returns false if none exists. It may block; see
 // Caller.Wait.
 func (u *Users) find(principal string, sys *oncrpc.AuthSys, who *Caller) bool {
 	if u == nil {

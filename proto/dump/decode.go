@@ -68,8 +68,8 @@ func hasRPC(h *rpcrdma.Header, left int) bool {
 	return false
 }
 
-// isPrivateData distinguishes private data from a header whose XID equals the format identifier: the next byte is the
-// private data's version, but 0 in every header.
+// isPrivateData distinguishes private data from a header with an XID that equals the format identifier: the next byte
+// is the private data's version, but 0 in every header.
 func isPrivateData(b []byte) bool {
 	return len(b) > 4 && binary.BigEndian.Uint32(b) == rpcrdma.PrivateDataID && b[4] != 0
 }

@@ -49,7 +49,7 @@
 //
 // OptInfo is a view of the message, and is valid as long as the message is. Everything else in a Header is copied, so
 // the message may be released at once. ConsumeHeader reuses the slices in the Header up to their capacity, and
-// allocates only what is missing: do not pass it a Header whose slices have another owner.
+// allocates only what is missing: do not pass it a Header with slices that have another owner.
 //
 // # Limitations
 //

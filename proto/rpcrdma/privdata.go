@@ -57,7 +57,7 @@ func AppendPrivateData(b []byte, p PrivateData) []byte {
 // offset, since other layers may prepend their own, and followed by any octets (RFC 8797 section 5.2). It skips a
 // format identifier that is not followed by a complete message of a known version. Reserved bits are ignored.
 //
-// If there is none, it returns [DefaultPrivateData] and false.
+// If none exists, it returns [DefaultPrivateData] and false.
 func FindPrivateData(b []byte) (PrivateData, bool) {
 	for ; len(b) >= PrivateDataSize; b = b[1:] {
 		if binary.BigEndian.Uint32(b) != PrivateDataID || b[4] != PrivateDataVersion {

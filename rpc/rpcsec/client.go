@@ -210,7 +210,7 @@ func (c *Client) slot(call *rpc.Call) (*slot, error) {
 	return sl, nil
 }
 
-// session returns the context for calls of a program. If there is none, one goroutine establishes it.
+// session returns the context for calls of a program. If none exists, one goroutine establishes it.
 func (c *Client) session(ctx context.Context, next rpc.Caller, sl *slot) (*session, error) {
 	if s := sl.current.Load(); s.usable() {
 		return s, nil
@@ -318,8 +318,8 @@ func (c *Client) establish(ctx context.Context, next rpc.Caller, p program) (*se
 // ---- calls
 
 // numbers assigns the sequence numbers of a context. A server refuses a number below its window, or silently drops the
-// call (RFC 2203 section 5.3.3.1). Until a call that has its number has been sent, calls whose numbers would move the
-// window past it are held back.
+// call (RFC 2203 section 5.3.3.1). Until a call that has its number has been sent, calls with numbers that would move
+// the window past it are held back.
 type numbers struct {
 	last atomic.Uint32 // last number assigned; changed with mu held
 

@@ -14,7 +14,7 @@
 //
 // [rpc.ServiceNone] signs the header of each call, including its credential, and the sequence number in each reply.
 // Both ends are authenticated, but arguments and results are not. Bulk data keeps its chunks. [rpc.ServiceIntegrity]
-// also signs arguments and results, and [rpc.ServicePrivacy] encrypts them. With either of these two, items that are
+// also signs arguments and results, and [rpc.ServicePrivacy] encrypts them. With either service, items that are
 // not sealed have no chunks (RFC 8166 section 8.2.2): the call is sent inline or as a whole in a read chunk, and the
 // reply inline or in the reply chunk.
 //

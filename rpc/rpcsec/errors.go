@@ -61,7 +61,7 @@ func (e *ContextError) Error() string {
 // Unwrap returns Err.
 func (e *ContextError) Unwrap() error { return e.Err }
 
-// A ReplyError is the error of a call whose reply was not proved to come from the server, or was modified on its way.
+// A ReplyError is the error of a call if its reply was not proved to come from the server, or was modified on its way.
 // The call may have been executed. It unwraps to the mechanism's error.
 type ReplyError struct {
 	Results bool // the results failed verification; otherwise the verifier did

@@ -35,7 +35,7 @@ type ServerConfig struct {
 
 	// MaxContexts bounds the established contexts. 0 means 4096. A host may have a quarter of them. When a new context
 	// exceeds the bound, the least recently used one is dropped: a context of the same host if the host has used up its
-	// share, or else one of the host with the most. Contexts being set up are counted separately, with a 16th of these
+	// share, or else one of the host with the most. Contexts being set up are counted separately, with a 16th of both
 	// bounds.
 	MaxContexts int
 
@@ -49,7 +49,7 @@ type ServerConfig struct {
 }
 
 // A Server executes calls with an RPCSEC_GSS credential. Its Wrap method is an rpc.Middleware. The wrapped programs
-// must have Program.Null, because clients set contexts up with procedure 0, whose calls the Server answers itself. One
+// must have Program.Null, because clients set contexts up with procedure 0. The Server answers its calls itself. One
 // Server may wrap several programs, which then share contexts.
 type Server struct {
 	cfg   ServerConfig

@@ -95,7 +95,7 @@ func load(root string) (*checker, []*types.Package, error) {
 	return c, listed, nil
 }
 
-// checker type-checks packages whose imports it has checked before, or has as export data.
+// checker type-checks packages after their imports, unless it has those as export data.
 type checker struct {
 	fset    *token.FileSet
 	checked map[string]*types.Package

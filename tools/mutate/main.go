@@ -286,7 +286,7 @@ func (wk *worker) baseline(ctx context.Context, t test) (bad, output string) {
 // kill runs the tests of an injected defect: all of them must fail, and one that does must bear the id of each rule.
 func (wk *worker) kill(ctx context.Context, out *outcome) {
 	var survived []string
-	born := make(map[string]bool) // rules whose ids the failing tests bear
+	born := make(map[string]bool) // rules with ids that the failing tests bear
 	for _, t := range out.d.tests {
 		v := goTest(ctx, wk.tree, t, wk.limit)
 		switch {

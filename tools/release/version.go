@@ -265,8 +265,8 @@ func (t *tree) tag(version string, create bool, w io.Writer) error {
 	return err
 }
 
-// released returns the newest version with a tag that is older than before, or "" if there is none. Only the tags of
-// the top module count.
+// released returns the newest version with a tag that is older than before, or "" if none exists. Only the tags of the
+// top module count.
 func (t *tree) released(before string) (string, error) {
 	out, err := t.git("tag", "--list", "v*")
 	if err != nil {

@@ -174,7 +174,7 @@ func programs(ctx context.Context, rdma bool, limit time.Duration) error {
 }
 
 // onDevices runs the programs on the devices that have an address in the environment, or those of a virtual machine.
-// Each may take a minute.
+// Each has a minute.
 func onDevices(ctx context.Context, dir string, limit time.Duration) error {
 	var script strings.Builder
 	script.WriteString("status=0\nulimit -l unlimited\nfor addr in $RPCRDMA_RXE_ADDR $RPCRDMA_SIW_ADDR; do\n")

@@ -29,7 +29,7 @@ const (
 	recordsDir = "docs/reports/support"
 )
 
-// run is a command whose results become a record.
+// run is a command with results that become a record.
 type run struct {
 	name    string
 	what    string

@@ -19,7 +19,7 @@ type apt struct {
 }
 
 func newApt(dir string) *apt {
-	// The user as whom apt-get downloads when run by root cannot write to our directory.
+	// The user that apt-get downloads as when run by root cannot write to our directory.
 	return &apt{dir: dir, options: []string{"-o", "APT::Sandbox::User=root"}}
 }
 

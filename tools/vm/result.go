@@ -87,7 +87,7 @@ func programStatus(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// result returns the exit status of the command after QEMU has ended, or the reason why there is none. cause is the
+// result returns the exit status of the command after QEMU has ended, or the reason why none exists. cause is the
 // reason why QEMU was stopped, or nil if it ended on its own; qemu is its exit status.
 func (g *guest) result(cause error, qemu int) (int, error) {
 	var limit *limitError

@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// Begin records the provenance before a measurement. modules are dependencies whose versions matter.
+// Begin records the provenance before a measurement. modules are dependencies with versions that matter.
 func Begin(command string, o Options, modules ...string) *result.Provenance {
 	p := &result.Provenance{
 		Date:    time.Now().UTC(),

@@ -39,7 +39,7 @@ func (s *store) Put(_ context.Context, _ *rpc.Request, key string, value kv.Valu
 	s.values[key] = bytes.Clone(value) // value belongs to the transport after Put returns
 	for watcher, prefix := range s.watchers {
 		if strings.HasPrefix(key, prefix) {
-			watcher.Offer(key) // a client that reads too slowly is told that it missed keys
+			watcher.Offer(key) // a client that reads too slowly learns that it missed keys
 		}
 	}
 	return nil

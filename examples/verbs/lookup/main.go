@@ -1,7 +1,7 @@
 //go:build linux && cgo
 
-// Lookup is a key-value store whose read path does not involve the server's CPU: clients find the slot of a key by its
-// hash and fetch it with an RDMA Read.
+// Lookup is a key-value store with a read path that does not involve the server's CPU: clients find the slot of a key
+// by its hash and fetch it with an RDMA Read.
 //
 //	lookup -dev rxe0 -listen :8080
 //	lookup -dev rxe0 http://10.9.9.1:8080/ name value    stores a value, by HTTP

@@ -29,7 +29,7 @@ import (
 // maxObject is the largest object, in bytes. The memory of each end has this size.
 const maxObject = 8 << 20
 
-// Headers of requests, whose bodies are empty.
+// Headers of requests, which have empty bodies.
 const (
 	headerSession = "Rdma-Session" // a token from the response to the POST that began the session
 	headerLength  = "Rdma-Length"  // of the object, in a PUT and in the response to a GET

@@ -126,7 +126,7 @@ func (k *KDC) Run(t testing.TB, in string, args ...string) {
 	}
 }
 
-// Keytab adds a principal with keys of these types, and returns the path of its keytab.
+// Keytab adds a principal with keys of the given types, and returns the path of its keytab.
 func (k *KDC) Keytab(t testing.TB, principal, etypes string) string {
 	t.Helper()
 	path := filepath.Join(k.Dir, strings.ReplaceAll(principal, "/", "-")+".keytab")

@@ -55,7 +55,7 @@ type count struct {
 
 func now() count { return count{runtime.NumGoroutine(), descriptors()} }
 
-// settled waits until there are no more than before, and otherwise prints what remains.
+// settled waits until the count is at most that of before, and otherwise prints what remains.
 func settled(before count, patience time.Duration, w io.Writer) bool {
 	for end := time.Now().Add(patience); ; runtime.Gosched() {
 		c := now()

@@ -55,7 +55,7 @@ func opening(name string, flags int, mode uint32) call {
 	}}
 }
 
-// simple returns a call whose argument is a path.
+// simple returns a call with a path as its argument.
 func simple(name string, f func(path string) error) call {
 	return call{name: name, do: func(p *program, path string) { p.did(name, f(path)) }}
 }

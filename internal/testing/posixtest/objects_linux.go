@@ -17,7 +17,7 @@ type object struct {
 // maker creates what a check finds. It ends the preparation at the first error.
 type maker struct {
 	dir   string
-	alone bool // there is only one user, who owns the files
+	alone bool // the only user owns the files
 }
 
 func (m *maker) at(name string) string { return m.dir + "/" + name }

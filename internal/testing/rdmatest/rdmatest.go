@@ -17,8 +17,8 @@ import (
 // Kinds returns the kinds of software devices: RoCE over UDP and iWARP over TCP.
 func Kinds() []string { return []string{"rxe", "siw"} }
 
-// Device returns the IPv4 address of a device of a kind. If there is none, it skips the test, or fails it if the kind
-// is required.
+// Device returns the IPv4 address of a device of a kind. If none exists, it skips the test, or fails it if the kind is
+// required.
 func Device(t testing.TB, kind string) (addr string) {
 	t.Helper()
 	name := variable(kind, "ADDR")
@@ -28,7 +28,7 @@ func Device(t testing.TB, kind string) (addr string) {
 	return addr
 }
 
-// Name returns the name of a device of a kind, as in "rxe0". If there is none, it skips or fails the test like Device.
+// Name returns the name of a device of a kind, as in "rxe0". If none exists, it skips or fails the test like Device.
 func Name(t testing.TB, kind string) string {
 	t.Helper()
 	Device(t, kind)
@@ -42,7 +42,7 @@ func Name(t testing.TB, kind string) string {
 	return ""
 }
 
-// Device6 returns the IPv6 address of a device of a kind. If there is none, it skips the test, even if the kind is
+// Device6 returns the IPv6 address of a device of a kind. If none exists, it skips the test, even if the kind is
 // required.
 func Device6(t testing.TB, kind string) (addr string) {
 	t.Helper()

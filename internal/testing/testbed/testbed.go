@@ -48,8 +48,8 @@ func Iwarp() *Bed {
 	}}
 }
 
-// Device returns a Bed with an RDMA device of the given kind, see [rdmatest.Kinds]. If there is none, it skips the
-// test, or fails it if [rdmatest] requires the device.
+// Device returns a Bed with an RDMA device of the given kind, see [rdmatest.Kinds]. If none exists, it skips the test,
+// or fails it if [rdmatest] requires the device.
 func Device(t testing.TB, kind string) *Bed {
 	t.Helper()
 	host := rdmatest.Device(t, kind)

@@ -26,7 +26,7 @@ type Authority struct {
 // NewAuthority returns an Authority that trusts itself.
 func NewAuthority(t testing.TB) *Authority { return new(Authority).Below(t) }
 
-// Below returns an Authority whose certificate is issued by a, or self-signed if a has none.
+// Below returns an Authority with a certificate issued by a, or self-signed if a has none.
 func (a *Authority) Below(t testing.TB) *Authority {
 	return &Authority{a.Issue(t, func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }, "subject:authority")}
 }

@@ -43,7 +43,7 @@ func (c *checker) flat(m *Member) {
 // A Field is one of the Go fields of a type, including those of its flat members.
 type Field struct {
 	*Member
-	Union *Type  // the innermost union whose discriminant selects it; nil if none does
+	Union *Type  // the innermost union with a discriminant that selects it; nil if none does
 	Arms  []*Arm // arms of Union that have it
 	outer []*Arm // the same for the union to which the field belongs; nil: all
 	own   bool   // declared by an arm of that union rather than by a flat member's type

@@ -23,7 +23,7 @@ var kinds = map[syntax.Kind]Kind{
 	syntax.Float: Float, syntax.Double: Double, syntax.Quadruple: Quadruple, syntax.Bool: Bool,
 }
 
-// unionFrom is a union whose labels are checked once all types are known.
+// unionFrom is a union with labels to be checked once all types are known.
 type unionFrom struct {
 	typ    *Type
 	source *syntax.Union

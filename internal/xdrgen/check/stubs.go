@@ -73,7 +73,7 @@ type stubs struct {
 	errs     syntax.Errors
 	consts   map[string]int64
 	procs    map[string]bool // declared procedures
-	declared map[*ddp]bool   // annotations whose procedures have been looked up
+	declared map[*ddp]bool   // annotations with procedures that have been looked up
 
 	lengths map[*Type]int64  // see longest
 	used    map[*Member]bool // members returned by Failure and TimeLeft
@@ -405,7 +405,7 @@ func most(doc syntax.Comments) (a syntax.Annotation, ok bool) {
 }
 
 // annotated returns the bound set by the annotation max of a member, or of the procedure for its result. ok is false if
-// there is none.
+// none exists.
 func (s *stubs) annotated(m *Member) (b Bound, ok bool) {
 	doc := m.Doc
 	if m == s.proc.Returned {
@@ -450,7 +450,7 @@ func (s *stubs) constant(term string) (int64, bool) {
 }
 
 // path finds an integer in the arguments by its name, such as args.count, or by that of a parameter. It returns nil if
-// there is none.
+// none exists.
 func (s *stubs) path(term string) Path {
 	names := strings.Split(term, ".")
 	var path Path
@@ -555,7 +555,7 @@ func (s *stubs) memberBound(m *Member) Bound {
 	return b
 }
 
-// limit returns the bound of a type whose parts are not examined.
+// limit returns the bound of a type without examining its parts.
 func limit(t *Type) int64 {
 	if t.Max >= noLimit {
 		return add(t.Min, unlimitedPart)

@@ -48,7 +48,7 @@ const (
 	Typedef  // Elem: the type that Name is another name of
 )
 
-// Unbounded is the Max of a type whose encoding has no limit.
+// Unbounded is the Max of a type with an unlimited encoding.
 const Unbounded = math.MaxInt64
 
 // A Type is a type with or without a name.
@@ -154,7 +154,7 @@ type Arm struct {
 type Label struct {
 	Value syntax.Int
 	Name  string      // as in the source; "" for a number
-	Enum  *Enumerator // of the discriminant's type; nil if there is none for this value
+	Enum  *Enumerator // of the discriminant's type; nil if none exists for this value
 }
 
 // A Program is a remote program.

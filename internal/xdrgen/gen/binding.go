@@ -294,7 +294,7 @@ func (g *generator) uniform(t *check.Type) bool {
 	return u
 }
 
-// body is value for a type whose members are walked individually.
+// body is value for a type with members to be walked individually.
 func (w *walker) body(t *check.Type, path check.Path) {
 	g, d := w.g, w.decoder()
 	switch t.Kind {

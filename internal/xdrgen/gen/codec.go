@@ -266,7 +266,7 @@ var simple = [...]struct {
 	{check.Float, "Float32"}, {check.Double, "Float64"}, {check.Bool, "Bool"}, {check.String, "String"},
 }
 
-// function returns the name of a type's functions in package xdr, or "" if there are none.
+// function returns the name of a type's functions in package xdr, or "" if none exist.
 func function(t *check.Type) string {
 	for _, s := range simple {
 		if s.kind == t.Kind {
@@ -525,7 +525,7 @@ func (g *generator) decode(t *check.Type, e string) {
 	}
 }
 
-// checked finds the types whose values may exceed their bounds. It repeats until nothing changes, because types may
+// checked finds the types with values that may exceed their bounds. It repeats until nothing changes, because types may
 // contain each other.
 func checked(spec *check.Spec) map[*check.Type]bool {
 	found := make(map[*check.Type]bool)

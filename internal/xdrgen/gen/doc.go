@@ -56,7 +56,7 @@
 // # Clients, servers and bindings
 //
 // Where items, which may be placed directly, are taken out of the stream, types that contain them are not encoded by
-// their methods. Instead, the statements for their members, and the members of these, down to the items, are written
+// their methods. Instead, the statements for their members, and their own members, down to the items, are written
 // out in the method of the client or server, and in the binding. A type without items is encoded by Append and Decode,
 // or, in bindings, skipped by a function for the type. Bindings skip adjacent parts of fixed size together; of their
 // values they check only bools.

@@ -60,7 +60,7 @@ func (l *Errors) Add(at Pos, format string, args ...any) {
 // Full reports whether there were more mistakes than are kept, so that there is no point in searching for more.
 func (l *Errors) Full() bool { return l.full }
 
-// Err joins the mistakes, each an [*Error], in the order of lines within each file. It returns nil if there are none.
+// Err joins the mistakes, each an [*Error], in the order of lines within each file. It returns nil if none exist.
 func (l *Errors) Err() error {
 	if len(l.list) == 0 {
 		return nil

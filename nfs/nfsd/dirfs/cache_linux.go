@@ -107,7 +107,7 @@ func (c *cache) release(n *node) {
 	closeNodes(evicted)
 }
 
-// drop removes a node whose object is gone. The node is closed when it is no longer in use.
+// drop removes a node after its object is gone. The node is closed when it is no longer in use.
 func (c *cache) drop(i *id) {
 	c.mu.Lock()
 	n := c.nodes[i.key()]

@@ -289,7 +289,7 @@ func (d *dirent) next(b []byte) []byte {
 	return b[size:]
 }
 
-// entryOf returns the directory's entry for an inode, found by inode number. The error is ESTALE if there is none.
+// entryOf returns the directory's entry for an inode, found by inode number. The error is ESTALE if none exists.
 func (n *node) entryOf(want *id) (name string, err error) {
 	s, err := n.takeStream()
 	if err != nil {
@@ -323,7 +323,7 @@ func (f *FS) isAt(dir int, name string, want *id) bool {
 	if name == "." || name == ".." {
 		return false
 	}
-	st := unix.Stat_t{Ino: want.ino} // identifier.of needs no more than that
+	st := unix.Stat_t{Ino: want.ino} // identifier.of needs only that
 	if f.ids.birth {
 		if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 			return false

@@ -346,7 +346,7 @@ func (f *FS) find(ctx context.Context, id *id) (*node, error) {
 }
 
 // adopt returns the node of the object open at fd, which it takes over. by is the id with which it was opened, or nil
-// if it was found by name. dir and name say where it was found, and who the caller is.
+// if it was found by name. dir and name say where it was found, and for which caller.
 func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*node, error) {
 	var st unix.Stat_t
 	err := fstat(fd, &st)

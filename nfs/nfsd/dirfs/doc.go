@@ -35,8 +35,8 @@
 // As root, operations run with the caller's user and groups and without capabilities, on a dedicated thread: the kernel
 // checks permissions, ACLs, quotas and sticky directories. The exception is the permission to read or write an open
 // file: the FS caches the kernel's answer for a second, unless the file's mode or owner changes, and the owner always
-// has permission. As any other user, the FS performs all operations as that user, whoever the caller is, and new files
-// belong to that user.
+// has permission. As any other user, the FS performs all operations as that user, for any caller, and new files belong
+// to that user.
 //
 // New files have the mode that the client asks for: the umask of the process is undone, except in directories with a
 // default ACL. That costs a system call, which is avoided if the process has umask 0.

@@ -285,7 +285,7 @@ func (n *node) unlink(who *nfsd.Caller, name string, flags int) error {
 // held is the object of a name before the name is removed or replaced.
 type held struct {
 	node *node // the object if it is in the cache
-	fd   int   // otherwise open for the object; -1: there is none
+	fd   int   // otherwise open for the object; -1: none exists
 }
 
 // hold returns the object of a name.

@@ -241,7 +241,7 @@ func (n *node) Access(_ context.Context, who *nfsd.Caller, want uint32) (granted
 	return want & nfsd.RightsOf(n.typ, has), err
 }
 
-// owns reports whether the caller is the owner, whom no mode denies access to the data. RFC 1813 section 4.4.
+// owns reports whether the caller is the owner, to which no mode denies access to the data. RFC 1813 section 4.4.
 func (f *FS) owns(who *nfsd.Caller, st *unix.Stat_t) bool {
 	if f.self == nil {
 		return st.Uid == f.process.UID

@@ -148,8 +148,8 @@ func (s *self) as(who *nfsd.Caller, do func() error) error {
 	return r.err
 }
 
-// take returns an idle actor: the most recent one with this caller's identity. If there is none, it returns a new one,
-// or the one that has been idle longest if there are many.
+// take returns an idle actor: the most recent one with this caller's identity. If none exists, it returns a new one, or
+// the one that has been idle longest if there are many.
 func (s *self) take(who *nfsd.Caller) *actor {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ type Store interface {
 	Put(pairs []Pair) error
 }
 
-// A Pair is a key and its value. Keys have up to 42 bytes, values up to 512.
+// A Pair is a Key and its Value. Keys have up to 42 bytes, values up to 512.
 type Pair struct {
 	Key, Value []byte
 }

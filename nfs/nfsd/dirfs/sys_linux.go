@@ -120,7 +120,7 @@ func (o opener) openat2(dir int, name string, flags int, mode uint32, rules uint
 	flags = large(flags)
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: rules}
 	for {
-		// EAGAIN: something was renamed meanwhile, so the kernel cannot tell whether the path stays beneath.
+		// EAGAIN: something was renamed meanwhile, and it is unknown whether the path stays beneath.
 		if fd, err = unix.Openat2(dir, name, &how); err != unix.EINTR && err != unix.EAGAIN {
 			return fd, err
 		}

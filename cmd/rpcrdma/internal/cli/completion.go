@@ -90,7 +90,7 @@ func addCompletions(cmd *cobra.Command) {
 // A Completer is a flag value that lists its possible values.
 type Completer interface{ Completions() []string }
 
-// completionOf returns the completion for a flag whose command registers none. nil means a file, or no value at all.
+// completionOf returns the completion for a flag if its command registers none. nil means a file, or no value at all.
 func completionOf(f *pflag.Flag) cobra.CompletionFunc {
 	if v, ok := f.Value.(Completer); ok {
 		return Words(v.Completions()...)
@@ -108,7 +108,7 @@ func CompleteFlag(cmd *cobra.Command, name string, complete cobra.CompletionFunc
 	}
 }
 
-// ofFiles is the annotation of flags whose values are files.
+// ofFiles is the annotation of flags with files as values.
 const ofFiles = "rpcrdma_files"
 
 // CompleteFile makes the shell complete the value of a flag with file names.

@@ -13,8 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/explain"
 )
 
-// NewJSON returns an encoder whose output contains nothing that a terminal would interpret. All JSON output goes
-// through it or PlainJSON.
+// NewJSON returns an encoder that prints nothing that a terminal would interpret. All JSON output goes through it or
+// PlainJSON.
 func NewJSON(w io.Writer) *json.Encoder { return json.NewEncoder(jsonWriter{w}) }
 
 // PrintJSON prints v, indented.

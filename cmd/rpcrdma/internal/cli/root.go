@@ -65,7 +65,7 @@ type Group struct {
 
 // Root builds the tree of the commands of all groups.
 func Root(groups []Group) *cobra.Command {
-	version := false // for people who try --version first
+	version := false // some people try --version first
 	root := &cobra.Command{
 		Use:   "rpcrdma",
 		Short: "ONC RPC over RDMA from the command line",

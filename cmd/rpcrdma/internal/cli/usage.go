@@ -13,7 +13,7 @@ import (
 
 // usageError is an invalid command line, as opposed to a command that failed.
 type usageError struct {
-	command string // command whose --help to suggest
+	command string // command for the suggested --help
 	err     error
 }
 

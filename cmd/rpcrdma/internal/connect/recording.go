@@ -67,7 +67,7 @@ func (r *recording) add(cmd *cobra.Command) {
 	}
 }
 
-// wrap returns p, whose connections are recorded if recording is enabled.
+// wrap returns p. If recording is enabled, its connections are recorded.
 func (r *recording) wrap(p fabric.Provider) (fabric.Provider, error) {
 	if r.file == "" {
 		return p, nil
@@ -87,7 +87,7 @@ func (r *recording) wrap(p fabric.Provider) (fabric.Provider, error) {
 	return r.w.Provider(p), nil
 }
 
-// Listener returns l, whose connections are recorded if wrap has begun a recording.
+// Listener returns l. If wrap has begun a recording, its connections are recorded.
 func (r *recording) Listener(l net.Listener) net.Listener {
 	if r.w == nil {
 		return l

@@ -99,7 +99,7 @@ func (s *stage) get() string {
 }
 
 // AwaitSilence returns true when calls are outstanding and the server has sent nothing for limit, and false when ctx
-// ends. It checks at every tick, whose value is the time.
+// ends. It checks at every tick; a tick's value is the time.
 func AwaitSilence(ctx context.Context, ticks <-chan time.Time, limit time.Duration, stats func() rpc.Stats) (silent bool) {
 	var seen uint64
 	var since time.Time // of the first tick with this count

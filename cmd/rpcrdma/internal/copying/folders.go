@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// folders holds the open directories of a local tree whose files are being copied. Files come one directory after the
-// other. Each directory is opened once, and its files are opened relative to it, whereas os.Root would walk from the
-// top for every system call.
+// folders holds the open directories of a local tree from which files are being copied. Files come one directory after
+// the other. Each directory is opened once, and its files are opened relative to it, whereas os.Root would walk from
+// the top for every system call.
 type folders struct {
 	top *os.Root
 

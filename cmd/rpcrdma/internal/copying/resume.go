@@ -21,8 +21,8 @@ import (
 // A complete copy has the size and modification time of its original. The incomplete copy of a large file is kept
 // beside the target under its own name, with a record in the user's cache. The record says which version of the
 // original it is of, and how many bytes are safe, on the local disk or by COMMIT on the server's. The record is not
-// beside the copy, because it could not be kept safe from others who write the same file there, and it would be lost
-// with the server.
+// beside the copy, because it could not be protected from others writing the same file there, and it would be lost with
+// the server.
 //
 // A record is locked while its copy is running, and is valid only if the original is still the same version. Bytes
 // after the safe ones are copied again.

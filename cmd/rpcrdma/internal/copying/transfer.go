@@ -239,7 +239,8 @@ func (c *copier[F]) wait(err error) error {
 	return nil
 }
 
-// openedDir is a directory of a copy whose owner has more rights than on the original, until the directory is filled.
+// openedDir is a directory of a copy with more rights for its owner than the original has, until the directory is
+// filled.
 type openedDir struct {
 	rel  string         // below the top, "." for the top
 	fh   nfs.FileHandle // on a server

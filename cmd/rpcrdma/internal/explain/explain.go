@@ -302,7 +302,7 @@ func explainSystem(err error) (text string, ok bool) {
 	return "", false
 }
 
-// Error returns an error that wraps err and whose text is Text(err).
+// Error returns an error that wraps err, with the text Text(err).
 func Error(err error) error {
 	if err == nil {
 		return nil

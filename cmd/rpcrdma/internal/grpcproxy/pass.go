@@ -77,7 +77,7 @@ type requestError struct{ err error }
 
 func (e *requestError) Error() string { return e.err.Error() }
 
-// requests passes the messages of the client until the client sends no more. It ends at the latest with the handler,
+// requests passes the messages of the client until the client has sent the last one. It ends at the latest with the handler,
 // after which in returns no messages.
 func requests(in grpc.ServerStream, out grpc.ClientStream) error {
 	for {
@@ -122,7 +122,7 @@ func replies(in grpc.ServerStream, out grpc.ClientStream) error {
 // contentType applies to a hop: each end of one sets its own.
 const contentType = "content-type"
 
-// passed returns the metadata of a call for the other side. Both ends omit what is reserved for gRPC.
+// passed returns the metadata of a call for the other side. Both ends omit keys reserved for gRPC.
 func passed(md metadata.MD) metadata.MD {
 	if _, ok := md[contentType]; ok {
 		md = md.Copy()

@@ -40,10 +40,10 @@ func bucketStart(i int) time.Duration {
 // N returns how many durations were counted.
 func (h *Histogram) N() uint64 { return h.n }
 
-// Min returns the shortest duration, or 0 if there is none.
+// Min returns the shortest duration, or 0 if none exists.
 func (h *Histogram) Min() time.Duration { return h.min }
 
-// Max returns the longest duration, or 0 if there is none.
+// Max returns the longest duration, or 0 if none exists.
 func (h *Histogram) Max() time.Duration { return h.max }
 
 // Add counts d. A negative duration counts as 0.

@@ -181,7 +181,7 @@ func (r *runner) stalled() error {
 }
 
 // worker makes the calls of a step one after the other. It checks the length of every answer, and the contents for
-// Echo, the only operation whose data both ends know.
+// Echo, the only operation with data that both ends know.
 type worker struct {
 	step      Step
 	call      rpc.Call

@@ -163,7 +163,7 @@ func (r *benchReport) latencies(title string) *chart.Chart {
 	return c
 }
 
-// parts splits a chart into charts with no more series than can be distinguished. It returns none if the chart is
+// parts splits a chart into charts with as many series as can be distinguished. It returns none if the chart is
 // empty.
 func parts(c *chart.Chart) (list []*chart.Chart) {
 	for series := range slices.Chunk(c.Series, chart.MaxSeries) {

@@ -71,5 +71,5 @@ func printPort(b *block, p *provider.Port) {
 	row("GIDs", "%d, in a table of %d", len(p.GIDs), p.GIDTable)
 }
 
-// someWords joins words, or returns "no" if there are none.
+// someWords joins words, or returns "no" if none exist.
 func someWords(list []string) string { return cmp.Or(strings.Join(list, ", "), "no") }

@@ -3,6 +3,6 @@
 //
 // No change is lost silently. Several changes of a file's contents that wait for the client become one event, and a
 // single event of kind [Overflow] replaces a queue that has become too long. A slow client therefore costs the server a
-// bounded amount of memory, and is told to read the directory again. The same applies after a [stream.GapError]: a
+// bounded amount of memory, and learns that it has to read the directory again. The same applies after a [stream.GapError]: a
 // client that loses its connection watches again over the next one, and must read again.
 package notify

@@ -98,7 +98,7 @@ func (e *Event) size() int {
 	return 2*xdr.Unit + xdr.SizeOpaque(len(e.Path))
 }
 
-// shorten replaces the event by an overflow of the nearest directory above it whose encoding fits limit bytes.
+// shorten replaces the event by an overflow of the nearest directory above it that encodes in limit bytes.
 func (e *Event) shorten(limit int) {
 	*e = Event{Kind: Overflow, IsDir: true, Path: e.Path}
 	for e.Path != "" && e.size() > limit {

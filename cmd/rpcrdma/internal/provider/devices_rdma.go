@@ -23,7 +23,7 @@ const (
 	vendorSIW = 0x626d74
 )
 
-// Devices describes the RDMA devices of this machine, sorted by name. The error is the reason why there is none.
+// Devices describes the RDMA devices of this machine, sorted by name. The error is the reason why none exists.
 func Devices() ([]Device, error) {
 	infos, err := ibv.Devices()
 	if err != nil {

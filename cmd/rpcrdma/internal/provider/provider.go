@@ -18,7 +18,7 @@ import (
 const (
 	IWARP = "iwarp" // RDMA in software over TCP
 	RDMA  = "rdma"  // a device of this machine
-	Auto  = "auto"  // one of these two: see [ForDial] and [ForListen]
+	Auto  = "auto"  // IWARP or RDMA: see [ForDial] and [ForListen]
 	TCP   = "tcp"   // no RDMA: calls as records over TCP
 )
 

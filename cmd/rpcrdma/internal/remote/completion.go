@@ -35,7 +35,7 @@ func CompleteURL(cmd *cobra.Command, _ []string, text string) ([]string, cobra.S
 	return remoteNames(ctx, cmd, text), more
 }
 
-// remoteNames returns URLs that begin with text, whose host is complete: the entries of its last directory, or the
+// remoteNames returns URLs that begin with text, a URL with a complete host: the entries of its last directory, or the
 // server's exports.
 func remoteNames(ctx context.Context, given *cobra.Command, text string) (list []string) {
 	cut := strings.LastIndexByte(text, '/') + 1

@@ -195,7 +195,7 @@ func squashed(err error) string {
 	return ""
 }
 
-// OfRoot returns the end of a sentence about missing rights of root, whom servers map to the user nobody by default.
+// OfRoot returns the end of a sentence about missing rights of root, which servers map to the user nobody by default.
 func OfRoot() string {
 	if os.Geteuid() == 0 {
 		return "; servers take root for nobody unless they are told not to (--squash none, no_root_squash)"
@@ -217,7 +217,7 @@ func (r *Target) End(ok bool) {
 	}
 }
 
-// IsExport reports whether the URL is that of an export, whose parent directory cannot be modified.
+// IsExport reports whether the URL is that of an export, which has no parent directory that could be modified.
 func (r *Target) IsExport(ctx context.Context) bool {
 	m, err := r.Mount(ctx, r.URL.Path)
 	return err == nil && m.Rest == ""

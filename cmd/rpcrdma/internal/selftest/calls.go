@@ -80,7 +80,7 @@ func (s *session) dial(t *trial, peer string) *transport.Client {
 	return cl
 }
 
-// load makes calls of all kinds concurrently, cancels some, and checks that they leave nothing behind.
+// load makes calls of all kinds concurrently, cancels some, and checks that nothing of them remains.
 func (s *session) load(t *trial, peer string, d time.Duration) {
 	goroutines, files := runtime.NumGoroutine(), descriptors()
 	inner := &trial{name: t.name, ctx: t.ctx, figures: t.figures}

@@ -265,7 +265,7 @@ func (t *turns) delay() time.Duration {
 	return max(0, t.next.Sub(now))
 }
 
-// take takes a turn if one is available now, and reports whether it has.
+// take uses a turn if one is available now, and reports whether it did.
 func (t *turns) take() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -313,7 +313,7 @@ func (s *shares) of(addr string) int {
 	return int(maphash.Comparable(s.seed, host) % shareCount)
 }
 
-// take takes a turn of the share, or of all, if one is available now, and reports whether it has.
+// take uses a turn of the share, or of all, if one is available now, and reports whether it did.
 func (s *shares) take(share int) bool { return s.each[share].take() || s.all.take() }
 
 // crowd is a listener with up to max connections. When there are that many, a new one replaces one of the host with the
@@ -364,7 +364,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 	}
 }
 
-// admit makes room for a connection. It returns nil if there is none.
+// admit makes room for a connection. It returns nil if none exists.
 func (c *crowd) admit(conn net.Conn, share int) net.Conn {
 	var out *crowdConn
 	c.mu.Lock()

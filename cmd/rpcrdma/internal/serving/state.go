@@ -104,7 +104,7 @@ func syncDir(dir string) error {
 // Close closes the database.
 func (s *State) Close() error { return s.db.Close() }
 
-// Get returns the value of a key, or nil if there is none.
+// Get returns the value of a key, or nil if none exists.
 func (s *State) Get(key []byte) (value []byte, err error) {
 	err = s.db.View(func(tx *bolt.Tx) error {
 		value = append(value, tx.Bucket([]byte(placesBucket)).Get(key)...)

@@ -85,7 +85,7 @@ func (w *watched) Watch(req *rpc.Request, dir string, recursive bool, tell func(
 		may = func(dir *os.File, list bool) bool { return permits(dir, list, who) }
 	}
 	watch := &exportWatch{dir: dir, export: *e, tell: withoutParts(tell)}
-	if watch.stop, err = e.source.Watch(rest, recursive, may, watch.tell); err != nil { // this may take a while
+	if watch.stop, err = e.source.Watch(rest, recursive, may, watch.tell); err != nil { // this may be slow
 		return nil, err
 	}
 	w.mu.Lock()

@@ -80,7 +80,7 @@ const recent = 4
 
 // A Call is a call with its reply.
 type Call struct {
-	Packet, Reply    int   // packets; Reply is 0 if there is none
+	Packet, Reply    int   // packets; Reply is 0 if none exists
 	At, Latency      int64 // nanoseconds
 	Dir              int
 	XID              uint32

@@ -175,7 +175,7 @@ func (d *Reader) fill(n int) error {
 	return nil
 }
 
-// section reads the first block of a pcapng file, whose type has already been read.
+// section reads the first block of a pcapng file. Its type has already been read.
 func (d *Reader) section() error {
 	var head [8]byte
 	if _, err := io.ReadFull(d.r, head[:]); err != nil {

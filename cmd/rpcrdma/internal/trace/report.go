@@ -15,7 +15,7 @@ import (
 // A Summary holds latencies of a procedure, in nanoseconds.
 type Summary struct{ Min, Median, P99, Max time.Duration }
 
-// Summary summarizes the answered calls. It is zero if there are none.
+// Summary summarizes the answered calls. It is zero if none exist.
 func (p *Procedure) Summary() Summary {
 	n := len(p.latencies)
 	if n == 0 {

@@ -122,12 +122,12 @@ type flowKey struct {
 // Limits of a flow.
 const (
 	maxAhead   = 256     // packets after a missing one
-	maxWaiting = 4096    // operations of a flow whose other direction is unknown
+	maxWaiting = 4096    // operations of a flow with an unknown other direction
 	maxBytes   = 1 << 20 // data of packets after a missing one
 	maxXIDs    = 256     // calls searched for replies
 	maxSingle  = 64      // flows between two hosts searched
 	maxSetups  = 1 << 12 // connection requests without a reply
-	ackWindow  = 1024    // how far an acknowledgement may lag behind the last request
+	ackWindow  = 1024    // how far an acknowledgement may lag the last request
 )
 
 // roceFlow is one direction.
@@ -182,7 +182,7 @@ type hostPair struct{ from, to netip.Addr }
 type roceTable struct {
 	flows   map[flowKey]*roceFlow
 	order   []*roceFlow
-	single  map[hostPair][]*roceFlow           // flows whose other direction is unknown; at most maxSingle
+	single  map[hostPair][]*roceFlow           // flows with an unknown other direction; at most maxSingle
 	waiting int                                // waiting bytes, in flows and in TCP streams
 	begin   func(a, b *roceFlow) *Conversation // b may be nil
 

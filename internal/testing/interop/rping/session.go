@@ -89,7 +89,7 @@ func (s *session) receive(ctx context.Context) (fabric.Segment, error) {
 }
 
 // await drives the connection until done returns true. After a request has failed, it waits for the end of the
-// connection, whose error is the reason.
+// connection, which has the reason as its error.
 func (s *session) await(ctx context.Context, done func() bool) error {
 	for s.failed != nil || !done() {
 		n, err := s.conn.Poll(s.wcs[:])
