@@ -168,7 +168,7 @@ func (s *Server) NewClientConn(c rpc.Conn, opts ...Option) *ClientConn {
 	}
 }
 
-// Close closes the connections that Dial made. Their calls and streams end with UNAVAILABLE.
+// Close closes the connections that Dial or DialAll made. Their calls and streams end with UNAVAILABLE.
 func (cc *ClientConn) Close() error {
 	if cc.close == nil {
 		return nil

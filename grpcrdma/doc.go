@@ -5,7 +5,7 @@
 //
 //	srv := grpcrdma.NewServer()
 //	helloworld.RegisterGreeterServer(srv, &greeter{})
-//	err := srv.Serve(ctx, iwarp.New(iwarp.Config{}), ":50051")
+//	err := srv.ListenAndServe(ctx, iwarp.New(iwarp.Config{}), ":50051")
 //
 //	cc, err := grpcrdma.Dial(ctx, iwarp.New(iwarp.Config{}), "host:50051")
 //	client := helloworld.NewGreeterClient(cc)

@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// An Option configures a [NewServer], [Dial] or [Server.NewClientConn]. Options that do not apply are ignored.
+// An Option configures a [Server] or a [ClientConn]. Options that do not apply are ignored.
 type Option func(*options)
 
 type options struct {
@@ -80,7 +80,7 @@ func UnknownServiceHandler(h grpc.StreamHandler) Option { return func(o *options
 // WithServices makes a client execute calls of its server over the same connection, with the services of s.
 func WithServices(s *Server) Option { return func(o *options) { o.services = s } }
 
-// WithTransport sets the configuration of the connections that [Dial] makes. cfg is not modified.
+// WithTransport sets the configuration of the connections that [Dial] and [DialAll] make. cfg is not modified.
 func WithTransport(cfg transport.ClientConfig) Option {
 	return func(o *options) { o.transport = &cfg }
 }
