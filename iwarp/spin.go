@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// spin waits as Wait does: by polling at first, where that has been faster than parking.
+// spin implements Wait. It polls first, if polling has been faster than parking.
 func (c *Conn) spin() {
 	limit, counts := c.spinner.Begin(c.received()), c.spinner.Counts()
 	var start time.Duration
@@ -32,17 +32,17 @@ func (c *Conn) spin() {
 	}
 }
 
-// Polls are those of all connections of a Provider. Goroutines that poll in vain take the processors from
-// those that have something to do: one processor is left to them, and where polling is mostly in vain, as on
-// many connections with a few calls each, hardly any goroutine polls.
+// Polls limits how many goroutines of a Provider poll. Goroutines that poll in vain take processors from those that have
+// work: one processor is left to the latter. Where polling is mostly in vain, as on many connections with few calls
+// each, hardly any goroutine polls.
 type polls struct {
-	procs atomic.Int32 // as GOMAXPROCS, which locks the scheduler
-	under atomic.Int32
+	procs atomic.Int32 // a copy of GOMAXPROCS, reading which locks the scheduler
+	under atomic.Int32 // goroutines that poll
 	vain  atomic.Int32 // excess of polls in vain, from 0 to maxVain
 	tries atomic.Uint32
 }
 
-// look looks how many processors there are.
+// look updates the number of processors. It reports whether there are several.
 func (p *polls) look() (several bool) {
 	n := runtime.GOMAXPROCS(0)
 	p.procs.Store(int32(n))
@@ -61,7 +61,7 @@ func (p *polls) enter() bool {
 	return p.under.Add(1) < p.procs.Load() && (p.vain.Load() < mostlyVain || p.tries.Add(1)%seldom == 0)
 }
 
-// leave counts a poll, if there was one.
+// leave ends what enter began, and counts the poll, if there was one.
 func (p *polls) leave(polled, found bool) {
 	p.under.Add(-1)
 	switch v := p.vain.Load(); {
@@ -84,13 +84,13 @@ type beat struct{ looks, goroutines, threads int }
 
 var (
 	ofMemory = beat{128, 1, 4} // a look is a load
-	ofSocket = beat{8, 32, 1}  // a look is a system call, and to let goroutines run wakes a thread
+	ofSocket = beat{8, 32, 1}  // a look is a system call, and Gosched wakes a thread
 )
 
-// procsFor is for how many turns the number of processors holds.
+// procsFor is the number of turns after which the number of processors is looked up again.
 const procsFor = 32
 
-// poll polls until Wait can return. It gives up after limit, and returns false.
+// poll polls until Wait can return. After limit it returns false.
 func (c *Conn) poll(limit time.Duration) bool {
 	var start time.Duration
 	for turn := 1; ; turn++ {

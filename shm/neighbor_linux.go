@@ -15,20 +15,21 @@ import (
 // A board is memory in which its owner lists the connections that the other process should look at. The other process
 // maps it read-only.
 type board struct {
-	tail  atomic.Uint64 // hints that the owner has given
+	tail  atomic.Uint64 // number of hints given by the owner
 	_     [56]byte
-	parks atomic.Uint32 // changes when the owner parks until the other end's tail changes
+	parks atomic.Uint32 // changes when the owner parks to wait for a change of the other end's tail
 	_     [60]byte
 	hints [boardHints]atomic.Uint32
 }
 
-// boardHints is how many hints a board has, the latest ones. The owner never waits for room: a reader that has
-// missed some looks at all connections.
+// boardHints is the number of hints that a board keeps, the latest ones. The owner never waits for room. A reader that
+// has missed hints looks at all connections.
 const boardHints = 1 << 12
 
 const boardLen = (int(unsafe.Sizeof(board{})) + pageLen - 1) &^ (pageLen - 1)
 
-// A hint is the number that the other end has given to a connection, and which of its goroutines is to go on.
+// A hint names a connection, by the number that the other end has given it, and the goroutine to wake: its reader or
+// its writer.
 type hint uint32
 
 const (
@@ -39,54 +40,54 @@ const (
 
 func hintOf(number uint32, which uint32) hint { return hint(number<<hintBits | which) }
 
-// A neighbor is a process at the other end of connections, with what they share: one board each way, and a pair of
-// sockets. A message that wakes the other process makes a system call. Those that follow make none until
-// all goroutines that it has woken there have run.
+// A neighbor is the process at the other end of some connections. They share one board in each direction, and a pair
+// of sockets. A message that wakes the other process makes a system call. Later messages make none until all goroutines
+// that it has woken there have run.
 //
-// Whatever the peer writes to its board, a wrong hint makes a goroutine of one of its own connections look in vain.
+// The peer cannot harm others with its board: a wrong hint makes a goroutine of one of its own connections look in vain.
 type neighbor struct {
 	of   *neighbors
 	key  neighborKey // in of.known, if it is there
-	refs int         // setups and connections; under of.mu
+	refs int         // setups and connections; guarded by of.mu
 
 	mine, theirs *board
 	file         int      // of mine, -1 without one
-	bell         *os.File // one of a pair of sockets: a byte there wakes the leader at the other
+	bell         *os.File // one of the pair of sockets: a byte written to it wakes the leader at the other end
 	bellFD       int
 	rc           syscall.RawConn       // of bell
 	step         func(fd uintptr) bool // armed
 	leader       atomic.Pointer[place]
-	none         place // leader, until the goroutine that is to lead next has woken
+	none         place // the leader until the goroutine chosen to lead next has woken
 
-	send struct { // for goroutines that give hints
+	send struct { // for goroutines giving hints
 		sync.Mutex
 		tail uint64
 		rung uint32 // the value of theirs.parks for which the bell has been rung
 	}
 	recv struct { // for goroutines that park
 		sync.Mutex
-		conns     []*stream // by number; nil: no connection, or one that is being set up
+		conns     []*stream // by number; nil: no connection, or one being set up
 		free      []uint32
-		followers []*place // those that may succeed the leader, the latest last, and others
+		followers []*place // candidates to succeed the leader, the latest last; some no longer follow
 	}
-	head uint64 // the leader's: hints that have been read
-	arms uint32 // since the bytes of bell were taken
+	head uint64 // number of hints read by the leader
+	arms uint32 // since the bytes of bell were read
 }
 
-// A neighborKey identifies a neighbor: at the end that connects by the address, at the other one by the file of the
+// A neighborKey identifies a neighbor. The end that connects knows it by its address, the other end by the file of the
 // peer's board. Only a process that has that file can join.
 type neighborKey struct {
 	target   string
 	dev, ino uint64
 }
 
-// Neighbors are those of a Provider.
+// Neighbors are the neighbors of a Provider.
 type neighbors struct {
 	mu    sync.Mutex
 	known map[neighborKey]*neighbor
 }
 
-// find returns the neighbor of a key, nil without one. The caller releases it.
+// find returns the neighbor with a key, or nil. The caller must release it.
 func (ns *neighbors) find(key neighborKey) *neighbor {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -97,14 +98,15 @@ func (ns *neighbors) find(key neighborKey) *neighbor {
 	return n
 }
 
-// boardKey is the key of a neighbor with that board.
+// boardKey returns the key of the neighbor whose board is the file fd.
 func boardKey(fd int) (key neighborKey, err error) {
 	var st unix.Stat_t
 	err = unix.Fstat(fd, &st)
 	return neighborKey{dev: uint64(st.Dev), ino: st.Ino}, err
 }
 
-// newNeighbor returns a neighbor with a board of this end, which its caller releases. It takes over bell.
+// newNeighbor returns a neighbor with a board for this end. The caller must release it. newNeighbor takes ownership of
+// bell.
 func (ns *neighbors) newNeighbor(bell int) (*neighbor, error) {
 	all, fd, err := newFile(boardLen)
 	if err != nil {
@@ -121,7 +123,7 @@ func (ns *neighbors) newNeighbor(bell int) (*neighbor, error) {
 	return n, nil
 }
 
-// meet maps the board of the other end and makes n known for key, in place of another.
+// meet maps the other end's board and registers n under key, replacing any other neighbor.
 func (n *neighbor) meet(fd int, key neighborKey) error {
 	all, err := mapFile(fd, boardLen, boardLen)
 	if err != nil {
@@ -159,7 +161,7 @@ func (n *neighbor) release() {
 	}
 }
 
-// closeFile closes the file of this end's board, once no setup is to pass it on.
+// closeFile closes the file of this end's board once no setup needs to pass it to the peer.
 func (n *neighbor) closeFile() {
 	if n.file >= 0 {
 		unix.Close(n.file)
@@ -167,7 +169,7 @@ func (n *neighbor) closeFile() {
 	}
 }
 
-// number returns a number for a connection, which exit takes back.
+// number returns a number for a connection. exit frees it.
 func (n *neighbor) number() uint32 {
 	n.recv.Lock()
 	defer n.recv.Unlock()
@@ -194,8 +196,8 @@ func (n *neighbor) exit(number uint32) {
 	n.recv.Unlock()
 }
 
-// tell gives the other end a hint. It never waits, whatever the peer has done to the socket: one that has no
-// room for another byte has rung.
+// tell gives the other end a hint. It never waits, whatever the peer has done to the socket: a socket without room for
+// another byte is readable at the other end already.
 func (n *neighbor) tell(h hint) {
 	n.send.Lock()
 	n.mine.hints[n.send.tail%boardHints].Store(uint32(h))
@@ -212,9 +214,9 @@ func (n *neighbor) tell(h hint) {
 	}
 }
 
-// wait returns once p has been woken, and sometimes without a reason. Of the goroutines that park, one leads: it reads hints,
-// and waits for the bell. The others follow, each on its own channel. So a connection that is alone wakes without
-// another goroutine.
+// wait returns once p has been woken, and sometimes spuriously. One of the parked goroutines leads: it reads hints and
+// waits for the bell. The others follow, each waiting on its own channel. So the goroutine of a single connection wakes
+// without help from another goroutine.
 func (n *neighbor) wait(p *place) {
 	if n.leader.Load() == p || n.leader.CompareAndSwap(nil, p) {
 		n.lead(p)
@@ -227,7 +229,7 @@ func (n *neighbor) wait(p *place) {
 		n.recv.followers = append(n.recv.followers, p)
 		n.recv.Unlock()
 	}
-	// Either the leader has left before, or it finds p: see leave.
+	// Either the leader has already left, or it finds p: see leave.
 	if !n.leader.CompareAndSwap(nil, p) && !p.due.Load() {
 		<-p.woken
 	}
@@ -237,7 +239,7 @@ func (n *neighbor) wait(p *place) {
 	p.due.Store(false)
 }
 
-// lead leads until p has been woken. What it wakes runs before it looks again: the hints that arrive meanwhile
+// lead leads until p has been woken. The goroutines that it wakes run before it looks again: hints that arrive meanwhile
 // need no system call.
 func (n *neighbor) lead(p *place) {
 	for {
@@ -254,9 +256,9 @@ func (n *neighbor) lead(p *place) {
 	}
 }
 
-// leave makes a follower lead, if there is one. The caller's goroutine leads.
+// leave passes the lead to a follower, if there is one. The caller must lead.
 func (n *neighbor) leave() {
-	n.leader.Store(&n.none) // no other goroutine takes the lead
+	n.leader.Store(&n.none) // so that no other goroutine takes the lead
 	n.recv.Lock()
 	defer n.recv.Unlock()
 	for k := len(n.recv.followers) - 1; k >= 0; k-- {
@@ -268,17 +270,17 @@ func (n *neighbor) leave() {
 			f.mark()
 			return
 		}
-		// Its goroutine is on its way, and lists it again when it parks.
+		// Its goroutine has woken already. It lists the place again when it parks.
 	}
 	n.leader.Store(nil)
 }
 
-// maxArms bounds the bytes in the socket: for each value of parks there is one. Those that wake the leader
-// are not taken each time, as each byte makes the socket readable anew for Go's poller.
+// maxArms bounds the bytes in the socket, one for each value of parks. The leader does not read them each time they wake
+// it: Go's poller is edge-triggered, so each new byte makes the socket readable again.
 const maxArms = 16
 
-// armed is a step of the leader. Either this end sees the hint, or the other one sees that this one parks:
-// each stores first, and looks after it.
+// armed is a step of the leader. Either this end sees the hint, or the other end sees that this end parks: each stores
+// before it loads.
 func (n *neighbor) armed(uintptr) bool {
 	if n.theirs.tail.Load() != n.head {
 		return true
@@ -291,7 +293,7 @@ func (n *neighbor) armed(uintptr) bool {
 	return n.theirs.tail.Load() != n.head
 }
 
-// look reads the hints that there are, once, and wakes goroutines. It reports whether there were any.
+// look reads the available hints once and wakes the goroutines that they name. It reports whether there were any.
 func (n *neighbor) look() bool {
 	tail := n.theirs.tail.Load()
 	if tail == n.head {
@@ -306,7 +308,7 @@ func (n *neighbor) look() bool {
 			}
 		}
 	}
-	// The owner overwrites the oldest hint before it moves tail.
+	// The owner overwrites the oldest hint before it advances tail.
 	if n.theirs.tail.Load()-n.head >= boardHints {
 		for _, s := range n.recv.conns {
 			if s != nil {
@@ -320,7 +322,7 @@ func (n *neighbor) look() bool {
 	return true
 }
 
-// newBell makes the bells of both ends.
+// newBell returns the bells of both ends.
 func newBell() (mine, theirs int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 // A place is where one goroutine at a time parks.
 type place struct {
 	at      *neighbor
-	taken   sync.Mutex    // by that goroutine
-	due     atomic.Bool   // there may be reason to look again
-	woken   chan struct{} // has room for one: due has been set
+	taken   sync.Mutex    // held by that goroutine
+	due     atomic.Bool   // there may be a reason to look again
+	woken   chan struct{} // buffered, for one value: due has been set
 	follows atomic.Uint32 // whether the goroutine waits for woken, or is about to
-	passed  atomic.Bool   // the deadline
-	listed  atomic.Bool   // in the followers of at
+	passed  atomic.Bool   // the deadline has passed
+	listed  atomic.Bool   // in at.recv.followers
 }
 
 // Values of place.follows.
@@ -25,7 +25,7 @@ const (
 	chosen // to lead
 )
 
-// wake has the goroutine that parks look again, or else the next one.
+// wake makes the parked goroutine look again, or else the next one that parks.
 func (p *place) wake() {
 	p.mark()
 	if p.at.leader.Load() == p {
@@ -33,7 +33,7 @@ func (p *place) wake() {
 	}
 }
 
-// mark is wake as the leader calls it: for itself, or for followers.
+// mark is wake for a caller that leads: it wakes the caller itself or a follower.
 func (p *place) mark() {
 	p.due.Store(true)
 	if p.follows.Load() != apart {
@@ -71,7 +71,7 @@ func (p *place) empty() {
 	defer p.taken.Unlock()
 }
 
-// A parker is the llp.Parker of a stream: it has no descriptor, but that of the neighbor.
+// A parker is the llp.Parker of a stream. It has no descriptor of its own: it uses its neighbor's.
 type parker struct {
 	places [2]place // by hintRead and hintWrite
 	closed atomic.Bool

@@ -15,8 +15,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/llp"
 )
 
-// A page is what one end says, at the front of its memory, before its ring. The end that owns it writes
-// it, and the other one reads it. Each word has a cache line of its own.
+// A page is the state that one end publishes at the start of its memory, before its ring. Its owner writes it and the
+// other end reads it. Each word has its own cache line.
 type page struct {
 	tail       atomic.Uint64 // bytes that the owner has written into its ring
 	_          [56]byte
@@ -40,8 +40,8 @@ const (
 	aborted // what has not been read is void
 )
 
-// pageLen is the length of the first part of a memory. The ring follows, and has a power of two bytes. The
-// rest is the arena.
+// pageLen is the length of the first part of a memory. The ring follows, with a power of two bytes. The rest is the
+// arena.
 const pageLen = 4096
 
 // A memory is a page, a ring and an arena, as they are mapped.
@@ -52,7 +52,7 @@ type memory struct {
 	all   []byte
 }
 
-// piece is how much is moved before the other end learns of it, which may go on meanwhile.
+// piece is the number of bytes that are copied before the other end is told, so that it can go on meanwhile.
 const piece = 64 << 10
 
 var errRing = errors.New("a position outside of the ring")
@@ -84,13 +84,13 @@ type stream struct {
 
 var _ llp.Sharer = (*stream)(nil)
 
-// newStream connects the memories and begins to watch conn. It takes over number, and a reference to at.
+// newStream connects the memories and starts to watch conn. It takes ownership of number and of a reference to at.
 func newStream(mine, theirs memory, at *neighbor, number, peer uint32, conn *net.UnixConn) *stream {
 	s := &stream{mine: mine, theirs: theirs, pool: newPool(mine), at: at, number: number, peer: peer, conn: conn}
 	s.parker.init(at)
 	at.enter(number, s)
 	s.watch.Go(func() {
-		// Nothing is sent here after set-up: this is the end of the peer, or that of Close.
+		// Nothing is sent here after setup: Read returns when the peer ends, or on Close.
 		conn.Read(make([]byte, 1))
 		s.gone.Store(true)
 		s.places[hintRead].wake()
@@ -99,7 +99,7 @@ func newStream(mine, theirs memory, at *neighbor, number, peer uint32, conn *net
 	return s
 }
 
-// readable returns how many bytes there are to read.
+// readable returns the number of bytes that can be read.
 func (s *stream) readable() (int, error) {
 	n := s.theirs.tail.Load() - s.reader.head
 	if n > uint64(len(s.theirs.ring)) {
@@ -117,7 +117,7 @@ func (s *stream) Ready() bool {
 func (s *stream) Readv(v []llp.Iovec) (n int, err error) {
 	there, err := s.readable()
 	if err == nil && there == 0 {
-		// The end is looked at first, and the ring after it: what was written before the end counts.
+		// Load the end before the ring: bytes written before the end are still delivered.
 		gone, over := s.gone.Load(), s.theirs.over.Load()
 		switch there, err = s.readable(); {
 		case err != nil || there > 0 && over != aborted:
@@ -146,7 +146,7 @@ func (s *stream) Readv(v []llp.Iovec) (n int, err error) {
 	return n, nil
 }
 
-// freed wakes the writer of the other end once half of the ring is free: for less it would wake too often.
+// freed wakes the other end's writer once half of the ring is free. For less it would wake too often.
 func (s *stream) freed() {
 	if w := s.theirs.writeParks.Load(); w != s.reader.rung && s.theirs.tail.Load()-s.reader.head <= uint64(len(s.theirs.ring)/2) {
 		s.reader.rung = w
@@ -154,8 +154,8 @@ func (s *stream) freed() {
 	}
 }
 
-// room returns how many bytes can be written, at least. While that is half of the ring the position of the
-// reader is left alone: with each look its cache line goes to and fro.
+// room returns a lower bound of the number of bytes that can be written. While that is half of the ring it does not load
+// the reader's position: each load moves its cache line between processors.
 func (s *stream) room() (int, error) {
 	w, size := &s.writer, uint64(len(s.mine.ring))
 	if w.tail-w.head > size/2 {
@@ -199,7 +199,7 @@ func (s *stream) Writev(v []llp.Iovec) (n int, err error) {
 	return n, nil
 }
 
-// say tells the other end what has been written.
+// say publishes the bytes written so far to the other end.
 func (s *stream) say() {
 	llp.RaceRelease()
 	s.mine.tail.Store(s.writer.tail)
@@ -209,8 +209,8 @@ func (s *stream) say() {
 	}
 }
 
-// ArmRead implements llp.Stream. Either this end sees what the other one writes, or that sees the new
-// value: each stores first, and looks after it.
+// ArmRead implements llp.Stream. Either this end sees the bytes that the other end writes, or the other end sees the new
+// value: each stores before it loads.
 func (s *stream) ArmRead() bool {
 	s.mine.readParks.Add(1)
 	return s.Ready()
@@ -255,13 +255,12 @@ func (m *memory) unmap() {
 	*m = memory{}
 }
 
-// mapped makes a memory of what has been mapped.
+// mapped returns the memory in a mapping.
 func mapped(all []byte, ring int) memory {
 	return memory{(*page)(unsafe.Pointer(unsafe.SliceData(all))), all[pageLen : pageLen+ring], all[pageLen+ring:], all}
 }
 
-// newFile makes a file for the other end to map, of so many bytes, and maps it. Pages of it take memory once
-// they have been used.
+// newFile creates a file of n bytes for the other end to map, and maps it. Its pages take memory once they are used.
 func newFile(size int) (all []byte, fd int, err error) {
 	fd, err = unix.MemfdCreate("rpcrdma-shm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -271,7 +270,7 @@ func newFile(size int) (all []byte, fd int, err error) {
 		all, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		err = os.NewSyscallError("mmap", err)
 	}
-	// F_SEAL_FUTURE_WRITE: the other end cannot map it to write. Kernels before 5.1 have no such seal.
+	// F_SEAL_FUTURE_WRITE: the other end cannot map it writable. Kernels before 5.1 do not have this seal.
 	if err == nil {
 		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_FUTURE_WRITE); err != nil {
 			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
@@ -288,7 +287,7 @@ func newFile(size int) (all []byte, fd int, err error) {
 	return all, fd, nil
 }
 
-// newMemory makes the memory of this end, and the file to pass to the other.
+// newMemory returns the memory of this end, and the file to pass to the other end.
 func newMemory(cfg *Config) (m memory, fd int, err error) {
 	all, fd, err := newFile(pageLen + cfg.Ring + max(cfg.Arena, 0))
 	if err == nil {
@@ -300,8 +299,8 @@ func newMemory(cfg *Config) (m memory, fd int, err error) {
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// mapFile maps a file of the other end, if it is one that cannot vanish below this process: sealed, and not of
-// huge pages, of which a hole may find none left.
+// mapFile maps a file of the other end, if its pages cannot vanish under this process: it must be sealed, and not have
+// huge pages, which may run out when a hole is touched.
 func mapFile(fd, least, most int) ([]byte, error) {
 	var st unix.Stat_t
 	var fs unix.Statfs_t
@@ -319,7 +318,7 @@ func mapFile(fd, least, most int) ([]byte, error) {
 	return all, os.NewSyscallError("mmap", err)
 }
 
-// theirMemory maps the memory of the other end.
+// theirMemory maps the other end's memory.
 func theirMemory(fd int) (memory, error) {
 	all, err := mapFile(fd, pageLen+MinRing, pageLen+MaxRing+MaxArena)
 	if err != nil {
@@ -334,7 +333,7 @@ func theirMemory(fd int) (memory, error) {
 	return mapped(all, int(ring)), nil
 }
 
-// checkBell refuses what is no bell: a call with MSG_DONTWAIT might block elsewhere.
+// checkBell refuses a descriptor that is not a bell: on others a call with MSG_DONTWAIT might block.
 func checkBell(fd int) error {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err == nil && domain != unix.AF_UNIX {
