@@ -260,7 +260,7 @@ func mapped(all []byte, ring int) memory {
 	return memory{(*page)(unsafe.Pointer(unsafe.SliceData(all))), all[pageLen : pageLen+ring], all[pageLen+ring:], all}
 }
 
-// newFile creates a file of n bytes for the other end to map, and maps it. Its pages take memory once they are used.
+// newFile creates a file of size bytes for the other end to map, and maps it. Its pages take memory once they are used.
 func newFile(size int) (all []byte, fd int, err error) {
 	fd, err = unix.MemfdCreate("rpcrdma-shm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
