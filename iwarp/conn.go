@@ -35,15 +35,15 @@ const (
 //
 // # Owners
 //
-// Any goroutine may use the fields of a Conn itself: they do not change, are atomic, or are locked values. All other
-// state is in parts that can be reached only with their lock. A setup belongs to the goroutine that began it.
+// Any goroutine may use the fields of a Conn itself: they are constant, atomic, or locked values. All other state is in
+// parts that are accessible only through their lock. A setup is owned by the goroutine that began it.
 //
 // # Locks
 //
 // The order is tx, rx, stags, state, as in package lockorder. The holder of tx may write to the socket and read the
-// memory to be sent; the holder of rx may read from the socket and place data. Both are held for one non-blocking
-// system call at a time, never while waiting for the peer. So once a goroutine has acquired both after an STag was
-// changed, nothing uses the STag's former memory: see fence.
+// memory that is sent. The holder of rx may read from the socket and place data. Both are held for one non-blocking
+// system call at a time, never while waiting for the peer. So once a goroutine has acquired both after changing an STag,
+// nothing uses the STag's former memory: see fence.
 type Conn struct {
 	p       *Provider
 	attr    fabric.ConnAttr
@@ -65,8 +65,7 @@ type Conn struct {
 
 var _ fabric.Conn = (*Conn)(nil)
 
-// A link is a TCP connection and what both ends have agreed on for it. It does not change once
-// setup is complete.
+// A link is a TCP connection and the parameters that both ends agreed on. It does not change after setup.
 type link struct {
 	sock        socket
 	crc         bool // CRCs are generated and checked
@@ -74,27 +73,27 @@ type link struct {
 	maxTagged   int  // longest payload of a tagged segment
 	maxUntagged int  // longest payload of an untagged segment
 	ird, ord    int
-	eitherFirst bool       // the end that accepts may send before the other has
-	share       llp.Sharer // sock.stream, if it is one
+	eitherFirst bool       // the responder may send first
+	share       llp.Sharer // sock.stream, if it is an llp.Sharer
 }
 
 // A state is shared by the goroutines of a connection, under the lock of Conn.state.
 type state struct {
 	provider     string // its name
 	phase        phase
-	setup        *setup // until it is begun
-	interrupt    func() // a handshake under way over something else than TCP
-	sock         socket // for Close to interrupt and to close
+	setup        *setup // nil once it has begun
+	interrupt    func() // interrupts a handshake that does not use TCP
+	sock         socket // for Close to interrupt and close
 	laddr, raddr net.Addr
 	peerData     []byte
-	nudger       *time.Timer       // nil unless this side has connected
-	looker       *time.Timer       // nil until this side has lent memory
+	nudger       *time.Timer       // nil unless this side is the initiator
+	looker       *time.Timer       // nil until this side lends memory
 	err          *fabric.ConnError // since phaseOver
 	quiet        bool              // Disconnect has begun: nothing may be posted
 	doorbells    uint64
 	unsent       bool       // a batch has not been written completely
-	writing      bool       // a batch is being written, and not accounted for yet
-	awaited      bool       // a goroutine waits for wrote
+	writing      bool       // a batch is being written and is not accounted for yet
+	awaited      bool       // a goroutine is waiting for wrote
 	wrote        *sync.Cond // signaled when writing becomes false
 	queues
 }
@@ -179,13 +178,13 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.state.Lock().raddr
 }
 
-// connErr is why the connection has ended.
+// connErr returns the error with which the connection has ended.
 func (c *Conn) connErr() error {
 	defer c.state.Unlock()
 	return c.state.Lock().connErr()
 }
 
-// connErr is why the connection has ended.
+// connErr returns the error with which the connection has ended.
 func (st *state) connErr() error {
 	if st.err == nil {
 		return &fabric.ConnError{Provider: st.provider, Clean: true}
@@ -193,7 +192,7 @@ func (st *state) connErr() error {
 	return st.err
 }
 
-// alive is nil until Close.
+// alive returns nil until Close is called.
 func (c *Conn) alive() error {
 	if c.shut.Load() {
 		return c.connErr()
@@ -237,7 +236,7 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	return err
 }
 
-// mayPost is nil if n requests may be posted.
+// mayPost returns nil if n requests may be posted.
 func (st *state) mayPost(n, depth int) error {
 	switch {
 	case st.phase == phaseOver || st.quiet:
@@ -251,7 +250,7 @@ func (st *state) mayPost(n, depth int) error {
 	return nil
 }
 
-// windowOf returns the window that wr binds, if it is one of c.
+// windowOf returns the window that wr binds, if it belongs to c.
 func (c *Conn) windowOf(wr *fabric.SendWR) *MW {
 	if wr.Op == fabric.OpBindMW {
 		if w, ok := wr.MW.(*MW); ok && w != nil && w.c == c {
@@ -261,7 +260,8 @@ func (c *Conn) windowOf(wr *fabric.SendWR) *MW {
 	return nil
 }
 
-// checkWR returns the missing capability of a request that can never be executed, and whether it has foreign memory.
+// checkWR checks a request. If the request can never be executed, capability names what is missing. foreign reports
+// whether the request has foreign memory.
 func checkWR(wr *fabric.SendWR) (capability string, foreign bool) {
 	most := 0
 	switch wr.Op {
@@ -321,12 +321,12 @@ type failure struct {
 	quote  []byte          // DDP header of the segment that was refused
 	seglen int             // length of that segment
 	read   []byte          // Read Request header in that segment
-	recv   fabric.WCStatus // of the receive under way
-	abort  bool            // discard the queue
+	recv   fabric.WCStatus // status for the receive under way
+	abort  bool            // discard data that has not been sent
 	closes bool            // the descriptor is closed next, which ends the stream
 }
 
-// violation is a protocol violation by the peer.
+// violation returns the failure for a protocol violation by the peer.
 func violation(cause rdmap.Cause, format string, args ...any) *failure {
 	return &failure{
 		err:   fabric.ConnError{Cause: &ProtocolError{cause, fmt.Sprintf(format, args...)}},
@@ -358,8 +358,8 @@ func llpCause(code mpa.Code) rdmap.Cause {
 // catastrophic is the Terminate cause for faults of this side.
 var catastrophic = rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeCatastrophic)}
 
-// end ends the connection. The first call determines the reason; all calls return after
-// outstanding requests have been flushed. No lock may be held.
+// end ends the connection. The first call determines the reason. Every call returns after outstanding requests have
+// been flushed. The caller must not hold a lock.
 func (c *Conn) end(f *failure) { c.endOnce.Do(func() { c.endFirst(f) }) }
 
 func (c *Conn) endFirst(f *failure) {
@@ -371,8 +371,7 @@ func (c *Conn) endFirst(f *failure) {
 	st.stopNudging()
 	c.state.Unlock()
 
-	// Nothing is sent or placed from here on: a goroutine that takes one of the locks
-	// later finds its side dead.
+	// Nothing is sent or placed from here on: a goroutine that acquires tx or rx later finds that side dead.
 	t := c.tx.Lock()
 	silent := wasUp && t.lastWords(f)
 	t.dead = true
@@ -427,8 +426,8 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	c.park(c.steps.drain)
 	c.drain.Store(false)
 
-	// Everything has been sent and answered: shut down the write side, and wait until the peer
-	// does the same. RFC 5044 section 7.2: a connection is closed between FPDUs.
+	// Everything has been sent and answered. Shut down the write side, and wait until the peer does the same. RFC 5044
+	// section 7.2: a connection is closed between FPDUs.
 	if t := c.tx.Lock(); !t.dead {
 		c.fin.Store(true)
 		t.sock.stream.CloseWrite()
@@ -443,7 +442,7 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	return c.goneErr()
 }
 
-// goneErr is the result of Disconnect on a connection that has ended.
+// goneErr returns the result of Disconnect on a connection that has ended: nil after an orderly end.
 func (c *Conn) goneErr() error {
 	st := c.state.Lock()
 	defer c.state.Unlock()
@@ -471,7 +470,7 @@ func (c *Conn) close() {
 	st := c.state.Lock()
 	switch st.phase {
 	case phaseNew:
-		st.phase = phaseOver // no setup may begin from now on
+		st.phase = phaseOver // no setup may begin anymore
 	case phaseSetup:
 		switch {
 		case st.interrupt != nil:
@@ -490,8 +489,8 @@ func (c *Conn) close() {
 		unused.over.Close()
 	}
 	if sock.at != nil {
-		// Both sides are dead, so no system call uses the descriptor from now on. Closing the
-		// parker unparks the goroutines that wait there, and waits for them.
+		// Both sides are dead, so no system call uses the descriptor anymore. Closing the parker unparks the goroutines
+		// parked there and waits for them.
 		sock.at.Close()
 		c.writers.Wait()
 		sock.stream.Close()
@@ -506,15 +505,14 @@ func (c *Conn) close() {
 	c.p.open.conns.Add(-1)
 }
 
-// fence waits until nothing uses memory by way of an STag that was changed before the call.
+// fence waits until nothing uses memory through an STag that was changed before the call.
 func (c *Conn) fence() {
 	c.tx.Lock()
 	c.awaitRx()
 	c.unlockTx()
 }
 
-// awaitRx waits until nothing is being placed by a lookup from before the call. The caller
-// holds tx.
+// awaitRx waits until nothing is being placed on the basis of a lookup from before the call. The caller holds tx.
 func (c *Conn) awaitRx() {
 	c.rx.Lock()
 	c.rx.Unlock()

@@ -39,7 +39,7 @@ type SetupError struct {
 func (e *SetupError) Error() string {
 	cause := e.Err
 	if op, ok := cause.(*net.OpError); ok && op.Err != nil {
-		cause = op.Err // without the address, which is said already
+		cause = op.Err // without the address, which the message has already
 	}
 	if sys, ok := cause.(*os.SyscallError); ok {
 		cause = sys.Err // without the name of the call
@@ -123,7 +123,7 @@ func (e *TerminateError) Error() string {
 	return fmt.Sprintf("iwarp: terminated by the peer: %v", e.Cause)
 }
 
-// status is the completion status of the request that the Terminate message refers to.
+// status returns the completion status of the request that the Terminate message refers to.
 func (e *TerminateError) status() fabric.WCStatus {
 	switch e.Layer {
 	case rdmap.LayerRDMA:

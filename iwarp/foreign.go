@@ -8,8 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// A mapping is foreign memory as this process sees it, which is all that an adapter in software can do
-// with it.
+// A mapping is foreign memory that is mapped into this process. An adapter in software has no other access to it.
 type mapping struct {
 	of   fabric.Foreign
 	buf  []byte
@@ -44,7 +43,7 @@ func newMapping(mem fabric.Foreign) (*mapping, error) {
 	return m, nil
 }
 
-// slice returns the memory of a part. ok is false if it lies elsewhere.
+// slice returns the memory of a part. ok is false if the part is not inside the mapping.
 func (m *mapping) slice(part *fabric.Foreign) (buf []byte, ok bool) {
 	if m == nil || !part.In(m.of) {
 		return nil, false
@@ -52,7 +51,7 @@ func (m *mapping) slice(part *fabric.Foreign) (buf []byte, ok bool) {
 	return m.buf[part.Addr-m.of.Addr:][:part.Len], true
 }
 
-// resolve replaces a Foreign by the memory of its region.
+// resolve replaces the Foreign of an SGE with the memory of its region.
 func (t *entries) resolve(sge *fabric.SGE) bool {
 	if sge.Foreign == nil {
 		return true
@@ -66,7 +65,7 @@ func (t *entries) resolve(sge *fabric.SGE) bool {
 	return ok
 }
 
-// resolved returns copies of requests, without Foreigns.
+// resolved returns copies of requests in which each Foreign is resolved.
 func (c *Conn) resolved(wrs []fabric.SendWR) ([]fabric.SendWR, error) {
 	wrs = append([]fabric.SendWR(nil), wrs...)
 	for i := range wrs {
@@ -82,7 +81,7 @@ func (c *Conn) resolved(wrs []fabric.SendWR) ([]fabric.SendWR, error) {
 	return wrs, nil
 }
 
-// resolvedRecvs is resolved for receives.
+// resolvedRecvs returns copies of receives in which each Foreign is resolved.
 func (c *Conn) resolvedRecvs(wrs []fabric.RecvWR) ([]fabric.RecvWR, error) {
 	fresh := false
 	for i := range wrs {

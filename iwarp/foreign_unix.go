@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// mapFile maps the memory's part of File.
+// mapFile maps the part of File that holds the memory.
 func (m *mapping) mapFile() error {
 	conn, err := m.of.File.SyscallConn()
 	if err != nil {
@@ -28,7 +28,7 @@ func (m *mapping) mapFile() error {
 	return nil
 }
 
-// unmap ends the mapping. Nothing uses its memory any more.
+// unmap ends the mapping. Nothing may use its memory anymore.
 func (m *mapping) unmap() {
 	if m != nil && m.file != nil {
 		_ = syscall.Munmap(m.file)

@@ -17,8 +17,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 )
 
-// A listener reads the MPA request of each incoming connection on a separate goroutine, so
-// that a slow peer does not delay others.
+// A listener reads the MPA request of each incoming connection on a separate goroutine, so that a slow peer does not
+// delay others.
 type listener struct {
 	p    *Provider
 	attr fabric.ConnAttr
@@ -32,7 +32,7 @@ type listener struct {
 	handshakes lockorder.Value[handshakes]
 }
 
-// Handshakes are those of a listener that still lack a complete MPA request, under the lock of
+// Handshakes holds the connections of a listener that have not sent a complete MPA request, under the lock of
 // listener.handshakes.
 type handshakes struct {
 	pending []handshaker // oldest first
@@ -141,9 +141,8 @@ func (l *listener) run() {
 			return // it has been closed
 		}
 		if err != nil {
-			// Out of descriptors, or the connection was reset before it was accepted. Closing
-			// a pending handshake frees a descriptor; without one, all that is left is to
-			// wait.
+			// The process is out of descriptors, or accept failed for another reason. Closing a pending handshake
+			// frees a descriptor. If there is none, wait.
 			if !l.makeRoom() {
 				select {
 				case <-l.backlog.Closed():
@@ -176,7 +175,8 @@ func (l *listener) run() {
 	}
 }
 
-// admit adds f to the list of pending handshakes, if necessary in place of another.
+// admit adds f to the list of pending handshakes. If the list is full, f replaces another connection. admit returns
+// false if the listener is closed.
 func (l *listener) admit(f *os.File, from *net.TCPAddr) bool {
 	hs := l.handshakes.Lock()
 	defer l.handshakes.Unlock()
@@ -190,7 +190,7 @@ func (l *listener) admit(f *os.File, from *net.TCPAddr) bool {
 	return true
 }
 
-// makeRoom drops a pending handshake, if there is one.
+// makeRoom drops a pending handshake. It returns false if there is none.
 func (l *listener) makeRoom() bool {
 	hs := l.handshakes.Lock()
 	defer l.handshakes.Unlock()
@@ -201,8 +201,8 @@ func (l *listener) makeRoom() bool {
 	return true
 }
 
-// giveUp ends the oldest handshake of the host that has the most, so that a host that sends no
-// requests can crowd out only itself.
+// giveUp ends the oldest handshake of the host that has the most, so that a host that sends no requests can only crowd
+// out itself.
 func (hs *handshakes) giveUp() {
 	count := make(map[netip.Addr]int, len(hs.pending))
 	most := 0
@@ -215,7 +215,7 @@ func (hs *handshakes) giveUp() {
 	hs.pending = slices.Delete(hs.pending, i, i+1)
 }
 
-// dismiss removes f from the list. It returns false if giveUp has removed it before.
+// dismiss removes f from the list. It returns false if giveUp has removed f already, or if the listener is closed.
 func (l *listener) dismiss(f *os.File) bool {
 	hs := l.handshakes.Lock()
 	defer l.handshakes.Unlock()
@@ -231,7 +231,7 @@ func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
 	l.p.open.handshakes.Add(1)
 	over := sync.OnceFunc(func() { l.p.open.handshakes.Add(-1) })
 	defer over()
-	// Set the deadline before the check: giveUp removes the entry before it sets its deadline.
+	// Set the deadline before the check, so that it does not overwrite the deadline of giveUp or Close.
 	err := s.f.SetDeadline(time.Now().Add(l.cfg.RequestTimeout))
 	if err == nil && l.pends(s.f) {
 		done := false
@@ -257,8 +257,8 @@ func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
 	l.request(s, from, in)
 }
 
-// secure does the handshake of TLS. A peer that does not begin one gets an alert, by which it knows what
-// is wanted.
+// secure performs the TLS handshake. A peer that does not use TLS receives an alert, so that it can report that TLS is
+// required.
 func (l *listener) secure(s *socket) error {
 	err := s.secured.handshake()
 	if errors.As(err, new(tls.RecordHeaderError)) {

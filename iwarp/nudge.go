@@ -7,18 +7,17 @@ import "time"
 // (siw_accept; all versions so far). So it may not see the first message of a fast initiator.
 // If the initiator waits for an answer to that message, the connection hangs.
 //
-// The next TCP segment makes siw read everything that has arrived. Hence an initiator that has
-// sent something and received nothing sends an empty Write after a while: it needs no memory,
-// completes nothing, and is one of the Ready To Receive frames of RFC 6581 section 4.3. A peer
-// that answers in time never gets one.
+// The next TCP segment makes siw read everything that has arrived. Hence an initiator that has sent something and
+// received nothing sends an empty Write after a while. An empty Write needs no memory, completes nothing, and is one of
+// the Ready To Receive frames of RFC 6581 section 4.3. A peer that answers in time does not receive any.
 const (
 	firstNudge  = 50 * time.Millisecond
 	nudges      = 5 // at growing intervals, 17 seconds in all
 	nudgeFactor = 4
 )
 
-// noSTag is the STag of empty Writes. It is not zero, which some adapters refuse even if there
-// are no bytes to place. siw uses the same.
+// noSTag is the STag of empty Writes. It is not zero, because some adapters refuse zero even if there are no bytes to
+// place. siw uses the same STag.
 const noSTag = 1
 
 // startNudging is called by initiators when the connection has been established.
@@ -48,8 +47,8 @@ func (c *Conn) startNudging() {
 	})
 }
 
-// keepAlive enables TCP keep-alive, late enough to spare short connections the system calls.
-// Accepted sockets inherit it from the listener.
+// keepAlive enables TCP keep-alive. It is called late, to spare short connections the system calls. Accepted sockets
+// inherit keep-alive from the listener.
 func (c *Conn) keepAlive() {
 	t := c.tx.Lock()
 	defer c.unlockTx()
@@ -65,15 +64,15 @@ func (st *state) stopNudging() {
 	}
 }
 
-// nudge sends the frame if this side has sent something and received nothing. It reports
-// whether nothing has been received.
+// nudge sends an empty Write if this side has sent something and received nothing. It reports whether nothing has been
+// received.
 func (c *Conn) nudge() (silent bool) {
 	t := c.tx.Lock()
 	defer c.unlockTx()
 	if t.dead || c.heard() {
 		return false
 	}
-	// A batch that waits for space in the socket will serve as well.
+	// A batch that waits for space in the socket has the same effect.
 	if c.spoke.Load() && t.b == nil {
 		t.nudge = true
 		c.txPending.Store(true)

@@ -36,7 +36,7 @@ func (e *Engine) NewConn(s llp.Setup, attr fabric.ConnAttr, local, remote net.Ad
 	return e.p.newConn(attr, by)
 }
 
-// connectOver is the initiator's handshake.
+// connectOver performs the initiator's handshake of an Engine's connection.
 func (s *setup) connectOver(ctx context.Context, privateData []byte) error {
 	var answer llp.Offer
 	ird, ord := s.c.attr.InboundReads, s.c.attr.OutboundReads
@@ -56,7 +56,7 @@ func (s *setup) connectOver(ctx context.Context, privateData []byte) error {
 	return s.establish(ctx)
 }
 
-// acceptOver is the responder's.
+// acceptOver performs the responder's handshake of an Engine's connection.
 func (s *setup) acceptOver(ctx context.Context, privateData []byte) error {
 	s.ird, s.ord = min(s.ird, int(s.reqRDMA.ORD)), min(s.ord, int(s.reqRDMA.IRD))
 	return s.made(ctx, func(ctx context.Context) (llp.Stream, error) {
@@ -64,7 +64,7 @@ func (s *setup) acceptOver(ctx context.Context, privateData []byte) error {
 	})
 }
 
-// made takes over the stream that a handshake makes, which ends with ctx and with Close.
+// made runs handshake and takes over its stream. The end of ctx, or Close, interrupts the handshake.
 func (s *setup) made(ctx context.Context, handshake func(context.Context) (llp.Stream, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -120,7 +120,7 @@ func (c Config) withDefaults() Config {
 // Provider must not be copied.
 type Provider struct {
 	cfg     Config
-	over    string // the name of another lower layer protocol than TCP
+	over    string // the name of the provider of an Engine; empty for TCP
 	open    open
 	stages  sync.Pool // *stage
 	batches sync.Pool // *batch
@@ -160,7 +160,7 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// mayOpen is nil until Close. The error is for an operation on addr.
+// mayOpen returns nil until Close is called. The error is for an operation on addr.
 func (p *Provider) mayOpen(addr string) error {
 	defer p.listening.Unlock()
 	if p.listening.Lock().closed {
@@ -169,7 +169,7 @@ func (p *Provider) mayOpen(addr string) error {
 	return nil
 }
 
-// open counts what is open.
+// open counts the open objects of a Provider.
 type open struct{ conns, mrs, mws, handshakes atomic.Int64 }
 
 // OpenObjects counts the objects of a Provider that have not been closed.
@@ -202,12 +202,12 @@ func (p *Provider) Name() string {
 	return name
 }
 
-// lacks is the error for what the adapter cannot do.
+// lacks returns the error for a capability that the adapter does not have.
 func (p *Provider) lacks(capability string) error {
 	return &fabric.CapabilityError{Provider: p.Name(), Capability: capability}
 }
 
-// checkAttr fills in defaults and refuses values out of range.
+// checkAttr fills in defaults and rejects values that are out of range.
 func (p *Provider) checkAttr(a fabric.ConnAttr) (fabric.ConnAttr, error) {
 	for _, f := range []struct {
 		v    *int

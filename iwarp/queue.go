@@ -5,17 +5,17 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// queues has the work queues and the completion queue, as a part of state.
+// queues holds the work queues and the completion queue. It is a part of state.
 //
 // The send queue is a sequence of entries with positions that only advance:
 //
 //	head         done     entries before it have completed
-//	written      sent     entries before it have been handed to TCP, or taken by the peer: see share.go
+//	written      sent     entries before it have been handed to TCP, or copied by the peer: see share.go
 //	sender.next  begun    entries before it have been put into a batch
 //	tail         posted
 //
-// A request completes when all before it have, it has been written, and, for a Read, its data
-// has arrived.
+// A request completes when it has been written, all requests before it have completed, and, for a Read, its data has
+// arrived.
 type queues struct {
 	waiter  *waiter
 	sq      ring[sqEntry]
@@ -24,34 +24,32 @@ type queues struct {
 	sqUsed  int // posted, and neither polled nor completed without a WC
 	reports fabric.Deferrals
 	untold  untold
-	starved bool // Post found the queue full: Wait returns when it no longer is
+	starved bool // Post found the queue full: Wait returns when there is space
 
 	rq     ring[fabric.RecvWR]
 	rqUsed int // posted and not polled
 
 	cq ring[fabric.WC] // never longer than sqUsed + rqUsed
 
-	// orq has the outstanding Reads of this side, as numbers of send queue entries. RFC 5040
-	// section 5.5: responses arrive in this order.
+	// orq holds the outstanding Reads of this side, as positions in the send queue. RFC 5040 section 5.5: responses
+	// arrive in this order.
 	orq ring[uint64]
 
-	// irq has the Read Requests of the peer. The responses to those before irqNext are
-	// completely in a batch, but may not have been written. RFC 5040 section 5.5: they are
-	// answered in order.
+	// irq holds the Read Requests of the peer. The responses to the requests before irqNext are completely in a batch,
+	// but may not have been written. RFC 5040 section 5.5: Reads are answered in order.
 	irq     ring[rdmap.ReadRequest]
 	irqNext uint64
 
-	// loans are of requests that have been written, and that wait for the peer to take their data.
+	// loans holds the loans of written requests that wait for the peer to copy their data.
 	loans ring[loan]
 }
 
-// tellQuiet is how many deferred requests complete without a completion before take reports
-// them: with the completions of something else, so that no goroutine wakes for it. Their user keeps
-// memory for each of them until then.
+// tellQuiet is the number of deferred requests that complete without a completion before take reports them. The user
+// keeps memory for each of them until then. take reports them along with other completions, so that no goroutine wakes
+// up for them alone.
 const tellQuiet = 2
 
-// untold is the deferred requests that have completed since the last completion of the send
-// queue.
+// untold counts the deferred requests that have completed since the last completion of the send queue.
 type untold struct {
 	n  int
 	id uint64 // of the latest
@@ -70,12 +68,12 @@ type sqEntry struct {
 	op     fabric.Opcode
 	flags  fabric.SendFlags
 	status fabric.WCStatus
-	report bool // has a completion even if it succeeds
-	done   bool // a Read: its data has arrived
-	hidden bool // not posted by the user: never has a completion
+	report bool // generate a completion even on success
+	done   bool // the data of a Read has arrived
+	hidden bool // not posted by the user: generate no completion
 }
 
-// pushSend appends a request, which binds mw if that is not nil.
+// pushSend appends a request. mw is the window that the request binds, or nil.
 func (q *queues) pushSend(wr *fabric.SendWR, mw *MW, hidden bool) {
 	e := q.sq.push()
 	e.id, e.roff, e.rkey, e.op, e.flags = wr.ID, wr.RemoteOffset, wr.RKey, wr.Op, wr.Flags
@@ -99,8 +97,7 @@ var wcOpcode = [...]fabric.WCOpcode{
 	fabric.OpLocalInv: fabric.WCLocalInv,
 }
 
-// retire completes the requests that are done. Unless the caller is the waiter it calls unpark
-// after unlocking.
+// retire completes the requests that are done. A caller other than the waiter must call unpark after unlocking.
 func (q *queues) retire() {
 	for q.sq.head < q.written {
 		e := q.sq.at(q.sq.head)
@@ -165,7 +162,7 @@ func (q *queues) take(wc []fabric.WC) int {
 	}
 	q.waiter.cqn.Add(-uint64(n))
 	if n < len(wc) && q.untold.n >= tellQuiet {
-		// Completions of requests before these have all been taken.
+		// The completions of all earlier requests have been taken.
 		wc[n] = fabric.WC{ID: q.untold.id, Op: wcOpcode[q.untold.op]}
 		q.untold.n = 0
 		if q.sq.len() == 0 {
@@ -176,8 +173,8 @@ func (q *queues) take(wc []fabric.WC) int {
 	return n
 }
 
-// blame finds the request that a Terminate message refers to and sets its status. A Send or
-// Write may have completed already; then only the end of the connection reports the error.
+// blame sets the status of the request that a Terminate message refers to. If a Send or Write has completed already,
+// only the end of the connection reports the error.
 func (q *queues) blame(t *TerminateError) {
 	status := t.status()
 	for i := q.sq.head; i != q.sq.tail; i++ {
@@ -196,14 +193,14 @@ func (q *queues) blame(t *TerminateError) {
 		}
 	}
 	if t.sink == 0 && t.STag == 0 && q.orq.len() > 0 && t.Layer == rdmap.LayerRDMA && rdmap.ErrorType(t.Type) == rdmap.TypeProtection {
-		// A protection error of layer RDMA without a quoted header most likely refers to a
-		// Read, and Reads are answered in order.
+		// A protection error of layer RDMA without a quoted header most likely refers to the oldest Read, because Reads
+		// are answered in order.
 		q.sq.at(*q.orq.at(q.orq.head)).status = status
 	}
 }
 
-// flush completes all outstanding requests, with WCFlushErr unless they already have an error
-// status.
+// flush completes all outstanding requests: with WCFlushErr, unless they already have an error status. recv is the
+// status of the oldest receive.
 func (q *queues) flush(recv fabric.WCStatus) {
 	for q.sq.len() > 0 {
 		status := q.sq.at(q.sq.head).status
@@ -225,18 +222,16 @@ func (q *queues) flush(recv fabric.WCStatus) {
 	q.loans.drop(q.loans.len())
 }
 
-// stalled reports whether a request has to wait for earlier Reads, of which ord may be
-// outstanding.
+// stalled reports whether a request must wait for earlier Reads. Up to ord Reads may be outstanding.
 func (q *queues) stalled(e *sqEntry, ord int) bool {
 	return e.flags&fabric.Fence != 0 && q.orq.len() > 0 || e.op == fabric.OpRead && q.orq.len() >= max(ord, 1)
 }
 
-// owes reports whether the peer has a Read that this end has not begun to answer, or not to the end.
+// owes reports whether a Read of the peer is not yet completely answered in batches.
 func (q *queues) owes() bool { return q.irqNext != q.irq.tail }
 
-// answered removes the Read Requests that this end has answered in full. Messages that the peer sends
-// after it has received a whole response must not find the request, even if the rest of the batch is
-// not written yet.
+// answered removes the Read Requests whose responses are completely written. Messages that the peer sends after it has
+// received a complete response must not find the request, even if the rest of the batch is not written yet.
 func (q *queues) answered(b *batch) {
 	if b.nresp == 0 {
 		return

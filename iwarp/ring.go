@@ -2,9 +2,8 @@ package iwarp
 
 import "math/bits"
 
-// A ring is a queue that grows by doubling; once it has reached the bound of its user it does
-// not allocate again. Elements are numbered from the first one ever pushed, so that numbers
-// remain valid while the ring grows.
+// A ring is a queue that grows by doubling. Once it has reached the maximum length of its user, it does not allocate
+// anymore. Elements are numbered from the first one ever pushed, so that numbers remain valid while the ring grows.
 type ring[T any] struct {
 	buf        []T // a power of two long, or nil
 	head, tail uint64
@@ -12,8 +11,8 @@ type ring[T any] struct {
 
 func (r *ring[T]) len() int { return int(r.tail - r.head) }
 
-// at returns the element numbered i, which must lie between head and tail. The pointer is
-// valid until the next push.
+// at returns the element numbered i, which must be between head and tail. The pointer is valid until the next push or
+// reserve.
 func (r *ring[T]) at(i uint64) *T { return &r.buf[i&uint64(len(r.buf)-1)] }
 
 // push appends a zero element and returns it for the caller to fill.

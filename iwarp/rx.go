@@ -13,26 +13,25 @@ import (
 const (
 	stageLen = 64 << 10
 
-	// readAhead is the size of a read when large payloads are expected: enough for the next
-	// headers, and little to copy. It grows when small messages fill it.
+	// readAhead is the size of a read when large payloads are expected: it suffices for the next headers and leaves
+	// little to copy. Reads become larger when small messages fill them.
 	readAhead = 4 << 10
 
-	// directMin is the shortest remainder of a payload that is worth a system call that reads
-	// directly into its destination.
+	// directMin is the shortest remainder of a payload that is worth a separate system call, which reads directly into
+	// the destination.
 	directMin = 16 << 10
 
 	// rxBurst bounds the system calls of one Poll.
 	rxBurst = 64
 )
 
-// A stage buffers received bytes with a destination that is not known yet. A connection holds one
-// only while bytes arrive.
+// A stage buffers received bytes whose destination is not known yet. A connection holds a stage only while bytes arrive.
 type stage [stageLen]byte
 
 type rxPhase uint8
 
 const (
-	rxHeader  rxPhase = iota // at the front of an FPDU
+	rxHeader  rxPhase = iota // at the start of an FPDU
 	rxPayload                // x.pay bytes remain to be placed
 	rxTrailer                // pad and CRC
 )
@@ -45,13 +44,13 @@ type writeTarget struct {
 	exposure
 }
 
-// A receiver is the receiving side, under the lock of Conn.rx.
+// A receiver is the receiving side of a connection, under the lock of Conn.rx.
 type receiver struct {
 	c      *Conn
 	*link           // nil until setup is complete
-	dead   bool     // for good
-	failed *failure // found here: nothing after it is processed before end is called
-	heard  bool     // a whole FPDU has been received
+	dead   bool     // processes nothing anymore
+	failed *failure // found while receiving: nothing after it is processed
+	heard  bool     // a complete FPDU has been received
 	kick   bool     // the sending side has work
 	input
 	phase rxPhase
@@ -61,7 +60,7 @@ type receiver struct {
 	stats  struct{ readv, empty, direct, fpdus, bytes uint64 }
 }
 
-// An input is where a receiver reads to.
+// An input is the buffer that a receiver reads into.
 type input struct {
 	st    *stage // nil while idle
 	r, w  int    // unprocessed bytes of st
@@ -69,15 +68,15 @@ type input struct {
 	iov   [2]iovec
 }
 
-// A fpdu is the FPDU under way.
+// A fpdu is the FPDU being received.
 type fpdu struct {
 	last, crcDone bool
 	local         bool // if ref becomes invalid, this side is at fault
 	op            rdmap.Opcode
 	hlen          int // length of the DDP header
 	ulpdu         int
-	pay           int                   // payload bytes to come
-	dst           []byte                // where they go
+	pay           int                   // payload bytes that remain to be placed
+	dst           []byte                // where to place them
 	ref           ref                   // permits the use of dst
 	gen           uint64                // stags.gen when ref was last known to be valid
 	sum           uint32                // CRC so far
@@ -87,10 +86,10 @@ type fpdu struct {
 	ctlLen        int
 }
 
-// Messages are those under way, of which each queue has one.
+// Messages is the state of the messages being received, one per queue.
 type messages struct {
 	msn     [3]uint32  // expected on each queue
-	place   fabric.SGE // of the oldest receive, if placed
+	place   fabric.SGE // buffer of the oldest receive, if placed
 	placed  bool
 	sending bool // in the middle of a Send
 	sendGot uint32
@@ -101,8 +100,8 @@ type messages struct {
 // stageControl is the size of the longest control message, in bytes.
 const stageControl = 64
 
-// progress reads and processes what the socket has, until it is empty or, if untilCompletion
-// is set, until there is a completion. No lock may be held.
+// progress reads from the socket and processes what it reads. It stops when the socket is empty, after rxBurst reads,
+// or, if untilCompletion is set, when there is a completion. The caller must not hold a lock.
 func (c *Conn) progress(untilCompletion bool) (empty bool) {
 	c.redeem()
 	for range rxBurst {
@@ -125,14 +124,14 @@ func (c *Conn) progress(untilCompletion bool) (empty bool) {
 // idle reports whether there is nothing to read.
 func (x *receiver) idle() bool { return x.dead || !x.sock.stream.Ready() }
 
-// rest gives the stage back, unless there are bytes in it or about to come.
+// rest returns the stage to the pool, unless it has bytes or is needed for the current FPDU.
 func (x *receiver) rest() {
 	if x.r == x.w && x.phase == rxHeader {
 		x.releaseStage()
 	}
 }
 
-// advance reads once, processes what that returns, and unlocks rx.
+// advance reads once, processes the result, and unlocks rx.
 func (c *Conn) advance(x *receiver) (empty bool) {
 	if x.failed == nil {
 		empty, x.failed = x.step()
@@ -153,7 +152,7 @@ func (c *Conn) advance(x *receiver) (empty bool) {
 	return empty || f != nil
 }
 
-// releaseStage gives the stage back.
+// releaseStage returns the stage to the pool.
 func (x *receiver) releaseStage() {
 	if x.st != nil {
 		x.c.p.stages.Put(x.st)
@@ -163,8 +162,8 @@ func (x *receiver) releaseStage() {
 	x.target = writeTarget{}
 }
 
-// step makes one system call and processes what it returns. Lookups in
-// the STag table are valid until rx is unlocked: a goroutine that invalidates an STag waits for that.
+// step makes one system call and processes what it returns. Lookups in the STag table stay valid until rx is unlocked:
+// a goroutine that invalidates an STag waits for the lock.
 func (x *receiver) step() (empty bool, f *failure) {
 	if x.st == nil {
 		st, ok := x.c.p.stages.Get().(*stage)
@@ -180,7 +179,7 @@ func (x *receiver) step() (empty bool, f *failure) {
 	var v []iovec
 	direct := 0
 	if x.phase == rxPayload && x.pay >= directMin {
-		// The stage is empty: payload goes from there first.
+		// The stage is empty: parse has placed all payload that was in it.
 		if f := x.stillMay(); f != nil {
 			return false, f
 		}
@@ -239,7 +238,7 @@ func (x *receiver) step() (empty bool, f *failure) {
 	return false, x.parse()
 }
 
-// eof is the end of the stream. RFC 5044 section 7.2: between FPDUs it is an orderly close.
+// eof returns the failure for the end of the stream. RFC 5044 section 7.2: between FPDUs it is an orderly close.
 func (x *receiver) eof() *failure {
 	f := &failure{err: fabric.ConnError{Remote: !x.c.fin.Load(), Clean: true}}
 	if x.phase != rxHeader || x.r != x.w || x.sending || x.writing || x.readGot > 0 || x.c.txBroken.Load() {
@@ -314,7 +313,7 @@ func (x *receiver) parse() *failure {
 	return nil
 }
 
-// payload places the payload of an FPDU, as far as it is there.
+// payload places the part of an FPDU's payload that is in the stage.
 func (x *receiver) payload() *failure {
 	if n := min(x.w-x.r, x.pay); n > 0 {
 		if f := x.stillMay(); f != nil {
@@ -355,7 +354,7 @@ func (x *receiver) trailer() *failure {
 	if !x.heard {
 		x.heard = true
 		if x.c.held.Load() {
-			// RFC 5044 section 7.1.2: now the responder may send.
+			// RFC 5044 section 7.1.2: the responder may send from now on.
 			x.c.held.Store(false)
 			x.kick = true
 		}
@@ -473,8 +472,8 @@ func (x *receiver) tagged() *failure {
 	return nil
 }
 
-// aim makes x.target what stag names. A row of segments to the same STag takes
-// one lookup, as long as nothing has been taken back since.
+// aim sets x.target to the memory that stag exposes. Consecutive segments to the same STag need one lookup, unless an
+// STag was invalidated in between.
 func (x *receiver) aim(stag uint32) fault {
 	if x.target.stag == stag && x.target.gen == x.gen && x.target.ref.index != 0 {
 		return faultNone
@@ -613,7 +612,7 @@ func (x *receiver) deliver() *failure {
 			st.orq.drop(1)
 			st.retire()
 			x.c.state.Unlock()
-			x.kick = true // a request may wait for this Read
+			x.kick = true // a request may be waiting for this Read
 		}
 	case rdmap.OpReadRequest:
 		return x.readRequest()
@@ -642,8 +641,8 @@ func (x *receiver) deliver() *failure {
 	return nil
 }
 
-// placeReceive stores the destination of the next Send. It stays valid since only the
-// receiving side removes receives.
+// placeReceive stores the destination of the next Send. The destination stays valid, because only the receiving side
+// removes receives.
 func (x *messages) placeReceive(q *queues) {
 	if x.placed = q.rq.len() > 0; x.placed {
 		x.place = q.rq.at(q.rq.head).SGE
@@ -652,15 +651,14 @@ func (x *messages) placeReceive(q *queues) {
 	}
 }
 
-// remoteInvalidate executes the invalidation of a Send with Invalidate. Nothing is being
-// placed, as this goroutine holds rx. Data may be on its way from the window, but then the
-// peer has a Read of it outstanding and must not invalidate it: by RFC 5040 section 5.3 the
-// STag becomes unusable for everything that follows, which would include the rest of the
-// response.
+// remoteInvalidate executes the invalidation of a Send with Invalidate. Nothing is being placed, because this goroutine
+// holds rx. A response that reads the window may be incomplete. Then the peer has an outstanding Read of the window and
+// must not invalidate it: by RFC 5040 section 5.3 the STag becomes unusable for everything that follows, which would
+// include the rest of the response.
 //
-// A complete response may have reached the peer, and the peer's next message this side, before
-// the goroutine that wrote it has accounted for it. Then remoteInvalidate waits for that
-// goroutine, which needs no lock that this one holds.
+// The peer may receive a complete response, and this side the peer's next message, before the goroutine that wrote the
+// response has accounted for it. In this case remoteInvalidate waits for that goroutine, which needs no lock that this
+// one holds.
 func (x *receiver) remoteInvalidate(stag uint32) *failure {
 	st := x.c.state.Lock()
 	busy := st.responding(stag)

@@ -30,7 +30,7 @@ import (
 // tagged segments.
 const localFPDU = ddp.TaggedLen + 65000
 
-// checkPrivateData refuses what is too long.
+// checkPrivateData returns an error if b is too long.
 func (c *Conn) checkPrivateData(b []byte) error {
 	if len(b) > MaxPrivateData {
 		return c.p.lacks(fmt.Sprintf("private data of %d bytes (at most %d)", len(b), MaxPrivateData))
@@ -38,22 +38,22 @@ func (c *Conn) checkPrivateData(b []byte) error {
 	return nil
 }
 
-// A setup makes a connection. It belongs to the goroutine that has begun it, in Connect, Accept
-// or Reject, and nothing needs it after that.
+// A setup establishes a connection. It is owned by the goroutine that began it, in Connect, Accept or Reject, and is
+// not used after these return.
 type setup struct {
 	c            *Conn
 	passive      bool
 	target       string         // as given to Resolve
 	addrs        []*net.TCPAddr // of target
 	laddr, raddr net.Addr
-	req          mpa.Start // of the peer, if passive
+	req          mpa.Start // the peer's request, if passive
 	reqRDMA      mpa.Enhanced
 	peerData     []byte
-	over         llp.Setup // in place of MPA over TCP
+	over         llp.Setup // replaces MPA over TCP; nil for TCP
 	link
 }
 
-// beginSetup moves the connection to phaseSetup. The setup's end must be called with the result.
+// beginSetup moves the connection to phaseSetup. The caller must pass the result of the setup to its end method.
 func (c *Conn) beginSetup(passive bool) (*setup, error) {
 	st := c.state.Lock()
 	defer c.state.Unlock()
@@ -71,7 +71,7 @@ func (c *Conn) beginSetup(passive bool) (*setup, error) {
 	return s, nil
 }
 
-// end ends the connection if its setup has failed, and returns the reason.
+// end completes the setup, whose result is err. If the setup has failed, it ends the connection and returns the reason.
 func (s *setup) end(ctx context.Context, err error) error {
 	c := s.c
 	defer c.setups.Done()
@@ -119,8 +119,8 @@ func (s *setup) dropSocket() {
 	}
 }
 
-// bounded calls wait, which waits for the socket, and interrupts it when ctx ends, when Close
-// is called, or, if d is not zero, after d.
+// bounded calls wait, which waits for the socket. It interrupts wait when ctx ends, when Close is called, or, if d is
+// not zero, after d.
 func (s *setup) bounded(ctx context.Context, d time.Duration, wait func() error) error {
 	f := s.sock.at
 	if d > 0 {
@@ -164,7 +164,7 @@ func (s *setup) connect(ctx context.Context, privateData []byte) error {
 	return s.greet(ctx, privateData)
 }
 
-// greet does the initiator's handshake on the TCP connection.
+// greet performs the initiator's handshake on the TCP connection.
 func (s *setup) greet(ctx context.Context, privateData []byte) error {
 	c := s.c
 	rtr, err := s.initiate(ctx, privateData)
@@ -184,7 +184,7 @@ func (s *setup) greet(ctx context.Context, privateData []byte) error {
 	return nil
 }
 
-// dial connects to the first address that can be reached.
+// dial connects to the first reachable address.
 func (s *setup) dial(ctx context.Context) error {
 	var errs []error
 	for _, a := range s.addrs {
@@ -248,8 +248,8 @@ func (s *setup) dialTo(ctx context.Context, a *net.TCPAddr) error {
 // and nothing listens there (RFC 9293 section 3.5, simultaneous open).
 var errSelf = errors.New("connection to itself")
 
-// initiate is the initiator's side of the handshake. rtr is the operation of
-// the Ready To Receive frame that has been agreed on, or zero.
+// initiate performs the initiator's half of the handshake. rtr is the operation of the Ready To Receive frame that both
+// ends agreed on, or zero.
 func (s *setup) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opcode, err error) {
 	cfg := &s.c.p.cfg
 	refuse := func(reason string, err error) (fabric.Opcode, error) {
@@ -297,7 +297,7 @@ func (s *setup) initiate(ctx context.Context, privateData []byte) (rtr fabric.Op
 	var got mpa.Enhanced
 	enhanced := rep.Revision >= 2 && rep.Flags&mpa.FlagEnhanced != 0
 	if enhanced {
-		mpa.ConsumeEnhanced(pd, &got) // long enough: ConsumeStart has seen to it
+		mpa.ConsumeEnhanced(pd, &got) // cannot fail: ConsumeStart has checked the length
 		pd = pd[mpa.EnhancedLen:]
 	}
 	if rep.Flags&mpa.FlagReject != 0 {
@@ -339,8 +339,8 @@ func (s *setup) initiate(ctx context.Context, privateData []byte) (rtr fabric.Op
 	return rtr, nil
 }
 
-// netError returns an error of the socket's os.File as one of the network, so that it is not
-// taken for one of a file with the name "tcp". Others it returns as they are.
+// netError converts an error of the socket's os.File to a net.OpError, so that it does not look like an error of a file
+// named "tcp". It returns other errors unchanged.
 func (s *setup) netError(op string, err error) error {
 	if file, ok := err.(*fs.PathError); ok {
 		return &net.OpError{Op: op, Net: "tcp", Source: s.laddr, Addr: s.raddr, Err: file.Err}
@@ -348,8 +348,7 @@ func (s *setup) netError(op string, err error) error {
 	return err
 }
 
-// refuseReply sends a Terminate message that says why the reply is not acceptable. RFC 6581
-// section 8.
+// refuseReply sends a Terminate message with the reason why the reply is not acceptable. RFC 6581 section 8.
 func (s *setup) refuseReply(code mpa.Code) {
 	ulpdu := ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpTerminate), QN: rdmap.QNTerminate, MSN: 1})
 	ulpdu = rdmap.AppendTerminate(ulpdu, &rdmap.Terminate{Cause: llpCause(code)})
@@ -376,8 +375,8 @@ func (s *setup) say(ctx context.Context, frame []byte) error {
 	})
 }
 
-// A startReader reads a start-up frame. It may read beyond the frame, since nothing may follow
-// before the frame has been answered.
+// A startReader reads a start-up frame. It may read beyond the frame, because nothing may follow the frame before it is
+// answered.
 type startReader struct {
 	buf   []byte // at least maxStart bytes
 	n     int    // bytes of buf that have been read
@@ -387,7 +386,7 @@ type startReader struct {
 // maxStart is one byte more than the longest frame, to detect that something follows it.
 const maxStart = mpa.StartLen + mpa.MaxPrivateData + 1
 
-// whole parses what has been read. done reports that the frame is complete.
+// whole parses what has been read. done reports whether the frame is complete.
 func (r *startReader) whole(kind mpa.Kind) (done bool, err error) {
 	_, err = mpa.ConsumeStart(r.buf[:r.n], &r.start)
 	switch {
@@ -426,7 +425,7 @@ func (r *startReader) privateData() []byte {
 // more reports whether something follows the frame.
 func (r *startReader) more() bool { return r.n > mpa.StartLen+r.start.PDLength }
 
-// establish turns a TCP connection after its handshake into an iWARP stream.
+// establish turns a TCP connection into an iWARP stream, after the handshake.
 func (s *setup) establish(ctx context.Context) error {
 	c := s.c
 	s.sizeSegments()
@@ -446,7 +445,7 @@ func (s *setup) establish(ctx context.Context) error {
 	if c.shut.Load() || st.phase != phaseSetup {
 		return net.ErrClosed
 	}
-	// This fails if the poller does not watch the socket.
+	// SetDeadline fails if the poller does not watch the socket.
 	if err := l.sock.at.SetDeadline(time.Time{}); err != nil {
 		return &SetupError{Addr: s.raddr.String(), Reason: "descriptor", Err: err}
 	}
@@ -455,7 +454,7 @@ func (s *setup) establish(ctx context.Context) error {
 	return nil
 }
 
-// attach gives the sender and the receiver their link, before any of them runs.
+// attach sets the link of the sender and the receiver, before either runs.
 func (c *Conn) attach(l *link) {
 	c.tx.Lock().link = l
 	c.tx.Unlock()
@@ -476,8 +475,8 @@ func (s *setup) sizeSegments() {
 			ulpdu = mpa.MULPDU(emss)
 		}
 	}
-	// Payloads of a multiple of eight keep the rest of a message aligned. At least eight bytes
-	// make progress.
+	// Payloads of a multiple of eight bytes keep the rest of a message aligned. At least eight bytes are needed to make
+	// progress.
 	s.maxTagged = max(ulpdu-ddp.TaggedLen, 8) &^ 7
 	s.maxUntagged = max(ulpdu-ddp.UntaggedLen, 8) &^ 7
 }
@@ -507,13 +506,13 @@ func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
 	return s.end(ctx, err)
 }
 
-// respond is the responder's half of the handshake.
+// respond performs the responder's half of the handshake.
 func (s *setup) respond(ctx context.Context, privateData []byte) error {
 	if s.over != nil {
 		return s.acceptOver(ctx, privateData)
 	}
 	if waiting, eof := peek(s.sock.fd); waiting {
-		// RFC 5044 section 7.1.2: the initiator waits for the reply.
+		// RFC 5044 section 7.1.2: the initiator must not send before it has the reply.
 		s.replyReject(nil)
 		return &SetupError{Addr: s.raddr.String(), Reason: "the peer sends before it has been answered"}
 	} else if eof {
@@ -539,7 +538,7 @@ func (s *setup) respond(ctx context.Context, privateData []byte) error {
 		grant = mpa.Enhanced{IRD: uint16(ird), ORD: uint16(ord)}
 		if s.reqRDMA.PeerToPeer {
 			grant.PeerToPeer = true
-			// RFC 6581 section 4.3: choose one of those offered. A Write is the cheapest.
+			// RFC 6581 section 4.3: choose one of the offered frames. A Write is the cheapest.
 			switch {
 			case s.reqRDMA.RTRWrite:
 				grant.RTRWrite = true
@@ -570,8 +569,8 @@ func (s *setup) enhanced() bool {
 	return s.req.Revision >= 2 && s.req.Flags&mpa.FlagEnhanced != 0
 }
 
-// replyReject sends a rejection without waiting for space in the socket: a peer that does not
-// read may not get it.
+// replyReject sends a rejection. It waits at most a second for space in the socket, so a peer that does not read may
+// not receive it.
 func (s *setup) replyReject(privateData []byte) error {
 	if s.over != nil {
 		return s.over.Reject(privateData)

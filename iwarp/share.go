@@ -12,29 +12,29 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// Over a stream that is an llp.Sharer, an RDMA Write may lend its data instead of sending it. Its segments then have no
-// data, but give its location in the memory that both ends have mapped. The peer copies the data from there to its
-// destination, as it would from the stream. The request is complete when the peer has done so.
+// Over a stream that is an llp.Sharer, an RDMA Write may lend its data instead of sending it. Its segments then contain
+// the location of the data in memory that both ends have mapped. The peer copies the data from there to the destination,
+// as it would from the stream. The request is complete when the peer has copied the data.
 
-// opLent is the opcode of such a segment, one of those that RFC 5040 section 4.2 leaves free. Its payload is
-// where the data is and how many bytes there are.
+// opLent is the opcode of a segment that lends its data. RFC 5040 section 4.2 leaves it free. The payload of the segment
+// is the location and the length of the data.
 const (
 	opLent  = rdmap.Opcode(0xf)
 	lentLen = 8 + 4
 )
 
 const (
-	// Less than lendMin costs more to lend than to copy.
+	// lendMin is the least data that costs less to lend than to copy.
 	lendMin = 16 << 10
 
-	// lendMost bounds a segment, as all of it is placed with the lock of the receiver held.
+	// lendMost bounds the data of a segment, because the receiver places all of it under its lock.
 	lendMost = 256 << 10
 )
 
-// A loan ends a batch with segments that lend.
+// A loan marks the end of a batch with segments that lend.
 type loan struct {
-	sqDone uint64 // entries of the send queue before this are complete
-	n      uint64 // once the peer has returned so many loans
+	sqDone uint64 // send queue entries before this one are written
+	n      uint64 // once the peer has returned this many loans
 }
 
 // lend appends a segment that lends the next element of the current message, or a part of it. It returns false if the
@@ -77,7 +77,7 @@ func (t *sender) lend(b *batch) bool {
 	return true
 }
 
-// lent places the data of a segment that lends it. The caller has seen that the payload is in the stage.
+// lent places the data of a segment that lends it. The payload must be in the stage.
 func (x *receiver) lent(h *ddp.Tagged) *failure {
 	if x.pay != lentLen {
 		return x.refuse(rdmaOperation(rdmap.CodeCatastrophicStream), "a loan in %d bytes", x.pay)
@@ -105,8 +105,7 @@ func (x *receiver) lent(h *ddp.Tagged) *failure {
 	return nil
 }
 
-// written accounts for a batch that has been written. It reports whether a goroutine that waits has a reason
-// to look.
+// written accounts for a batch that has been written. It reports whether a waiting goroutine must check its conditions.
 func (c *Conn) written(q *queues, b *batch, share llp.Sharer) (tell bool) {
 	before := q.cq.tail
 	switch {
@@ -122,17 +121,17 @@ func (c *Conn) written(q *queues, b *batch, share llp.Sharer) (tell bool) {
 	return c.retired(q, before)
 }
 
-// retired reports whether a goroutine that waits has a reason to look, after the completion queue has grown
-// from before, if it has.
+// retired reports whether a waiting goroutine must check its conditions. before was the tail of the completion queue
+// before requests were completed.
 func (c *Conn) retired(q *queues, before uint64) (tell bool) {
-	tell = q.cq.tail != before || c.wakeup.Load() // the queue may no longer be full
+	tell = q.cq.tail != before || c.wakeup.Load() // the send queue may no longer be full
 	if c.drain.Load() {
 		tell = tell || q.sq.len() == 0 && q.irq.len() == 0
 	}
 	return tell
 }
 
-// redeem completes the requests for which the peer has taken the data.
+// redeem completes the requests whose data the peer has copied.
 func (c *Conn) redeem() {
 	if !c.lent.Load() {
 		return
@@ -161,8 +160,8 @@ func (c *Conn) redeem() {
 	}
 }
 
-// lendFor is how late this end notices returned loans, if it has no other reason to look. The peer does not
-// announce them: its next message mostly follows at once, and two wake-ups cost twice as much as one.
+// lendFor is the interval at which this end checks for returned loans if nothing else makes it check. The peer does not
+// announce returned loans: usually its next message follows at once, and two wakeups cost twice as much as one.
 const lendFor = 5 * time.Millisecond
 
 // lookLater arranges for look to be called.
@@ -178,7 +177,7 @@ func (c *Conn) lookLater() {
 	}
 }
 
-// look completes the requests of loans that have been returned, now and later.
+// look completes the requests of returned loans, and schedules itself again if loans remain.
 func (c *Conn) look() {
 	c.looks.Store(false)
 	if c.redeem(); c.lent.Load() {
@@ -199,10 +198,10 @@ func (c *Conn) AllocMR(n int) (fabric.MR, error) {
 	return &shared{mem: mem, share: l.share}, nil
 }
 
-// A shared is memory that the peer has mapped.
+// A shared is memory that the peer has mapped, too.
 type shared struct {
 	mem   []byte
-	share llp.Sharer // nil: closed
+	share llp.Sharer // nil once closed
 }
 
 // Bytes implements fabric.MR.

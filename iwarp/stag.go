@@ -12,22 +12,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// An STag is 20 bits of index and 12 bits of key (RFC 5040 section 1.1.4 leaves the split to
-// the adapter). Index 0 is never used, since key 0 of it would be fabric.LocalDMAKey; the
-// highest index is that of the sinks of our Reads, see sinkSTag.
+// An STag has 20 bits of index and 12 bits of key (RFC 5040 section 1.1.4 leaves the split to the adapter). Index 0 is
+// never used, because with key 0 it would be fabric.LocalDMAKey. The highest index is reserved for the data sinks of
+// Reads by this side, see sinkSTag.
 const (
 	stagKeyBits = 12
 	keyMask     = 1<<stagKeyBits - 1
 	maxIndex    = 1<<20 - 2
 )
 
-// sinkSTag is the data sink STag of Read number seq. It is in no table: a Read Response is
-// checked against the oldest outstanding Read, and a Write to it is refused. So it gives
-// access to nothing, and need not be hard to guess.
+// sinkSTag returns the data sink STag of Read number seq. The STag is in no table: a Read Response is checked against
+// the oldest outstanding Read, and a Write to the STag is refused. It gives access to nothing, so it need not be hard
+// to guess.
 func sinkSTag(seq uint64) uint32 { return (maxIndex+1)<<stagKeyBits | uint32(seq&keyMask) }
 
-// sinkTO gives successive sinks different offsets, so that a response to the wrong Read is
-// detected.
+// sinkTO returns the data sink tagged offset of Read number seq. Successive Reads have different offsets, so that a
+// response to the wrong Read is detected.
 func sinkTO(seq uint64) uint64 { return (seq & 0xffff) << 40 }
 
 type stagKind uint8
@@ -45,32 +45,32 @@ type entry struct {
 	buf     []byte
 	base    uint64 // tagged offset of buf[0]
 	epoch   uint32 // changes with every change of the entry
-	parent  ref    // region that a window's memory is in; zero with LocalDMAKey
-	tweak   tweak  // makes the slots of the entry different from others
+	parent  ref    // region that contains a window's memory; zero for LocalDMAKey
+	tweak   tweak  // makes the slots of the entry differ from those of other entries
 	uses    uint32 // number of tokens drawn with this tweak
 	key     uint16
 	kind    stagKind
 	access  fabric.Access
-	foreign *mapping // of a region of RegForeign
+	foreign *mapping // of a region registered with RegForeign
 	byPeer  bool     // invalidated by the peer's Send with Invalidate, and not prepared since
-	byUs    bool     // invalidated by this side alone, and not prepared since
+	byUs    bool     // invalidated only by this side, and not prepared since
 }
 
-// A ref identifies an entry as it was when it was looked up. The zero ref is for memory that
-// needs no check, and always valid.
+// A ref identifies an entry in its state at the time of a lookup. The zero ref is for memory that needs no check, and is
+// always valid.
 type ref struct{ index, epoch uint32 }
 
 // A table is the STag table of a connection, which is its own protection domain. Any goroutine
 // may use it.
 //
-// Invalidation has two steps: the entry is changed under the lock, after which no lookup finds
-// it and no ref to it is valid; then the caller's fence waits until no earlier lookup is in use.
+// Invalidation has two steps. First the entry is changed under the lock, after which no lookup finds it and no ref to it
+// is valid. Then the caller's fence waits until no earlier lookup is in use.
 type table struct {
 	gen     atomic.Uint64 // incremented whenever a ref may have become invalid
 	entries lockorder.Value[entries]
 }
 
-// Entries are those of a table, under the lock of table.entries.
+// Entries holds the entries of a table, under the lock of table.entries.
 type entries struct {
 	gen      *atomic.Uint64 // table.gen
 	e        []entry
@@ -80,10 +80,10 @@ type entries struct {
 	mappings map[*mapping]struct{} // of regions of foreign memory; nil before the first
 }
 
-// live counts what is open.
+// live counts open regions and windows.
 type live struct{ mrs, mws int64 }
 
-// alloc finds a free entry.
+// alloc returns the index of a free entry.
 func (t *entries) alloc() (uint32, error) {
 	if n := len(t.free); n > 0 {
 		i := t.free[n-1]
@@ -112,8 +112,7 @@ func (t *entries) name(e *entry, size int) {
 	}
 }
 
-// release frees an entry. Its next use goes on with the tokens where this one
-// has stopped.
+// release frees an entry. The next use of the entry continues its sequence of tokens.
 func (t *entries) release(i uint32) {
 	e := &t.e[i]
 	*e = entry{key: e.key, tweak: e.tweak, uses: e.uses, epoch: e.epoch + 1}
@@ -136,7 +135,7 @@ func (t *entries) entry(stag uint32) (uint32, *entry) {
 	return i, e
 }
 
-// A fault is why the peer may not access memory.
+// A fault is the reason why the peer may not access memory.
 type fault uint8
 
 const (
@@ -163,8 +162,8 @@ func (f fault) String() string {
 	return fmt.Sprintf("fault %d", uint8(f))
 }
 
-// writeCause is the Terminate cause for a Write with fault f. RFC 5041 section 8.2 has no code
-// for access rights; RFC 5040 section 4.8 has.
+// writeCause returns the Terminate cause for a Write with fault f. RFC 5041 section 8.2 has no code for access rights,
+// but RFC 5040 section 4.8 does.
 func (f fault) writeCause() rdmap.Cause {
 	c := rdmap.Cause{Layer: rdmap.LayerDDP, Type: uint8(ddp.TypeTagged)}
 	switch f {
@@ -180,7 +179,7 @@ func (f fault) writeCause() rdmap.Cause {
 	return c
 }
 
-// readCause is the Terminate cause for a Read Request with fault f. RFC 5040 section 4.8.
+// readCause returns the Terminate cause for a Read Request with fault f. RFC 5040 section 4.8.
 func (f fault) readCause() rdmap.Cause {
 	c := rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeProtection)}
 	switch f {
@@ -198,7 +197,7 @@ func (f fault) readCause() rdmap.Cause {
 	return c
 }
 
-// An exposure is memory that the peer may access by an STag.
+// An exposure is memory that the peer may access with an STag.
 type exposure struct {
 	buf  []byte
 	base uint64 // tagged offset of buf[0]
@@ -210,7 +209,7 @@ func (e *exposure) at(to uint64, n uint32) ([]byte, fault) {
 	if to+uint64(n) < to {
 		return nil, faultWrap
 	}
-	// off wraps to something huge when to lies below the base.
+	// off wraps to a huge value if to is below the base.
 	off, size := to-e.base, uint64(len(e.buf))
 	if off > size || uint64(n) > size-off {
 		return nil, faultBounds
@@ -243,8 +242,8 @@ func (t *table) remote(stag uint32, to uint64, n uint32, need fabric.Access) ([]
 	return buf, e.ref, flt
 }
 
-// local checks an SGE: its memory must lie in the region of its key, with local write access
-// if write is set.
+// local checks an SGE: its memory must be inside the region of its key. If write is set, the region must allow local
+// writes.
 func (t *table) local(sge *fabric.SGE, write bool) (ref, bool) {
 	if sge.LKey == fabric.LocalDMAKey {
 		return ref{}, true
@@ -252,7 +251,7 @@ func (t *table) local(sge *fabric.SGE, write bool) (ref, bool) {
 	return t.keyed(sge, write)
 }
 
-// keyed is local for memory of a region.
+// keyed implements local for memory of a region.
 func (t *table) keyed(sge *fabric.SGE, write bool) (ref, bool) {
 	r, ok := t.entries.Lock().local(sge, write)
 	t.entries.Unlock()
@@ -267,7 +266,7 @@ func (t *entries) local(sge *fabric.SGE, write bool) (ref, bool) {
 	return ref{i, e.epoch}, true
 }
 
-// within reports whether b lies inside of m.
+// within reports whether b is inside m.
 func within(b, m []byte) bool {
 	if len(b) == 0 {
 		return true
@@ -276,7 +275,7 @@ func within(b, m []byte) bool {
 	return lo >= base && uintptr(len(b)) <= uintptr(len(m)) && lo-base <= uintptr(len(m)-len(b))
 }
 
-// valid reports whether the entry is unchanged.
+// valid reports whether the entry of r is unchanged since the lookup.
 func (t *table) valid(r ref) bool {
 	if r.index == 0 {
 		return true
@@ -305,12 +304,12 @@ func (t *entries) bind(w *MW) bool {
 
 // invalidate unbinds the window that stag names.
 //
-// This side may post the invalidation of a window that the peer has just invalidated, before it has
-// polled the completion that says so: for example when a call is canceled while its reply arrives.
-// The peer, in turn, may invalidate what this side has invalidated without its knowledge, with the
-// reply to a call that was canceled before. Both succeed, as the window is closed and stays closed,
-// but only once, and until the window is prepared again. RFC 5040 leaves to the adapter what cannot
-// be invalidated, and in the RDMA verbs an STag may be invalid already.
+// This side may post the invalidation of a window that the peer has just invalidated, before it has polled the
+// completion that reports this: for example when a call is canceled while its reply arrives. Conversely, the peer may
+// invalidate a window without knowing that this side has invalidated it: for example with the reply to a canceled call.
+// Both succeed, because the window is unbound and stays unbound: the peer's once, this side's until the window is
+// prepared again. RFC 5040 leaves to the adapter which STags cannot be invalidated, and the RDMA verbs allow
+// invalidating an STag that is already invalid.
 func (t *entries) invalidate(stag uint32, peer bool) bool {
 	_, e := t.entry(stag)
 	switch {
@@ -337,7 +336,7 @@ func (t *table) bind(w *MW) bool {
 	return ok
 }
 
-// invalidate unbinds the window that stag names. The caller fences.
+// invalidate unbinds the window that stag names. The caller must fence.
 func (t *table) invalidate(stag uint32, peer bool) bool {
 	ok := t.entries.Lock().invalidate(stag, peer)
 	t.entries.Unlock()
@@ -354,7 +353,7 @@ func (t *entries) unbind(e *entry) {
 	t.gen.Add(1)
 }
 
-// clear frees everything, for Conn.Close, which nothing uses by then. It returns what was live.
+// clear frees all entries, for Conn.Close, when nothing uses them anymore. It returns what was live.
 func (t *table) clear() live {
 	l := t.entries.Lock()
 	defer t.entries.Unlock()
@@ -377,7 +376,7 @@ type MR struct {
 	stag    uint32
 	base    uint64
 	remote  bool
-	foreign bool // buf is a mapping, which is not for users
+	foreign bool // buf is a mapping, which Bytes does not return
 	closed  atomic.Bool
 }
 
@@ -393,7 +392,7 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	return mr, nil
 }
 
-// regMR registers buf, which is that of foreign if that is not nil.
+// regMR registers buf. If foreign is not nil, buf is its memory.
 func (c *Conn) regMR(buf []byte, access fabric.Access, foreign *mapping) (*MR, error) {
 	if access&^(fabric.AccessLocalWrite|fabric.AccessRemoteWrite|fabric.AccessRemoteRead) != 0 {
 		return nil, c.p.lacks(fmt.Sprintf("access right %#x", uint8(access)))

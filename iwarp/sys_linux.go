@@ -18,8 +18,8 @@ const errAgain = syscall.EAGAIN
 
 type iovec = llp.Iovec
 
-// setIovec points v at b, which must not be empty. The garbage collector sees the pointer in
-// v, so v keeps b alive.
+// setIovec points v at b, which must not be empty. The pointer in v is visible to the garbage collector, so v keeps b
+// alive.
 func setIovec(v *iovec, b []byte) {
 	v.Base = unsafe.SliceData(b)
 	v.SetLen(len(b))
@@ -35,8 +35,8 @@ func iovecLen(v *iovec) int { return int(v.Len) }
 
 func iovecBytes(v *iovec) []byte { return unsafe.Slice(v.Base, int(v.Len)) }
 
-// readv reads without waiting: the descriptor is in non-blocking mode. n is
-// zero with a nil error at the end of the stream.
+// readv reads without waiting, because the descriptor is in non-blocking mode. At the end of the stream n is zero and
+// err is nil. For a single buffer, read is cheaper than readv: the kernel need not copy the vector.
 func readv(fd int, v []iovec) (n int, err error) {
 	if len(v) == 1 {
 		n, err = call(syscall.SYS_READ, fd, unsafe.Pointer(v[0].Base), iovecLen(&v[0]))
@@ -46,7 +46,7 @@ func readv(fd int, v []iovec) (n int, err error) {
 	return n, err
 }
 
-// writev writes what the socket takes without waiting.
+// writev writes what the socket accepts without waiting.
 func writev(fd int, v []iovec) (n int, err error) {
 	if len(v) == 1 {
 		return call(syscall.SYS_WRITE, fd, unsafe.Pointer(v[0].Base), iovecLen(&v[0]))
@@ -54,11 +54,10 @@ func writev(fd int, v []iovec) (n int, err error) {
 	return call(syscall.SYS_WRITEV, fd, unsafe.Pointer(unsafe.SliceData(v)), len(v))
 }
 
-// call makes a system call on n bytes or elements at p. For a single buffer read and write are
-// cheaper than readv and writev: the kernel need not copy the vector.
+// call makes a system call on n bytes or elements at p.
 //
-// A short call keeps its processor, as it does not wait: to announce it to the scheduler wakes the runtime's monitor
-// after each idle moment, which on a virtual machine takes longer than the call.
+// A short call is not announced to the scheduler, because it does not wait. Announcing it would wake the runtime's
+// monitor after each idle moment, which on a virtual machine takes longer than the call itself.
 func call(trap uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
 	for {
 		var r uintptr
@@ -80,10 +79,10 @@ func call(trap uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
 	}
 }
 
-// short is how many bytes are copied in a few microseconds.
+// short is a number of bytes that the kernel copies in a few microseconds.
 const short = 16 << 10
 
-// peek reports whether the socket has bytes to read, or the end of the stream.
+// peek reports whether the socket has bytes to read, or is at the end of the stream.
 func peek(fd int) (waiting, eof bool) {
 	var b [1]byte
 	n, _, err := syscall.Recvfrom(fd, b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
@@ -120,7 +119,7 @@ func (s *tcp) Abort() {
 	syscall.SetsockoptLinger(s.fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
 }
 
-// The kernel is what arms a socket, and closing the file closes it.
+// The kernel arms a TCP socket, and closing its file closes it, so these methods do nothing.
 func (s *tcp) Ready() bool    { return true }
 func (s *tcp) ArmRead() bool  { return false }
 func (s *tcp) ArmWrite() bool { return false }
@@ -128,11 +127,11 @@ func (s *tcp) Close()         {}
 
 // Parker implements llp.Stream.
 func (s *tcp) Parker() llp.Parker {
-	rc, _ := s.f.SyscallConn() // which fails without a file
+	rc, _ := s.f.SyscallConn() // fails only if f is nil
 	return &parker{s.f, rc}
 }
 
-// A parker is Go's poller, which watches a file.
+// A parker parks goroutines in the runtime's poller, which watches the file.
 type parker struct {
 	*os.File
 	rc syscall.RawConn
@@ -142,8 +141,7 @@ type parker struct {
 func (p *parker) Read(step func(uintptr) bool) error  { return p.rc.Read(step) }
 func (p *parker) Write(step func(uintptr) bool) error { return p.rc.Write(step) }
 
-// segmentSize is the effective maximum segment size of a TCP socket (tcp(7),
-// TCP_MAXSEG), or 0.
+// segmentSize returns the effective maximum segment size of a TCP socket (tcp(7), TCP_MAXSEG), or 0.
 func segmentSize(fd int) int {
 	n, err := syscall.GetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_MAXSEG)
 	if err != nil {
@@ -164,31 +162,30 @@ func setKeepAlive(fd int) {
 	}
 }
 
-// unpace selects Reno for a connection between loopback addresses, of which a is one. Congestion control
-// that paces, as BBR does, holds segments back by timers, to keep queues in the network short. Within
-// a host there is no network, and the interrupts cost more than the copies: BBR takes up to ten for
-// each MiB, Reno one for several MiB. The listener has to select it as well: accepted sockets inherit
-// it, but one that has begun to pace continues to. Where Reno is not permitted, the system's choice
-// remains.
+// unpace selects Reno congestion control if a, an address of the connection, is a loopback address. Congestion control
+// that paces, such as BBR, delays segments with timers to keep queues in the network short. Within a host there is no
+// network, and the timer interrupts cost more than the copies: BBR needs up to ten per MiB, Reno one for several MiB.
+// The listener must select Reno, too, for accepted sockets to inherit it: a socket that has begun to pace continues to.
+// If Reno is not permitted, the system's default remains.
 func unpace(fd int, a *net.TCPAddr) {
 	if a.IP.IsLoopback() {
 		syscall.SetsockoptString(fd, syscall.IPPROTO_TCP, syscall.TCP_CONGESTION, "reno")
 	}
 }
 
-// A socket is a stream, and where goroutines park for it: over TCP, the runtime's poller, which watches f. A
-// net.TCPConn would cost a third more system calls per connection, and an allocation for each unpark. After
-// setup the stream is used under Conn.tx or Conn.rx; Close locks both before it closes the parker.
+// A socket is a stream and the parker on which goroutines wait for it. Over TCP the parker is the runtime's poller,
+// which watches f. A net.TCPConn would cost a third more system calls per connection, and an allocation for each
+// unpark. After setup the stream is used under Conn.tx or Conn.rx. Close locks both before it closes the parker.
 type socket struct {
 	at     llp.Parker
-	f      *os.File // of TCP, as fd
+	f      *os.File // over TCP, like fd
 	fd     int
 	stream llp.Stream
 
-	secured *secured // stream, if that is one of TLS
+	secured *secured // stream, if it uses TLS
 }
 
-// newSocket takes over fd, which must be in non-blocking mode.
+// newSocket returns a socket that owns fd, which must be in non-blocking mode.
 func newSocket(fd int) socket {
 	f := os.NewFile(uintptr(fd), "tcp")
 	s := streamSocket(&tcp{f, fd})
@@ -196,11 +193,11 @@ func newSocket(fd int) socket {
 	return s
 }
 
-// streamSocket makes a socket of any stream.
+// streamSocket returns a socket for any stream.
 func streamSocket(stream llp.Stream) socket { return socket{at: stream.Parker(), stream: stream} }
 
-// startConnect begins to connect a new socket to a. If finish is not nil it is to be
-// called whenever the socket becomes writable, until it is done.
+// startConnect begins to connect a new socket to a. If finish is not nil, the caller must call it whenever the socket
+// becomes writable, until it is done.
 func startConnect(a *net.TCPAddr) (s socket, finish func() (done bool, err error), err error) {
 	family, to, err := sockaddr(a)
 	if err != nil {
@@ -212,8 +209,8 @@ func startConnect(a *net.TCPAddr) (s socket, finish func() (done bool, err error
 	}
 	syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
 	unpace(fd, a)
-	// connect(2): a non-blocking connect reports success only to a later call, which succeeds
-	// at once if the peer is on this host.
+	// connect(2): a non-blocking connect reports success only to a later call. If the peer is on this host, a second
+	// call succeeds at once.
 	finish = func() (bool, error) {
 		switch err := syscall.Connect(fd, to); err {
 		case nil, syscall.EISCONN:
@@ -238,7 +235,7 @@ func startConnect(a *net.TCPAddr) (s socket, finish func() (done bool, err error
 	return newSocket(fd), finish, nil
 }
 
-// listeningSocket returns a duplicate of the socket of l, with options for what it accepts.
+// listeningSocket returns a duplicate of the socket of l, with the options that accepted sockets inherit.
 func listeningSocket(l *net.TCPListener) (socket, error) {
 	f, err := l.File()
 	if err != nil {
@@ -253,8 +250,8 @@ func listeningSocket(l *net.TCPListener) (socket, error) {
 		f.Close()
 		return socket{}, err
 	}
-	// Accepted sockets inherit the options (tcp(7)). The initiator sends first, so accepting a
-	// connection can wait for the first bytes, for at most a second.
+	// Accepted sockets inherit the options (tcp(7)). The initiator sends first, so accepting a connection can wait up
+	// to a second for the first bytes.
 	syscall.SetsockoptInt(s.fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
 	syscall.SetsockoptInt(s.fd, syscall.IPPROTO_TCP, syscall.TCP_DEFER_ACCEPT, 1)
 	setKeepAlive(s.fd)
@@ -264,7 +261,7 @@ func listeningSocket(l *net.TCPListener) (socket, error) {
 	return s, nil
 }
 
-// acceptSocket accepts a connection. Without one the error is errAgain.
+// acceptSocket accepts a connection. If no connection is waiting, it returns errAgain.
 func acceptSocket(fd int) (socket, *net.TCPAddr, error) {
 	for {
 		n, from, err := syscall.Accept4(fd, syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC)
@@ -282,7 +279,7 @@ func acceptSocket(fd int) (socket, *net.TCPAddr, error) {
 	}
 }
 
-// yield lets other processes have the processor.
+// yield yields the processor to other processes.
 func yield() { syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }
 
 func localAddr(fd int) (*net.TCPAddr, error) {
@@ -293,7 +290,7 @@ func localAddr(fd int) (*net.TCPAddr, error) {
 	return tcpAddr(sa), nil
 }
 
-// sockaddr converts a for a system call. A nil IP is the local host, as with package net.
+// sockaddr converts a for a system call. An empty IP means the local host, as with package net.
 func sockaddr(a *net.TCPAddr) (family int, sa syscall.Sockaddr, err error) {
 	if ip := a.IP.To4(); ip != nil || len(a.IP) == 0 {
 		sa := &syscall.SockaddrInet4{Port: a.Port}
@@ -314,7 +311,7 @@ func sockaddr(a *net.TCPAddr) (family int, sa syscall.Sockaddr, err error) {
 	return syscall.AF_INET6, sa6, nil
 }
 
-// tcpAddr converts an address of a system call.
+// tcpAddr converts an address returned by a system call.
 func tcpAddr(sa syscall.Sockaddr) *net.TCPAddr {
 	switch sa := sa.(type) {
 	case *syscall.SockaddrInet4:

@@ -32,14 +32,12 @@ func (x *receiver) terminated(n int) *failure {
 	return &failure{err: fabric.ConnError{Remote: true, Cause: t}}
 }
 
-// turnRound corrects a Terminate header as Linux's siw sends it on little-endian machines: siw
-// declares the fields as bit fields, the first of which has the lowest bits (struct
-// iwarp_terminate). So layer and error type are swapped, and the flags M, D and R are the
-// lowest bits of their byte instead of the highest. The error code is in its place.
+// turnRound corrects a Terminate header of Linux's siw on little-endian machines. siw declares the fields as bit fields,
+// of which the first has the lowest bits (struct iwarp_terminate). So layer and error type are swapped, and the flags M,
+// D and R are the lowest bits of their byte instead of the highest. The error code is in the right place.
 //
-// By RFC 5040 section 4.8 the lowest bits of the flags' byte are reserved and zero. Without
-// flags the fields are swapped only if they are invalid as received and valid when swapped;
-// some values are valid both ways.
+// By RFC 5040 section 4.8 the lowest bits of the byte of flags are reserved and zero. If no flag is set, turnRound swaps
+// the fields only if they are invalid as received and valid when swapped, because some values are valid both ways.
 func turnRound(b []byte) {
 	const first, last = 0xe0, 0x07
 	if len(b) < 4 {
@@ -55,9 +53,8 @@ func turnRound(b []byte) {
 	b[0], b[2] = turned, bits.Reverse8(b[2])
 }
 
-// meaningful reports whether layer and error type, as in the first byte of a
-// Terminate header, have such an error code: RFC 5040 section 4.8, RFC 5041
-// section 7, RFC 5044 section 8, RFC 6581 section 8.
+// meaningful reports whether code is an error code of the layer and error type in kind, which is the first byte of a
+// Terminate header: RFC 5040 section 4.8, RFC 5041 section 7, RFC 5044 section 8, RFC 6581 section 8.
 func meaningful(kind, code byte) bool {
 	between := func(first, last byte) bool { return first <= code && code <= last }
 	switch layer, errorType := rdmap.Layer(kind>>4), kind&0xf; layer {

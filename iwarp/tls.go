@@ -16,25 +16,25 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/tlsproto"
 )
 
-// With Config.TLS the TLS handshake precedes that of MPA, and everything after it is in TLS records. During setup,
-// crypto/tls waits for the socket. After that it never does. A read that finds nothing is a temporary error: crypto/tls
-// continues where it was. A write always succeeds, because crypto/tls gives up after one that has failed: data that
-// does not fit in the socket stays in records.
+// With Config.TLS the TLS handshake precedes the MPA handshake, and everything after it is in TLS records. During setup
+// crypto/tls waits for the socket, after setup it never does. A read that finds nothing returns a temporary error, after
+// which crypto/tls can continue. A write always succeeds, because crypto/tls does not continue after a failed write:
+// data that does not fit into the socket stays in records.
 
-// A secured is the stream of TLS over the stream of a TCP socket.
+// A secured is a TLS stream over the stream of a TCP socket.
 type secured struct {
 	llp.Stream // of the socket
 	conn       *tls.Conn
-	state      tls.ConnectionState // since the handshake
+	state      tls.ConnectionState // set by the handshake
 	records    *records
-	owed       int    // bytes that are in records, some of which are not in the socket
-	plain      []byte // short elements together
+	owed       int    // plaintext bytes in records that are not completely in the socket
+	plain      []byte // joins short elements
 }
 
 // recordLen is the longest payload of a TLS record, in bytes. RFC 8446 section 5.1.
 const recordLen = 16 << 10
 
-// secure makes sock one of TLS, without the handshake.
+// secure makes s use TLS. It does not perform the handshake.
 func (s *socket) secure(cfg *tls.Config, client bool) {
 	r := &records{f: s.f, below: s.stream, waits: true}
 	sec := &secured{Stream: s.stream, records: r}
@@ -46,7 +46,7 @@ func (s *socket) secure(cfg *tls.Config, client bool) {
 	s.stream, s.secured = sec, sec
 }
 
-// peerIO is the socket for handshakes, which wait for the peer.
+// peerIO returns the reader and writer for handshakes, which wait for the peer.
 func (s *socket) peerIO() io.ReadWriter {
 	if s.secured != nil {
 		return s.secured.conn
@@ -54,8 +54,8 @@ func (s *socket) peerIO() io.ReadWriter {
 	return s.f
 }
 
-// nextProto is the protocol that the ends agree on, unless Config.TLS has others (RFC 7301): TLS for
-// something else is no iWARP.
+// nextProto is the ALPN protocol (RFC 7301) that the ends negotiate, unless Config.TLS names others. It keeps the ends
+// from using a TLS connection for another protocol as iWARP.
 const nextProto = "iwarp"
 
 // tlsConfig returns Config.TLS for a connection to a host, or from one.
@@ -73,7 +73,7 @@ var _ fabric.Private = (*Provider)(nil)
 // Private implements fabric.Private. It reports whether Config.TLS is set.
 func (p *Provider) Private() bool { return p.cfg.TLS != nil }
 
-// whyNoTLS is the reason of a handshake that has failed.
+// whyNoTLS returns the reason of a SetupError for a failed TLS handshake.
 func whyNoTLS(err error) string {
 	if err == io.EOF || errors.Is(err, syscall.ECONNRESET) {
 		return "no TLS handshake, which the peer may not know"
@@ -81,7 +81,7 @@ func whyNoTLS(err error) string {
 	return "no TLS handshake"
 }
 
-// handshake does the handshake of TLS. It waits, within the deadline of the socket.
+// handshake performs the TLS handshake. It waits, up to the deadline of the socket.
 func (s *secured) handshake() error {
 	err := tlsproto.Handshake(context.Background(), s.conn)
 	if err == nil {
@@ -109,7 +109,7 @@ func (s *secured) Readv(v []iovec) (n int, err error) {
 			b, n = b[k:], n+k
 			switch {
 			case err == nil:
-			case n > 0: // the next call gets it again
+			case n > 0: // the next call returns the error again
 				return n, nil
 			case err == errNothing:
 				return 0, errAgain
@@ -144,7 +144,7 @@ func (s *secured) Writev(v []iovec) (int, error) {
 	return n, nil
 }
 
-// encrypt makes records of v.
+// encrypt puts the elements of v into records.
 func (s *secured) encrypt(v []iovec) (n int, err error) {
 	s.records.hold(true)
 	defer s.records.hold(false)
@@ -186,29 +186,29 @@ func (s *secured) CloseWrite() {
 	s.Stream.CloseWrite()
 }
 
-// A records is the net.Conn below crypto/tls.
+// A records is the net.Conn that crypto/tls reads and writes.
 type records struct {
 	f     *os.File
 	below llp.Stream
-	waits bool // during set-up
+	waits bool // reads and writes wait, during setup
 
-	in    []byte // that has been read ahead
+	in    []byte // has been read ahead
 	buf   *[recordsAhead]byte
 	ended bool // the socket is at its end
 
-	// The goroutine that reads also writes, what answers the peer's records.
+	// The reading goroutine also writes: the answers to the peer's records.
 	mu       sync.Mutex
-	held     bool // flush follows
+	held     bool // do not flush: the caller will
 	answered int  // bytes of out that answer the peer's records
 	out      []byte
-	sent     int // of out
+	sent     int // bytes of out that are in the socket
 }
 
-// recordsAhead is how much is read at once.
+// recordsAhead is the size of a read, in bytes.
 const recordsAhead = 64 << 10
 
-// mostAnswered is how many bytes of answers to its records a peer may leave unread: a key update has one of 27
-// (RFC 8446 section 4.6.3), and a peer may ask for any number.
+// mostAnswered bounds the answers to its records that a peer may leave unread, in bytes. The answer to a key update has
+// 27 bytes (RFC 8446 section 4.6.3), and a peer may request any number of them.
 const mostAnswered = 16 << 10
 
 var errFlood = errors.New("peer asks for key updates and does not read them")
@@ -272,7 +272,7 @@ func (r *records) Write(p []byte) (int, error) {
 	}
 	r.mu.Unlock()
 	if !held {
-		r.flush() // as far as it goes: the rest leaves with what is written next
+		r.flush() // as far as possible: the rest is sent with the next write
 	}
 	return len(p), nil
 }
@@ -283,7 +283,7 @@ func (r *records) hold(on bool) {
 	r.mu.Unlock()
 }
 
-// flush writes to the socket what has no room there yet.
+// flush writes as much of out as the socket accepts.
 func (r *records) flush() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -300,7 +300,7 @@ func (r *records) flush() error {
 	return nil
 }
 
-// Deadlines are those of the socket, which has others in view, and so is its end.
+// Deadlines and closing are up to the owner of the socket, so these methods do nothing.
 
 func (r *records) Close() error                     { return nil }
 func (r *records) LocalAddr() net.Addr              { return nil }

@@ -10,7 +10,7 @@ import (
 
 // A token is the secret part of a handle: the key of its STag and the tagged offset of its
 // first byte. Both are drawn for each use of a table entry, so the handles that a peer knows
-// reveal nothing about those that it does not. docs/adr/0019 has the arithmetic.
+// reveal nothing about other handles. docs/adr/0019 has the arithmetic.
 //
 // The tagged offset has two halves:
 //
@@ -31,7 +31,7 @@ type token struct {
 	base uint64
 }
 
-// A tweak makes the permutation of an entry its own.
+// A tweak makes the permutation of an entry differ from those of other entries.
 type tweak uint64
 
 // tokens draws tokens. It is a part of entries.
@@ -40,11 +40,11 @@ type tokens struct {
 	slots permutation
 }
 
-// newTokens has its seed from the system: what it gives out cannot be guessed from
-// what it gave out before, nor the other way round.
+// newTokens returns tokens with a seed from the system: neither later nor earlier tokens can be guessed from the ones a
+// peer knows.
 func newTokens() *tokens {
 	var seed [32]byte
-	crand.Read(seed[:]) // never fails: it says so
+	crand.Read(seed[:]) // documented never to fail
 	return seededTokens(seed)
 }
 
@@ -61,9 +61,9 @@ func seededTokens(seed [32]byte) *tokens {
 // tweak draws a tweak.
 func (t *tokens) tweak() tweak { return tweak(t.rnd.Uint64()) }
 
-// draw makes the token of an entry's use number n, for size bytes, of which there
-// are less than 2^32. The key is never last, which was that of the use before: a
-// bare STag that has just ended is refused, too.
+// draw returns the token for use number n of an entry, with size bytes, of which there must be less than 2^32. The key
+// differs from last, the key of the previous use, so that an access with the previous STag is refused even if it does
+// not use the tagged offset.
 func (t *tokens) draw(w tweak, n, size uint32, last uint16) token {
 	r := t.rnd.Uint64()
 	step := 1 + (r>>32)*keyMask>>32                           // 1 to keyMask
@@ -75,12 +75,12 @@ func (t *tokens) draw(w tweak, n, size uint32, last uint16) token {
 	}
 }
 
-// rounds are those of FF1 in NIST SP 800-38G, which is a Feistel network of the same kind.
+// rounds is the number of rounds of FF1 in NIST SP 800-38G, which is a Feistel network of the same kind.
 const rounds = 10
 
-// A permutation is a Feistel network on 32 bits, with AES-128 under a secret key as the function of its rounds: of the
-// tweak, the number of the round, and one half. It is a permutation whatever that function is, so tokens do not repeat
-// for any key; docs/adr/0019 says why it cannot be predicted.
+// A permutation is a Feistel network on 32 bits. The function of its rounds is AES-128 with a secret key, applied to the
+// tweak, the number of the round, and one half. The network is a permutation whatever that function is, so tokens do not
+// repeat for any key. docs/adr/0019 explains why it cannot be predicted.
 type permutation struct {
 	aes cipher.Block
 	in  [aes.BlockSize]byte // tweak, round and half

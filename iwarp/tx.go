@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// batchIOV and batchBytes bound one system call. Linux allows 1024 elements. A batch
-	// should still be in the CPU's cache when the kernel copies what the CRC has just been
-	// computed of, and should let the receiver begin while the next one is built: of 128 KiB
-	// to 2 MiB, 256 KiB was the fastest with and without CRC.
+	// batchIOV and batchBytes bound one system call. Linux allows 1024 elements. A batch should still be in the CPU's
+	// cache when the kernel copies the data over which the CRC has just been computed. It should also let the receiver
+	// begin while the next batch is built. Of the sizes from 128 KiB to 2 MiB, 256 KiB was the fastest with and
+	// without CRC.
 	batchIOV   = 256
 	batchBytes = 256 << 10
 
-	// Payloads up to copyMax are copied into the arena, between the headers and trailers: a
-	// batch of them is one contiguous buffer. Short payloads cost less to copy than to
-	// describe. So do those that fit one TCP segment if the kernel's buffers come from another
-	// CPU's cache: the kernel fills them at a third of the speed if every FPDU is an element.
+	// Payloads up to copyMax are copied into the arena, between the headers and trailers, so that a batch of them is
+	// one contiguous buffer. Copying a short payload costs less than describing it in an element. That also holds for
+	// payloads that fit into one TCP segment if the kernel's buffers come from another CPU's cache: the kernel fills
+	// these at a third of the speed if every FPDU is an element.
 	copyMax = 4 << 10
 
 	// segmentArena is the most that one segment adds to the arena: length field, header,
@@ -29,23 +29,23 @@ const (
 	segmentArena = mpa.LengthLen + ddp.UntaggedLen + copyMax + 3 + mpa.CRCLen
 )
 
-// A batch is a sequence of FPDUs to be written to the socket. It is taken from a pool when
-// there is something to send and returned when it has been written.
+// A batch is a sequence of FPDUs that is written to the socket. The sender gets it from a pool when there is something
+// to send and returns it once it is written.
 type batch struct {
 	iov   [batchIOV]iovec
-	ref   [batchIOV]ref // the STag that permits the use of each element
+	ref   [batchIOV]ref // the STag that permits reading each element
 	arena [batchBytes]byte
 
 	niov, pos int // elements filled, and written
-	na, run   int // arena bytes used, and start of those not in iov yet
+	na, run   int // arena bytes used, and start of the bytes that are not in iov yet
 	bytes     int
-	blocked   bool   // a write of it has blocked
-	more      bool   // there is more to send after it
+	blocked   bool   // a write of this batch has blocked
+	more      bool   // there is more to send after this batch
 	exposes   bool   // has elements of a Read Response
-	lends     bool   // names memory of the stream
-	sqDone    uint64 // send queue entries before this are written with it
+	lends     bool   // refers to shared memory of the stream
+	sqDone    uint64 // send queue entries before this one are written once the batch is
 
-	// resp lists where Read Responses end: n of them use no memory from element end on.
+	// resp lists where Read Responses end: n responses use no memory from element end on.
 	resp  [batchIOV]struct{ end, n uint16 }
 	nresp int
 }
@@ -74,19 +74,19 @@ func (b *batch) full() bool {
 	return b.niov > batchIOV-MaxSendSGE-2 || b.bytes > batchBytes-segmentArena
 }
 
-// A sender is the sending side, under the lock of Conn.tx.
+// A sender is the sending side of a connection, under the lock of Conn.tx.
 type sender struct {
 	c      *Conn
 	*link       // nil until setup is complete
-	dead   bool // for good
-	writer bool // the writer goroutine runs, and does all sending
+	dead   bool // sends nothing anymore
+	writer bool // the writer goroutine is running and does all sending
 	b      *batch
 	view
 	next   uint64    // send queue entry to begin next
 	msn    [3]uint32 // of the next message on each queue
 	cur    message
-	turn   bool     // it is the responses' turn
-	nudge  bool     // an empty Write is to be sent, see nudge.go
+	turn   bool     // a Read Response goes before the next request
+	nudge  bool     // send an empty Write, see nudge.go
 	local  *failure // found while building; ends the connection once the batch is written
 	failed *failure // found by the writer
 	stats  struct{ writev, full, fpdus, bytes, lent, writers uint64 }
@@ -98,8 +98,8 @@ type outlet struct {
 	spoke     atomic.Bool // something has been sent
 	held      atomic.Bool // nothing may be sent until something has been received
 	fin       atomic.Bool // the write side has been shut down
-	lent      atomic.Bool // the peer has yet to take data of requests that have been written
-	looks     atomic.Bool // look is going to be called
+	lent      atomic.Bool // the peer has not yet copied all data lent by written requests
+	looks     atomic.Bool // a call of Conn.look is scheduled
 	txBroken  atomic.Bool // writing has failed
 }
 
@@ -117,22 +117,21 @@ type message struct {
 	si, so   int    // the next of them: element of the gather list, and offset in it
 	nsge     int
 	sge      uint64     // number of the first element in sender.sges
-	own      fabric.SGE // the only element, of a message that is no request's
+	own      fabric.SGE // the only element of a Read Request or Read Response
 	ref      [MaxSendSGE]ref
 	control  [rdmap.ReadRequestLen]byte
 }
 
-// kick starts sending what has been queued, unless another goroutine is already sending and
-// will send it.
+// kick sends what has been queued, unless another goroutine is already sending and will send that, too.
 func (c *Conn) kick() { c.drive(c.announce()) }
 
-// announce has the holder of tx send what has been queued. Without one it locks tx.
+// announce makes the holder of tx send what has been queued. If tx is free, announce locks it and returns the sender.
 func (c *Conn) announce() *sender {
 	c.txPending.Store(true)
 	return c.announced()
 }
 
-// announced locks tx, if that is free and something has been announced, and looks at the queues.
+// announced locks tx and updates the view if something has been announced and tx is free. Otherwise it returns nil.
 func (c *Conn) announced() *sender {
 	if !c.txPending.Load() {
 		return nil
@@ -145,8 +144,8 @@ func (c *Conn) announced() *sender {
 	return t
 }
 
-// drive sends what can be sent, as long as it has tx. A holder of tx does so with what has been
-// announced meanwhile, after unlocking (unlockTx), so that nothing that was announced is lost.
+// drive sends what can be sent and unlocks tx. After unlocking, every holder of tx checks for announcements made in the
+// meantime (see unlockTx), so that none is lost.
 func (c *Conn) drive(t *sender) {
 	for ; t != nil; t = c.announced() {
 		f := t.pump()
@@ -171,8 +170,7 @@ func (t *sender) pump() *failure {
 	}
 	blocked, f := t.flush()
 	if blocked {
-		// Posting never waits for the peer: the writer goroutine does, until the queue is
-		// empty.
+		// Post never waits for the peer. The writer goroutine does, and sends until the queue is empty.
 		t.writer = true
 		t.stats.writers++
 		c.writers.Add(1)
@@ -208,9 +206,8 @@ func (c *Conn) writeStep(uintptr) bool {
 	return !blocked
 }
 
-// endSending ends the connection because of a failure on the sending side. If the peer is
-// gone, what it sent before, such as a Terminate message, says more than a broken pipe: it is
-// read first.
+// endSending ends the connection because of a failure on the sending side. If the peer is gone, endSending first reads
+// what the peer sent before, since a Terminate message explains more than a broken pipe.
 func (c *Conn) endSending(f *failure) {
 	if c.txBroken.Load() {
 		for !c.progress(false) {
@@ -219,8 +216,8 @@ func (c *Conn) endSending(f *failure) {
 	c.end(f)
 }
 
-// flush builds and writes batches until there is nothing to send or the socket is full, which
-// it reports. The caller has looked at the queues, unless there is a batch.
+// flush builds and writes batches until there is nothing to send or the socket is full. blocked reports that the socket
+// is full. The view must be up to date, unless there is a batch.
 func (t *sender) flush() (blocked bool, f *failure) {
 	for !t.dead {
 		if t.b == nil {
@@ -231,8 +228,7 @@ func (t *sender) flush() (blocked bool, f *failure) {
 			t.build(t.b)
 		}
 		if t.b.niov > 0 && t.c.held.Load() {
-			// Binds and invalidations take effect, but nothing is sent before the peer has
-			// sent something.
+			// Binds and invalidations take effect, but nothing is sent before the peer's first message.
 			t.b.blocked = true
 			return false, nil
 		}
@@ -254,18 +250,18 @@ func (t *sender) flush() (blocked bool, f *failure) {
 	return false, nil
 }
 
-// A view is the queues as the sender has last seen them. The requests that it has yet to begin are
-// its own to read while tx is held: no other goroutine changes them.
+// A view is the sender's latest copy of the state of the queues. While it holds tx, the sender may read the requests
+// that it has not begun: no other goroutine changes them.
 type view struct {
 	sq   ring[sqEntry]
 	sges ring[fabric.SGE]
-	owes bool // the peer has Reads to be answered
+	owes bool // Reads of the peer await an answer
 }
 
-// of makes v a view of q as it is.
+// of makes v a view of the current q.
 func (v *view) of(q *queues) { v.sq, v.sges, v.owes = q.sq, q.sges, q.owes() }
 
-// look brings the view up to date.
+// look updates the view.
 func (t *sender) look() {
 	t.view.of(&t.c.state.Lock().queues)
 	t.c.state.Unlock()
@@ -277,8 +273,8 @@ func (t *sender) more() bool { return t.next != t.sq.tail || t.owes || t.cur.act
 // write writes the rest of b to the socket.
 func (t *sender) write(b *batch) (blocked bool, f *failure) {
 	if b.blocked && b.pos < b.niov && !b.mayLeave(&t.c.stags) {
-		// Memory that is partly in the socket has been revoked. The rest of its FPDU cannot be
-		// sent, so the stream ends inside it.
+		// Memory was revoked after the socket had accepted a part of the batch. The rest cannot be sent, so the stream
+		// ends inside an FPDU.
 		return false, &failure{err: fabric.ConnError{Cause: ErrRevoked}}
 	}
 	if b.pos < b.niov {
@@ -324,7 +320,7 @@ func (t *sender) write(b *batch) (blocked bool, f *failure) {
 	return false, nil
 }
 
-// mayLeave reports whether all memory that remains to be sent may still be read.
+// mayLeave reports whether all memory of b that is not written yet may still be read.
 func (b *batch) mayLeave(t *table) bool {
 	e := t.entries.Lock()
 	defer t.entries.Unlock()
@@ -336,7 +332,7 @@ func (b *batch) mayLeave(t *table) bool {
 	return true
 }
 
-// stopWriting signals that no memory is being read.
+// stopWriting records, and signals to waiters, that no memory is being read for sending.
 func (st *state) stopWriting() {
 	st.writing = false
 	if st.awaited {
@@ -395,11 +391,11 @@ func (t *sender) mayContinue(m *message) bool {
 	return true
 }
 
-// begin makes the next message the current one. Requests that send nothing are executed on the
-// way. It returns false if no message of the view can be begun now.
+// begin makes the next message the current one. On the way it executes requests that send nothing. It returns false if
+// no message of the view can begin now.
 func (t *sender) begin(b *batch) bool {
 	if t.nudge {
-		// Before requests, which may be waiting for the peer.
+		// The nudge goes before requests: these may be waiting for the peer.
 		t.nudge = false
 		m := &t.cur
 		m.active, m.response, m.nudge = true, false, true
@@ -425,7 +421,7 @@ func (t *sender) begin(b *batch) bool {
 			return t.beginRequest(e)
 		}
 		if e.op == fabric.OpLocalInv && b.exposes {
-			// Memory to be invalidated may be in this batch. Its turn comes when the batch has left.
+			// This batch may refer to the memory to invalidate. Invalidate it after the batch is written.
 			b.more = true
 			return false
 		}
@@ -437,12 +433,12 @@ func (t *sender) begin(b *batch) bool {
 	}
 }
 
-// stalled reports whether a request has to wait for earlier Reads.
+// stalled reports whether a request must wait for earlier Reads.
 func (t *sender) stalled(e *sqEntry) bool {
 	return (e.flags&fabric.Fence != 0 || e.op == fabric.OpRead) && t.awaitsReads(e)
 }
 
-// awaitsReads is stalled for a request that depends on Reads.
+// awaitsReads implements stalled for a request that depends on Reads. It locks state.
 func (t *sender) awaitsReads(e *sqEntry) bool {
 	defer t.c.state.Unlock()
 	return t.c.state.Lock().stalled(e, t.ord)
@@ -459,14 +455,14 @@ func (t *sender) executeLocal(e *sqEntry) fabric.WCStatus {
 	if !t.c.stags.invalidate(e.rkey, false) {
 		return fabric.WCLocQPOpErr
 	}
-	// The fence: nothing is being sent, as this goroutine holds tx, and
-	// nothing is being placed once rx has been held.
+	// The fence: nothing is being sent, because this goroutine holds tx, and nothing is being placed by an earlier
+	// lookup once this goroutine has acquired rx.
 	t.c.awaitRx()
 	return fabric.WCSuccess
 }
 
-// failRequest records that the next request cannot be executed. The connection ends when all
-// before it has been written.
+// failRequest records that the next request cannot be executed. The connection ends once everything before that request
+// is written.
 func (t *sender) failRequest(status fabric.WCStatus) {
 	st := t.c.state.Lock()
 	defer t.c.state.Unlock()
@@ -540,8 +536,8 @@ func (t *sender) beginResponse() bool {
 	m.own, m.ref[0] = fabric.SGE{}, ref{}
 	if req.Size > 0 {
 		// The STag was valid when the request arrived, but the memory may have been revoked
-		// since. Bounds and rights cannot have changed, as a new use of the entry has a new
-		// token; checking them again costs nothing.
+		// since. Bounds and rights cannot have changed, because a new use of the entry has a new
+		// token. Checking them again costs nothing.
 		buf, r, flt := t.c.stags.remote(req.SrcSTag, req.SrcTO, req.Size, fabric.AccessRemoteRead)
 		if flt != faultNone {
 			t.local = &failure{
@@ -613,9 +609,9 @@ func (t *sender) gather() *fabric.SGE {
 	return &t.cur.own
 }
 
-// payload appends the next n bytes of the message to b: up to copyMax bytes are copied into
-// the arena, more become elements of the iovec. The FPDU begins at start in the arena. crc
-// covers the arena up to summed and all bytes that were not copied.
+// payload appends the next n bytes of the message to b. Up to copyMax bytes are copied into the arena, longer payloads
+// become elements of the iovec. The FPDU begins at start in the arena. crc covers the arena up to summed and all bytes
+// that were not copied.
 func (t *sender) payload(b *batch, start, n int) (crc uint32, summed int) {
 	m := &t.cur
 	summed = start
@@ -654,8 +650,8 @@ func (t *sender) finish(b *batch) {
 	}
 	if m.response {
 		m.own.Buf = nil
-		// The peer may send another request as soon as this is in the socket, so this one must
-		// not count any longer.
+		// The peer may send another Read Request as soon as the response is in the socket. The answered one must not
+		// count against the IRD then.
 		st := t.c.state.Lock()
 		st.irqNext++
 		t.owes = st.owes()
@@ -669,8 +665,8 @@ func (t *sender) finish(b *batch) {
 	t.next++
 }
 
-// lastWords sends a Terminate message, if that is possible without waiting. If it returns true
-// the stream must not be closed in order either.
+// lastWords sends a Terminate message, if that is possible without waiting. It returns true if it has aborted the
+// stream instead, which the caller must not shut down in order then.
 func (t *sender) lastWords(f *failure) (silent bool) {
 	if f.abort || t.share != nil && t.share.Returned() != t.share.Lends() {
 		if t.b != nil || !t.c.idle() {
@@ -696,7 +692,7 @@ func (t *sender) lastWords(f *failure) (silent bool) {
 	return false
 }
 
-// heard reports whether the peer has sent anything since set-up.
+// heard reports whether the peer has sent anything since setup.
 func (c *Conn) heard() bool {
 	defer c.rx.Unlock()
 	return c.rx.Lock().stats.bytes > 0

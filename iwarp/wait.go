@@ -7,18 +7,18 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// A waiter is the event that Wait and Disconnect wait for. Any goroutine may use it: one that waits
-// sets parked before it looks at the rest, and others store what has happened before they unpark.
+// A waiter has the conditions that Wait and Disconnect wait for. Any goroutine may use it. A goroutine that waits sets
+// parked before it checks the other fields. Other goroutines set these fields before they call unpark.
 type waiter struct {
-	cqn    atomic.Uint64 // length of the completion queue; in the upper half, the receives completed
+	cqn    atomic.Uint64 // lower half: length of the completion queue; upper half: receives completed
 	over   atomic.Bool   // everything outstanding has been flushed
 	wakeup atomic.Bool   // Wake has been called
-	drain  atomic.Bool   // the end of the send queue is waited for
+	drain  atomic.Bool   // Disconnect is waiting for the queues to drain
 	parked atomic.Bool   // a goroutine is parked on the socket and needs unpark for other events
 	wakes  atomic.Uint64
 }
 
-// oneReceive is a receive completed, in cqn.
+// oneReceive is one completed receive in cqn.
 const oneReceive = 1 << 32
 
 // queued reports whether there are completions.
@@ -38,7 +38,7 @@ func (c *Conn) Poll(wc []fabric.WC) (int, error) {
 	return n, err
 }
 
-// poll removes completions from the completion queue. Once there will be none it returns why.
+// poll removes completions from the completion queue. Once no more can come, it returns the error of the connection.
 func (st *state) poll(wc []fabric.WC) (int, error) {
 	n := st.take(wc)
 	if n == 0 && st.cq.len() == 0 && st.waiter.over.Load() {
@@ -68,8 +68,8 @@ func (c *Conn) Wait() error {
 	return c.readyErr()
 }
 
-// park calls step until it returns true: at once, and whenever the socket becomes readable or
-// unpark is called.
+// park calls step at once, and again whenever the socket becomes readable or unpark is called, until step returns true
+// or the connection is closed.
 func (c *Conn) park(step func(fd uintptr) bool) {
 	sock := &c.link.Load().sock
 	for {
@@ -78,8 +78,8 @@ func (c *Conn) park(step func(fd uintptr) bool) {
 		if err == nil {
 			return
 		}
-		// Either unpark has set the deadline, or the file was closed. The deadline is cleared
-		// before step checks its conditions again, so that a later unpark is not lost.
+		// Either unpark has set the deadline, or the file was closed. Clear the deadline before step checks its
+		// conditions again, so that a later unpark is not lost.
 		if c.shut.Load() || sock.at.SetReadDeadline(time.Time{}) != nil {
 			return
 		}
@@ -97,7 +97,7 @@ func (c *Conn) unpark() {
 	}
 }
 
-// waitStep is the step of Wait. It returns false to park.
+// waitStep is the park step of Wait. It returns false to park.
 func (c *Conn) waitStep(uintptr) bool {
 	c.parked.Store(false)
 	for {
@@ -114,7 +114,7 @@ func (c *Conn) waitStep(uintptr) bool {
 	}
 }
 
-// armed reports whether there is something to read after all, before a goroutine parks.
+// armed arms the stream before a goroutine parks. It reports whether there is something to read after all.
 func (c *Conn) armed() bool {
 	x := c.rx.Lock()
 	armed := !x.dead && x.sock.stream.ArmRead()
@@ -140,8 +140,8 @@ func (c *Conn) Wake() {
 	c.unpark()
 }
 
-// drainStep is the step with which Disconnect waits: first until the queues have drained, then
-// for the end.
+// drainStep is the park step of Disconnect, which first waits for the queues to drain and then for the end of the
+// connection.
 func (c *Conn) drainStep(uintptr) bool {
 	c.parked.Store(false)
 	for {
