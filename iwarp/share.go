@@ -33,7 +33,7 @@ const (
 
 // A loan marks the end of a batch with segments that lend.
 type loan struct {
-	sqDone uint64 // send queue entries before this one are written
+	sqDone uint64 // queues.written advances to this entry
 	n      uint64 // once the peer has returned this many loans
 }
 

@@ -126,8 +126,8 @@ func (s *secured) Readv(v []iovec) (n int, err error) {
 	return n, nil
 }
 
-// Writev implements llp.Stream. Until all records of what it has been called with are in the socket, nothing
-// of it counts as written: the caller comes again with the same.
+// Writev implements llp.Stream. It returns errAgain and counts nothing as written until all records of v are in the
+// socket. The caller must retry with the same v.
 func (s *secured) Writev(v []iovec) (int, error) {
 	if s.owed == 0 {
 		n, err := s.encrypt(v)
@@ -179,7 +179,7 @@ func (s *secured) encrypt(v []iovec) (n int, err error) {
 	return n, err
 }
 
-// CloseWrite implements llp.Stream: the peer knows by the alert that nothing has been cut off.
+// CloseWrite implements llp.Stream. It sends the TLS alert by which the peer knows that the stream is not truncated.
 func (s *secured) CloseWrite() {
 	s.conn.CloseWrite()
 	s.records.flush()

@@ -7,19 +7,19 @@ import (
 	"unsafe"
 )
 
-// A pool hands out the arena of this end, from which the other one copies. The memory stays mapped until the
-// stream has ended and all pieces have come back.
+// A pool allocates pieces of this end's arena, from which the peer copies. The memory stays mapped until the stream has
+// ended and all pieces have been returned.
 type pool struct {
 	mu   sync.Mutex
 	m    memory
-	free []span // in order, and apart from each other
-	refs int    // pieces handed out, and the stream
+	free []span // sorted, never adjacent
+	refs int    // pieces allocated, plus one for the stream
 }
 
 // A span is a part of an arena, in bytes.
 type span struct{ at, end int }
 
-// spanUnit is what lengths of pieces are multiples of.
+// spanUnit is the unit of allocation: lengths of pieces are rounded up to multiples of it.
 const spanUnit = 4096
 
 func newPool(m memory) *pool {
@@ -30,10 +30,10 @@ func newPool(m memory) *pool {
 	return p
 }
 
-// unit rounds n up.
+// unit rounds n up to a multiple of spanUnit.
 func unit(n int) int { return (n + spanUnit - 1) &^ (spanUnit - 1) }
 
-// alloc returns the first n bytes that are free together, nil without so many.
+// alloc returns the first n contiguous free bytes, or nil if there are none.
 func (p *pool) alloc(n int) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,14 +50,14 @@ func (p *pool) alloc(n int) []byte {
 	return nil
 }
 
-// put takes back what alloc has returned.
+// put returns a piece from alloc to the pool.
 func (p *pool) put(b []byte) {
 	p.mu.Lock()
 	at, _ := p.find(b)
 	s := span{at, min(at+unit(len(b)), len(p.m.arena))}
 	i, _ := slices.BinarySearchFunc(p.free, at, func(f span, at int) int { return f.at - at })
 	p.free = slices.Insert(p.free, i, s)
-	for _, k := range []int{i + 1, i} { // join it with its neighbors
+	for _, k := range []int{i + 1, i} { // merge the span with its neighbors
 		if k > 0 && k < len(p.free) && p.free[k-1].end == p.free[k].at {
 			p.free[k-1].end = p.free[k].end
 			p.free = slices.Delete(p.free, k, k+1)
@@ -67,13 +67,13 @@ func (p *pool) put(b []byte) {
 	p.drop()
 }
 
-// find returns where in the arena b is.
+// find returns the offset of b in the arena. ok is false if b is not in the arena.
 func (p *pool) find(b []byte) (at int, ok bool) {
 	off := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(p.m.arena)))
 	return int(off), off < uintptr(len(p.m.arena))
 }
 
-// drop gives up a reference.
+// drop releases a reference.
 func (p *pool) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (s *stream) Lend(b []byte) (at uint64, ok bool) {
 // Lends implements llp.Sharer.
 func (s *stream) Lends() uint64 { return s.lends.Load() }
 
-// Returned implements llp.Sharer. A peer that returns what it has not taken harms itself alone: it finds
+// Returned implements llp.Sharer. A peer that returns a loan before it has copied the data only harms itself: it finds
 // other data of its own connection.
 func (s *stream) Returned() uint64 { return s.theirs.placed.Load() }
 
@@ -119,7 +119,8 @@ func (s *stream) Lent(at, n uint64) []byte {
 	return nil
 }
 
-// Placed implements llp.Sharer. The end of the other end's loans is looked at after the data.
+// Placed implements llp.Sharer. It checks whether the peer has aborted after the data was copied, because the memory may
+// have other content after that.
 func (s *stream) Placed() bool {
 	if s.theirs.over.Load() == aborted {
 		return false

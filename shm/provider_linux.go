@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/llp"
 )
 
-// A state is what a Provider has open beside its connections.
+// A state holds the open objects of a Provider other than connections.
 type state struct {
 	mu         sync.Mutex
 	listeners  map[*listener]struct{}
@@ -45,7 +45,7 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// mayOpen is nil until Close. The error is for an operation on addr.
+// mayOpen returns nil until Close is called. The error is for an operation on addr.
 func (p *Provider) mayOpen(addr string) error {
 	if err := p.checkMemory(); err != nil {
 		return err
@@ -76,8 +76,8 @@ func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAtt
 	return p.engine.NewConn(&setup{p: p, target: addr}, attr, nil, Addr{Name: addr, UID: noID, GID: noID}, nil), nil
 }
 
-// A listener hears the request of each program that connects on a separate goroutine, so that a slow one
-// does not delay others.
+// A listener reads the request of each incoming connection on a separate goroutine, so that a slow program does not
+// delay others.
 type listener struct {
 	p    *Provider
 	attr fabric.ConnAttr
@@ -85,10 +85,10 @@ type listener struct {
 	on   *net.UnixListener
 
 	backlog llp.Backlog
-	wg      sync.WaitGroup // the accepting goroutine and those that hear requests
+	wg      sync.WaitGroup // the accepting goroutine and the goroutines that read requests
 
 	mu      sync.Mutex
-	pending []*net.UnixConn // without a complete request, oldest first
+	pending []*net.UnixConn // connections without a complete request, oldest first
 	down    bool
 }
 
@@ -131,7 +131,8 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	return l, nil
 }
 
-// listenUnix listens at addr, also on the path of a program that does not listen any more.
+// listenUnix listens at addr. If addr is the path of a socket on which no program listens anymore, listenUnix replaces
+// the socket.
 func listenUnix(addr string) (*net.UnixListener, error) {
 	at := &net.UnixAddr{Name: addr, Net: "unix"}
 	if addr == "@" {
@@ -186,7 +187,7 @@ func (l *listener) Close() error {
 // acceptPause keeps a listener that has run out of descriptors from spinning.
 const acceptPause = 10 * time.Millisecond
 
-// run accepts until the listener is closed.
+// run accepts connections until the listener is closed.
 func (l *listener) run() {
 	for {
 		c, err := l.on.AcceptUnix()
@@ -207,7 +208,8 @@ func (l *listener) run() {
 	}
 }
 
-// admit adds c to those without a request, if necessary in place of the oldest.
+// admit adds c to the pending connections. If the list is full, c replaces the oldest. admit returns false if the
+// listener is closed.
 func (l *listener) admit(c *net.UnixConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,7 +224,7 @@ func (l *listener) admit(c *net.UnixConn) bool {
 	return true
 }
 
-// hear hears the request and passes it to Accept.
+// hear reads the request and passes it to Accept.
 func (l *listener) hear(c *net.UnixConn) {
 	l.p.handshakes.Add(1)
 	s := &setup{p: l.p, conn: c}

@@ -16,22 +16,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 )
 
-// Connection setup is a message each way over the Unix socket. Positions of fields:
+// Connection setup exchanges one message in each direction over the Unix socket. The offsets of the fields are:
 //
-//	 0  magic, which names the version of all this
+//	 0  magic, which identifies the version of the protocol
 //	 8  kind
-//	10  IRD, ORD and the length of the private data, which follows
-//	16  the number of the connection, for hints to its sender
+//	10  IRD, ORD and the length of the private data, which follows the header
+//	16  the connection number, which the peer uses in hints to the sender
 //
-// A request carries three descriptors: the memory of its sender, its board and a bell. An acceptance carries the
-// memory and the board of its sender. A request to join a neighbor carries no bell, and its acceptance no board. If the
-// peer does not know that neighbor, it says so, and the program sends a request.
+// A request carries three descriptors: the sender's memory, its board and a bell. An acceptance carries the sender's
+// memory and board. A request to join a neighbor carries no bell, and its acceptance no board. If the peer does not know
+// the neighbor, it replies with unknown, and this end sends a normal request.
 const (
 	magic     = "rpcrdma\x03"
 	headerLen = 20
 	maxHello  = headerLen + iwarp.MaxPrivateData
 
-	maxFDs = 4 // that are received of one message; those beyond the kernel closes
+	maxFDs = 4 // room for descriptors in one receive; the kernel closes any others
 )
 
 type kind uint16
@@ -42,10 +42,10 @@ const (
 	reject
 	requestJoin
 	acceptJoin
-	unknown // there is no such neighbor: a request is awaited
+	unknown // the neighbor to join is not known: send a request instead
 )
 
-// fds is how many descriptors a message has.
+// fds returns the number of descriptors that a message of the kind carries.
 func (k kind) fds() int {
 	switch k {
 	case request:
@@ -58,13 +58,13 @@ func (k kind) fds() int {
 	return 0
 }
 
-// An offer has the number of the connection, too.
+// An offer is an llp.Offer with the number of the connection.
 type offer struct {
 	llp.Offer
 	number uint32
 }
 
-// say sends a message, which fits into the buffer of a new socket.
+// say sends a message. The message fits into the buffer of a new socket.
 func say(c *net.UnixConn, k kind, o offer, fds ...int) error {
 	b := append(make([]byte, 0, maxHello), magic...)
 	for _, v := range []int{int(k), o.IRD, o.ORD, len(o.PrivateData)} {
@@ -90,7 +90,7 @@ type StrangerError struct {
 
 func (e *StrangerError) Error() string { return "the peer is no rpcrdma program: " + e.Reason }
 
-// hear receives a message of one of the kinds, and its descriptors, which the caller closes.
+// hear receives a message of one of the given kinds and its descriptors. The caller must close the descriptors.
 func hear(c *net.UnixConn, kinds ...kind) (k kind, o offer, fds []int, err error) {
 	defer func() {
 		if err != nil {
@@ -137,7 +137,7 @@ func hear(c *net.UnixConn, kinds ...kind) (k kind, o offer, fds []int, err error
 	}
 }
 
-// descriptors returns those of a control message. They are closed on exec: ReadMsgUnix asks for that.
+// descriptors returns the descriptors in control messages. ReadMsgUnix makes them close-on-exec.
 func descriptors(rights []byte) (fds []int) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil {
@@ -157,16 +157,16 @@ func closeAll(fds []int) {
 	}
 }
 
-// A setup makes one connection, over conn.
+// A setup establishes one connection, using conn.
 type setup struct {
 	p      *Provider
-	target string        // of the end that asks
-	conn   *net.UnixConn // at that end nil until it connects
-	at     *neighbor     // nil until there is one
-	number uint32        // at it
-	peer   uint32        // the number at the other end
-	fds    []int         // of the request, at the end that received it
-	done   bool          // a stream has taken over conn and at
+	target string        // address to connect to; initiator only
+	conn   *net.UnixConn // nil until the initiator connects
+	at     *neighbor     // nil until the setup joins one
+	number uint32        // number of the connection at the neighbor
+	peer   uint32        // number of the connection at the peer
+	fds    []int         // descriptors of the request; responder only
+	done   bool          // a stream owns conn and at
 }
 
 var _ llp.Setup = (*setup)(nil)
@@ -183,7 +183,7 @@ func (s *setup) Close() {
 	s.fds = nil
 }
 
-// visit makes n the neighbor, and takes over a reference to it.
+// visit makes n the neighbor of the setup, which takes over the caller's reference to n. It leaves the previous neighbor.
 func (s *setup) visit(n *neighbor) {
 	if s.at != nil {
 		s.at.exit(s.number)
@@ -194,7 +194,7 @@ func (s *setup) visit(n *neighbor) {
 	}
 }
 
-// stream connects the memories.
+// stream returns a stream over the memory of this end and that of the peer.
 func (s *setup) stream(mine memory, theirFD int) (llp.Stream, error) {
 	theirs, err := theirMemory(theirFD)
 	if err == nil {
@@ -247,8 +247,8 @@ func (s *setup) Connect(ctx context.Context, o llp.Offer) (made llp.Stream, answ
 	return made, got.Offer, err
 }
 
-// ask requests a connection with the memory of fd, and returns the answer. It joins the neighbor at that address, if
-// there is one that the peer knows, too.
+// ask requests a connection with the memory of fd and returns the answer. If this end has a neighbor at the target
+// address, ask first requests to join it.
 func (s *setup) ask(o llp.Offer, fd int) (k kind, answer offer, fds []int, err error) {
 	if n := s.p.neighbors.find(neighborKey{target: s.target}); n != nil {
 		s.visit(n)
@@ -276,8 +276,8 @@ func (s *setup) ask(o llp.Offer, fd int) (k kind, answer offer, fds []int, err e
 	return hear(s.conn, accept, reject)
 }
 
-// heard takes over a request and its descriptors. It reports whether the peer is to send another: this end does
-// not know the neighbor to join.
+// heard takes over a request and its descriptors. again reports that this end does not know the neighbor to join, so
+// that the peer must send another request.
 func (s *setup) heard(k kind, o offer, fds []int) (again bool, err error) {
 	s.fds, s.peer = fds, o.number
 	if k == request {
@@ -353,7 +353,7 @@ func (s *setup) Reject(privateData []byte) error {
 	return s.failed("rejection not sent", say(s.conn, reject, offer{Offer: llp.Offer{PrivateData: privateData}}))
 }
 
-// failed says what has failed.
+// failed wraps err in an error that names the step of the setup, or returns nil.
 func (s *setup) failed(what string, err error) error {
 	if err == nil {
 		return nil
