@@ -86,8 +86,8 @@ func (e *ConnError) Error() string {
 	return fmt.Sprintf("%s: connection ended by %s: %s", e.Provider, who, within(e.Provider, e.Cause))
 }
 
-// within returns the text of the cause of an error that already names the provider: without the package name at its
-// beginning, which is the provider's name, or begins with it.
+// within returns the text of the cause of an error that already names the provider. It removes the package name at the
+// beginning of the text if that is the provider's name or begins with it.
 func within(provider string, cause error) string {
 	text := cause.Error()
 	if pkg, rest, ok := strings.Cut(text, ": "); ok && strings.HasPrefix(pkg, provider) && !strings.Contains(pkg, " ") {

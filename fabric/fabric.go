@@ -332,14 +332,14 @@ const MaxDeferred = 15
 // Deferrals decide for an adapter which requests of a send queue have a completion if they succeed. The zero value is
 // for an empty queue.
 type Deferrals struct {
-	n int // requests with Deferred since the last of them that has a completion
+	n int // Deferred requests since the last one that has a completion
 }
 
 // Reports reports whether a request with these flags has a completion. Call it once for each request, in queue order.
 func (d *Deferrals) Reports(f SendFlags) bool {
 	switch {
 	case f&Signaled != 0:
-		// It stands for no deferred request: the caller may not know which of them it came after.
+		// Its completion stands for no Deferred request: the caller may not know which of them precede it.
 		return true
 	case f&Deferred == 0:
 		return false

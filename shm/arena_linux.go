@@ -119,8 +119,8 @@ func (s *stream) Lent(at, n uint64) []byte {
 	return nil
 }
 
-// Placed implements llp.Sharer. It checks whether the peer has aborted after the data was copied, because the memory may
-// have other content after that.
+// Placed implements llp.Sharer. It is called after the data was copied and checks only then whether the peer has
+// aborted, because the peer's memory may have other content after that.
 func (s *stream) Placed() bool {
 	if s.theirs.over.Load() == aborted {
 		return false

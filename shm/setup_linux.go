@@ -183,7 +183,8 @@ func (s *setup) Close() {
 	s.fds = nil
 }
 
-// visit makes n the neighbor of the setup, which takes over the caller's reference to n. It leaves the previous neighbor.
+// visit makes n the neighbor of the setup, which takes over the caller's reference to n. The setup leaves its previous
+// neighbor.
 func (s *setup) visit(n *neighbor) {
 	if s.at != nil {
 		s.at.exit(s.number)

@@ -57,21 +57,20 @@ type conn struct {
 	fabric.Conn
 	w *Writer
 
-	// mu is held while requests are posted, so that a completion is recorded after what it
-	// completes, and while exposed memory is copied, so that it is no longer read when the call that
-	// closed it returns.
+	// mu is held while requests are posted, so that a completion is recorded after its request. It is also held while
+	// exposed memory is copied, so that the memory is no longer read when the call that closed it returns.
 	mu      sync.Mutex
 	s       *stream // nil until the connection is established
 	active  bool
 	ended   bool
 	exposed map[uint32]*exposure // by handle
 	recvs   []recv               // posted, oldest first
-	reads   []read               // posted, oldest first, with the signaled requests after them
+	reads   []read               // posted, oldest first, with the signaled and deferred requests after them
 
 	hdr    rpcrdma.Header  // scratch
 	wrs    []fabric.SendWR // scratch
 	events []event         // scratch
-	turn   uint64          // of exposure.turn
+	turn   uint64          // number of the message, for exposure.turn
 }
 
 // A recv is a posted receive.
@@ -80,7 +79,7 @@ type recv struct {
 	buf []byte
 }
 
-// A read is a posted RDMA Read, or another request, as its completion may stand for those before it.
+// A read is a posted RDMA Read, or a later request whose completion may imply that Reads are complete.
 type read struct {
 	id     uint64
 	op     fabric.Opcode
@@ -89,7 +88,7 @@ type read struct {
 	offset uint64
 }
 
-// maxReads bounds conn.reads. More than an adapter's send queue has are not outstanding.
+// maxReads bounds conn.reads. It is more than the depth of any adapter's send queue.
 const maxReads = 1 << 14
 
 func newConn(c fabric.Conn, w *Writer, active bool) *conn {
@@ -112,7 +111,7 @@ func (c *conn) Accept(ctx context.Context, privateData []byte) error {
 	return nil
 }
 
-// up records the setup.
+// up records the setup of the connection.
 func (c *conn) up(asked, agreed []byte) {
 	s := &stream{active: c.active, asked: append([]byte(nil), asked...), agreed: append([]byte(nil), agreed...)}
 	s.local, s.remote = c.w.addresses(c, c.active)
@@ -122,7 +121,7 @@ func (c *conn) up(asked, agreed []byte) {
 	c.w.add(event{at: now(), s: s, kind: kindUp, out: c.active})
 }
 
-// down records the end. err is the error of Poll or Wait, or nil for a Close.
+// down records the end of the connection. err is the error of Poll or Wait, or nil for a Close.
 func (c *conn) down(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,7 +157,7 @@ func (c *conn) Wait() error {
 
 func now() int64 { return time.Now().UnixNano() }
 
-// Post records Sends and Writes, and notes Reads until they complete.
+// Post records Sends and Writes, and keeps Reads until they complete.
 func (c *conn) Post(wrs []fabric.SendWR) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +177,7 @@ func (c *conn) Post(wrs []fabric.SendWR) error {
 	return err
 }
 
-// posting makes events of a request that is about to be posted.
+// posting appends the events of a request that is about to be posted.
 func (c *conn) posting(wr *fabric.SendWR, at int64) {
 	switch wr.Op {
 	case fabric.OpLocalInv:
@@ -211,7 +210,7 @@ func (c *conn) posting(wr *fabric.SendWR, at int64) {
 	}
 }
 
-// gather copies what is kept of sgl into e. It returns false if there is no room for it.
+// gather copies the part of sgl that the recording keeps into e. It returns false if the queue has no room for it.
 func (c *conn) gather(sgl []fabric.SGE, e event) (event, bool) {
 	for i := range sgl {
 		e.size += len(sgl[i].Buf)
@@ -222,8 +221,8 @@ func (c *conn) gather(sgl []fabric.SGE, e event) (event, bool) {
 	}
 	e.s = c.s
 	e.data = make([]byte, 0, n)
-	// Of each segment the first bytes are kept.
-	at := 0 // offset in the whole
+	// The first bytes of each segment are kept.
+	at := 0 // offset in the message
 	for i := range sgl {
 		for b := sgl[i].Buf; len(b) > 0; {
 			left := min(len(b), maxData-at%maxData) // of this segment
@@ -237,13 +236,13 @@ func (c *conn) gather(sgl []fabric.SGE, e event) (event, bool) {
 	return e, true
 }
 
-// peerReads records the RDMA Reads that a message with these parts makes the peer do.
+// peerReads records the RDMA Reads that the message in sgl makes the peer perform.
 func (c *conn) peerReads(sgl []fabric.SGE, at int64) {
 	if c.s == nil || len(sgl) == 0 || len(c.exposed) == 0 {
 		return
 	}
 	msg := sgl[0].Buf
-	if len(sgl) > 1 { // rare, and the header alone may be in the first part
+	if len(sgl) > 1 { // rare; the first part may have only the header
 		msg = nil
 		for i := range sgl {
 			msg = append(msg, sgl[i].Buf...)
@@ -258,8 +257,8 @@ func (c *conn) peerReads(sgl []fabric.SGE, at int64) {
 	}
 }
 
-// peerWrites records the RDMA Writes that a message which the peer has sent reports: those into
-// the write list and the reply chunk of a reply. In a call the lists name the peer's own memory.
+// peerWrites records the RDMA Writes that a message from the peer reports: Writes to the write list and the reply chunk
+// of a reply. In a call these lists name the peer's own memory.
 func (c *conn) peerWrites(msg []byte, at int64) {
 	if len(c.exposed) == 0 || !consumeLists(msg, &c.hdr) || !isReply(msg, &c.hdr) {
 		return
@@ -277,7 +276,7 @@ func (c *conn) peerWrites(msg []byte, at int64) {
 	}
 }
 
-// accessed records that the peer has accessed a segment of our memory.
+// accessed records that the peer has accessed a segment of this end's memory.
 func (c *conn) accessed(kind kind, seg *rpcrdma.Segment, at int64) {
 	if seg.Length == 0 {
 		return
@@ -293,7 +292,7 @@ func (c *conn) accessed(kind kind, seg *rpcrdma.Segment, at int64) {
 	}
 }
 
-// PostRecv notes the buffers.
+// PostRecv keeps the buffers until they complete.
 func (c *conn) PostRecv(wrs []fabric.RecvWR) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -309,7 +308,7 @@ func (c *conn) PostRecv(wrs []fabric.RecvWR) error {
 	return err
 }
 
-// Poll records messages received, and Reads that have completed.
+// Poll records received messages and completed Reads.
 func (c *conn) Poll(wc []fabric.WC) (int, error) {
 	n, err := c.Conn.Poll(wc)
 	if n > 0 {
@@ -339,7 +338,7 @@ func (c *conn) completed(wcs []fabric.WC) {
 	clear(c.events)
 }
 
-// received takes the completion of a receive.
+// received processes the completion of a receive.
 func (c *conn) received(wc *fabric.WC, at int64) {
 	var buf []byte
 	for i := range c.recvs {
@@ -363,7 +362,7 @@ func (c *conn) received(wc *fabric.WC, at int64) {
 	}
 }
 
-// done takes the completion of a request of the send queue, which stands for all in front of it.
+// done processes a completion of the send queue, which implies that all earlier requests are complete.
 func (c *conn) done(wc *fabric.WC, at int64) {
 	for i := range c.reads {
 		if r := &c.reads[i]; r.id != wc.ID || r.op.Completion() != wc.Op {
@@ -394,7 +393,7 @@ func (c *conn) TLS() *tls.ConnectionState {
 	return nil
 }
 
-// Counters implements fabric.Counting: the figures of the adapter, if it has some.
+// Counters implements fabric.Counting. It returns the counters of the adapter, if it has any.
 func (c *conn) Counters() []fabric.Counter {
 	if f, ok := c.Conn.(fabric.Counting); ok {
 		return f.Counters()

@@ -20,15 +20,15 @@ func Create(name string, cfg *Config) (*Writer, error) {
 	return newWriter(f, cfg), nil
 }
 
-// files is the newest of some files.
+// files is the sink that writes the newest of a series of files.
 type files struct {
 	*os.File
 	name string
 	keep int
 }
 
-// create makes the newest file. An old file of that name is removed first and not truncated: it
-// may be readable for others.
+// create creates the newest file. It removes an old file of that name instead of truncating it, because other users may
+// have permission to read the old file.
 func (f *files) create() (err error) {
 	switch st, err := os.Lstat(f.name); {
 	case errors.Is(err, fs.ErrNotExist):

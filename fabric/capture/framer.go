@@ -16,9 +16,9 @@ type kind uint8
 const (
 	kindUp    kind = iota // the connection is established
 	kindSend              // a message
-	kindWrite             // an RDMA Write, by its sender
-	kindRead              // an RDMA Read, by the end that wants the data
-	kindBytes             // of a TCP connection without RDMA, one segment
+	kindWrite             // an RDMA Write; event.out: this end is its source
+	kindRead              // an RDMA Read; event.out: this end requests the data
+	kindBytes             // one segment of a TCP connection without RDMA
 	kindDown              // the connection has ended
 )
 
@@ -29,7 +29,7 @@ type event struct {
 	kind kind
 	out  bool // this end did it
 
-	// data is the first SnapLen bytes of each segment of a message or an operation of size bytes.
+	// data has the first SnapLen bytes of each segment of a message or operation of size bytes.
 	data []byte
 	size int
 
@@ -37,11 +37,11 @@ type event struct {
 	offset     uint64
 	hasInval   bool
 	why        string // kindDown
-	missed     uint64 // what was dropped in front of it, of any connection
+	missed     uint64 // number of events of all connections that were dropped before this one
 }
 
-// A stream is the state that the packets of one connection share. Its counters belong to the framer:
-// [0] is for packets to the peer, [1] for those from it.
+// A stream is the state that the packets of one connection share. The framer owns its counters: [0] is for packets to
+// the peer, [1] for packets from the peer.
 type stream struct {
 	local, remote netip.AddrPort
 	active        bool   // this end has asked for the connection
@@ -50,15 +50,15 @@ type stream struct {
 	seq   [2]uint32    // iWARP: the next TCP sequence number; RoCE: the next PSN
 	msn   [2][2]uint32 // iWARP: the last message sequence numbers of Sends and of Read Requests
 	sink  uint32       // iWARP: the last STag of a Read's sink
-	qp    [2]uint32    // RoCE: the queue pair that packets of this direction go to
+	qp    [2]uint32    // RoCE: the destination queue pair of each direction
 	begun bool
 	plain bool // TCP without RDMA, whatever the framing
 }
 
-// maxData is how much data a packet has at most: with all headers it fits an IP packet.
+// maxData is the maximum amount of data of a packet, in bytes. With all headers, it fits into an IP packet.
 const maxData = 60 << 10
 
-// kept is how many bytes of a message or an operation of size bytes are kept.
+// kept returns the number of bytes that are kept of a message or operation of size bytes.
 func (c *Config) kept(size int) int {
 	if c.SnapLen <= 0 {
 		return size
@@ -67,19 +67,19 @@ func (c *Config) kept(size int) int {
 	return whole*min(maxData, c.SnapLen) + min(size%maxData, c.SnapLen)
 }
 
-// A framer makes packets of events. It belongs to the goroutine that writes.
+// A framer converts events to packets. It is owned by the goroutine that writes.
 type framer struct {
 	cfg      *Config
 	emit     func(*packet)
 	live     map[*stream]struct{}
-	streams  uint32 // that there have been
-	written  int64  // bytes of the file
-	starting bool   // the file gets the setup of its connections
+	streams  uint32 // number of streams so far
+	written  int64  // bytes written to the file
+	starting bool   // the setup of the current connections is being written to a new file
 	over     bool   // the last file is full
 
 	hdr  rpcrdma.Header // scratch
 	pkt  []byte         // scratch
-	ip   uint16         // the last IP identification
+	ip   uint16         // the latest IP identification
 	note string         // the comment of the next packet
 }
 
@@ -130,7 +130,7 @@ func (f *framer) event(e *event) {
 	}
 }
 
-// remark adds to the comment of the next packet.
+// remark appends text to the comment of the next packet.
 func (f *framer) remark(text string) {
 	if f.note != "" && text != "" {
 		f.note += "; "
@@ -146,8 +146,8 @@ func (f *framer) begin(s *stream) {
 	s.seq = [2]uint32{1 << 16, 1 << 16}
 }
 
-// setup makes the packets that set up a connection, such that what follows has the counters that
-// s has now.
+// setup writes the packets that set up a connection. Their counters are such that the packets that follow continue with
+// the current counters of s.
 func (f *framer) setup(s *stream, at int64) {
 	if f.cfg.Framing == RoCE && !s.plain {
 		f.setupRoCE(s, at)
@@ -164,9 +164,10 @@ func (f *framer) end(s *stream, at int64, out bool) {
 	f.endTCP(s, at, out)
 }
 
-// restart fills the beginning of a new file, and then emits p, which did not fit into the last one.
+// restart writes the setup of the current connections to a new file. Then it emits p, which did not fit into the
+// previous file.
 func (f *framer) restart(p *packet) {
-	scratch, note := f.pkt, f.note // p may be made of them
+	scratch, note := f.pkt, f.note // p may refer to them
 	f.pkt, f.note, f.starting = nil, "", true
 	for s := range f.live {
 		f.setup(s, p.at)
@@ -175,7 +176,7 @@ func (f *framer) restart(p *packet) {
 	f.pkt, f.note, f.starting = scratch, note, false
 }
 
-// side is the index of a direction.
+// side returns the index of a direction in the arrays of a stream.
 func side(out bool) int {
 	if out {
 		return 0
@@ -183,8 +184,7 @@ func side(out bool) int {
 	return 1
 }
 
-// likeVersion1 reports whether b is a message of version 2 that version 1 has in the same form:
-// version two section 4.2.
+// likeVersion1 reports whether b is a message of version 2 that has the same form in version 1: version two section 4.2.
 func likeVersion1(b []byte) bool {
 	fixed, ok := rpcrdma.ConsumeFixed(b)
 	if !ok || fixed.Vers != rpcrdma.Version2 {
@@ -199,9 +199,9 @@ func likeVersion1(b []byte) bool {
 	return false
 }
 
-// padding makes a packet with the XDR padding of each write chunk that a reply fills to an odd
-// length. It is not on the wire (RFC 8166 section 3.4.6.2), but Wireshark adds it only to a chunk that is
-// full, and takes the reply for malformed otherwise.
+// padding writes a packet with the XDR padding of each write chunk that a reply fills to a length that is not a multiple
+// of four. The padding is not on the wire (RFC 8166 section 3.4.6.2). Wireshark adds it only to a full chunk, and
+// otherwise considers the reply malformed.
 func (f *framer) padding(e *event) {
 	if !consumeLists(e.data, &f.hdr) || !isReply(e.data, &f.hdr) {
 		return
@@ -221,18 +221,18 @@ func (f *framer) padding(e *event) {
 	}
 }
 
-// consumeLists decodes the header of msg if it is one with chunk lists.
+// consumeLists decodes the header of msg. It reports whether the header has chunk lists.
 func consumeLists(msg []byte, h *rpcrdma.Header) bool {
 	_, err := rpcrdma.ConsumeHeader(msg, h, &rpcrdma.Limits{
-		// The message's own length bounds what it can make us allocate.
+		// The length of the message bounds the memory that it can make this end allocate.
 		ReadSegments: len(msg), WriteChunks: len(msg), SegmentsPerChunk: len(msg),
 		Versions: rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2},
 	})
 	return err == nil && (h.Proc == rpcrdma.ProcMsg || h.Proc == rpcrdma.ProcNomsg || h.Proc == rpcrdma.ProcMsgp)
 }
 
-// isReply reports whether msg, with header h, is a reply. RDMA_NOMSG is one unless a call is in its
-// read chunks.
+// isReply reports whether msg, with header h, is a reply. An RDMA_NOMSG is a reply unless its read chunks contain a
+// call.
 func isReply(msg []byte, h *rpcrdma.Header) bool {
 	if h.Proc == rpcrdma.ProcNomsg {
 		return len(h.Reads) == 0
@@ -241,7 +241,8 @@ func isReply(msg []byte, h *rpcrdma.Header) bool {
 	return ok && kind == oncrpc.Reply
 }
 
-// segments calls each for the segments of data that packets are made of. more: it is not the last.
+// segments calls each for every segment of the data of e. Each segment becomes a packet. more reports that further
+// segments follow.
 func (f *framer) segments(e *event, each func(data []byte, at, size int, more bool)) {
 	rest := e.data
 	for at := 0; ; at += maxData {
@@ -267,8 +268,8 @@ const (
 	protoUDP = 17
 )
 
-// header begins a packet of one direction, up to the IP header, in f.pkt. size is the length of
-// what follows.
+// header begins a packet of one direction in f.pkt with the headers up to the IP header. size is the length of the rest
+// of the packet.
 func (f *framer) header(s *stream, dir int, proto uint8, size int) {
 	from, to := s.local.Addr(), s.remote.Addr()
 	if dir == 1 {
@@ -305,7 +306,7 @@ func (f *framer) header(s *stream, dir int, proto uint8, size int) {
 	f.pkt = b
 }
 
-// finish emits f.pkt, of which cut bytes at the end are missing.
+// finish emits f.pkt, which lacks cut bytes at the end.
 func (f *framer) finish(at int64, dir, cut int) {
 	if f.starting {
 		f.note = ContinuedComment
@@ -315,7 +316,7 @@ func (f *framer) finish(at int64, dir, cut int) {
 	f.emit(&p)
 }
 
-// address returns what is known of an address, in one of two families.
+// address returns the IP address and port of a. ok is false if a has no IP address.
 func address(a net.Addr) (ap netip.AddrPort, ok bool) {
 	if t, isTCP := a.(*net.TCPAddr); isTCP {
 		ap = t.AddrPort()
@@ -325,12 +326,12 @@ func address(a net.Addr) (ap netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port()), ap.IsValid()
 }
 
-// servicePort is where ends that accept have their connections if they have no port: that of NFS over
-// RDMA (RFC 8267 section 7.1), which programs that show packets know.
+// servicePort is the port in packets of an accepting end that has no port of its own. It is the port of NFS over RDMA
+// (RFC 8267 section 7.1), which packet analyzers recognize.
 const servicePort = 20049
 
-// addresses returns the addresses of both ends, in one family. Ends without addresses of IP, as over shared
-// memory, get some of the loopback interface, with a port for each connection.
+// addresses returns the addresses of both ends, in one address family. Ends without IP addresses, as over shared memory,
+// are given loopback addresses, with a different port for each connection.
 func (w *Writer) addresses(c interface {
 	LocalAddr() net.Addr
 	RemoteAddr() net.Addr

@@ -22,8 +22,8 @@ const (
 	tcpACK = 0x10
 )
 
-// tcp begins a packet up to the TCP header. size is the length of what follows. The sequence number
-// is advanced by advance, once the packet has been emitted.
+// tcp begins a packet with the headers up to the TCP header. size is the length of the rest. The caller advances the
+// sequence number with advance after it has emitted the packet.
 func (f *framer) tcp(s *stream, dir int, flags uint8, size int) {
 	f.header(s, dir, protoTCP, tcpLen+size)
 	from, to := s.local.Port(), s.remote.Port()
@@ -38,11 +38,11 @@ func (f *framer) tcp(s *stream, dir int, flags uint8, size int) {
 		ack = s.seq[1-dir]
 	}
 	b = binary.BigEndian.AppendUint32(b, ack)
-	b = append(b, tcpLen/4<<4, flags, 0xff, 0xff) // the window is of no interest
-	f.pkt = append(b, 0, 0, 0, 0)                 // neither checksum nor urgent pointer
+	b = append(b, tcpLen/4<<4, flags, 0xff, 0xff) // the window is arbitrary
+	f.pkt = append(b, 0, 0, 0, 0)                 // no checksum, no urgent pointer
 }
 
-// tcpBytes makes one segment of a connection without RDMA.
+// tcpBytes writes one segment of a connection without RDMA.
 func (f *framer) tcpBytes(e *event) {
 	dir := side(e.out)
 	f.tcp(e.s, dir, tcpPSH|tcpACK, e.size)
@@ -51,7 +51,7 @@ func (f *framer) tcpBytes(e *event) {
 	e.s.seq[dir] += uint32(e.size)
 }
 
-// setupTCP makes the handshake and the start-up frames of MPA: RFC 5044 section 7.1.
+// setupTCP writes the TCP handshake and the start-up frames of MPA: RFC 5044 section 7.1.
 func (f *framer) setupTCP(s *stream, at int64) {
 	now := s.seq
 	asker := side(s.active)
@@ -84,10 +84,10 @@ func (f *framer) setupTCP(s *stream, at int64) {
 		step(asker, tcpPSH|tcpACK, frames[0])
 		step(1-asker, tcpPSH|tcpACK, frames[1])
 	}
-	s.seq = now // as it is, in any case
+	s.seq = now // even if the packets of the setup do not add up to it
 }
 
-// endTCP makes the packets that close a connection. The first has the reason as its comment.
+// endTCP writes the packets that close a connection. The first has the reason as its comment.
 func (f *framer) endTCP(s *stream, at int64, out bool) {
 	first := side(out)
 	for _, dir := range []int{first, 1 - first} {
@@ -99,8 +99,8 @@ func (f *framer) endTCP(s *stream, at int64, out bool) {
 	f.finish(at, first, 0)
 }
 
-// fpdu makes the packet around one FPDU (RFC 5044 section 4): the header that f appends, and data,
-// of which there are size bytes and maybe fewer are kept.
+// fpdu writes a packet with one FPDU (RFC 5044 section 4) of the headers head and size bytes of data, of which data may
+// have only the first ones.
 func (f *framer) fpdu(s *stream, at int64, dir int, head, data []byte, size int) {
 	ulpdu := len(head) + size
 	total := mpa.FPDULen(ulpdu)
@@ -120,7 +120,7 @@ func (f *framer) fpdu(s *stream, at int64, dir int, head, data []byte, size int)
 	s.seq[dir] += uint32(total)
 }
 
-// iwarpSend makes the packets of a Send.
+// iwarpSend writes the packets of a Send.
 func (f *framer) iwarpSend(e *event) {
 	s, dir := e.s, side(e.out)
 	op := rdmap.OpSend
@@ -137,7 +137,7 @@ func (f *framer) iwarpSend(e *event) {
 	})
 }
 
-// iwarpTagged makes the packets of an RDMA Write or of a Read Response.
+// iwarpTagged writes the packets of an RDMA Write or a Read Response.
 func (f *framer) iwarpTagged(e *event, dir int, op rdmap.Opcode, stag uint32, offset uint64) {
 	f.segments(e, func(data []byte, at, size int, more bool) {
 		var head [ddp.TaggedLen]byte
@@ -147,7 +147,7 @@ func (f *framer) iwarpTagged(e *event, dir int, op rdmap.Opcode, stag uint32, of
 	})
 }
 
-// iwarpPadding makes the packet of an RDMA Write without an end: Wireshark pads the last segment.
+// iwarpPadding writes the packet of an RDMA Write without an end: Wireshark pads the last segment.
 func (f *framer) iwarpPadding(e *event, stag uint32, offset uint64, zeros []byte) {
 	var head [ddp.TaggedLen]byte
 	f.fpdu(e.s, e.at, side(e.out), ddp.AppendTagged(head[:0], &ddp.Tagged{
@@ -155,8 +155,7 @@ func (f *framer) iwarpPadding(e *event, stag uint32, offset uint64, zeros []byte
 	}), zeros, len(zeros))
 }
 
-// iwarpRead makes the packets of an RDMA Read. The sink has an STag of its own, which tells the
-// Reads apart.
+// iwarpRead writes the packets of an RDMA Read. Each Read has its own sink STag, which distinguishes the Reads.
 func (f *framer) iwarpRead(e *event) {
 	s, dir := e.s, side(e.out)
 	s.sink++

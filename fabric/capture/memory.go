@@ -5,15 +5,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// An exposure is memory that the peer can reach, by the segment that names it.
+// An exposure is memory that the peer can access with a segment.
 type exposure struct {
 	mem    []byte
 	offset uint64 // of its first byte
-	turn   uint64 // the last message that named it, and how far
+	turn   uint64 // number of the last message that named it
 	next   int
 }
 
-// expose notes memory that has a handle for the peer.
+// expose records memory that has a handle for the peer.
 func (c *conn) expose(mem []byte, seg fabric.Segment) {
 	if seg.Handle == 0 && seg.Length == 0 {
 		return // without remote rights
@@ -23,11 +23,11 @@ func (c *conn) expose(mem []byte, seg fabric.Segment) {
 	c.mu.Unlock()
 }
 
-// conceal forgets memory. When it returns the memory is not being read.
+// conceal removes exposed memory. When it returns, the memory is not being read.
 func (c *conn) conceal(seg fabric.Segment, mem []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A handle may have been given to other memory meanwhile.
+	// The handle may have been assigned to other memory in the meantime.
 	if e := c.exposed[seg.Handle]; e != nil && len(e.mem) == len(mem) && (len(mem) == 0 || &e.mem[0] == &mem[0]) {
 		delete(c.exposed, seg.Handle)
 	}
@@ -51,7 +51,7 @@ func (c *conn) find(seg *rpcrdma.Segment) ([]byte, bool) {
 	return e.mem[at:][:n], true
 }
 
-// RegMR notes the memory that is exposed to the peer.
+// RegMR records the memory that the region exposes to the peer.
 func (c *conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	mr, err := c.Conn.RegMR(buf, access)
 	if err != nil || access&(fabric.AccessRemoteRead|fabric.AccessRemoteWrite) == 0 {
@@ -61,7 +61,7 @@ func (c *conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	return &region{mr, c}, nil
 }
 
-// region is a region that the peer can reach.
+// region is a region that the peer can access.
 type region struct {
 	fabric.MR
 	c *conn
@@ -72,7 +72,7 @@ func (r *region) Close() error {
 	return r.MR.Close()
 }
 
-// AllocMW returns a window that notes what it exposes.
+// AllocMW returns a window that records the memory that it exposes.
 func (c *conn) AllocMW() (fabric.MW, error) {
 	mw, err := c.Conn.AllocMW()
 	if err != nil {
@@ -105,7 +105,8 @@ func (w *window) Close() error {
 	return w.MW.Close()
 }
 
-// unwrapped returns requests with the adapter's own windows in them. It is valid until the next call.
+// unwrapped returns the requests with the adapter's windows in place of the recorded ones. The result is valid until the
+// next call.
 func (c *conn) unwrapped(wrs []fabric.SendWR) []fabric.SendWR {
 	for i := range wrs {
 		if _, ok := wrs[i].MW.(*window); !ok {

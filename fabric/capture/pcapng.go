@@ -40,7 +40,7 @@ const maxComment = 1024
 func appendBlock(b []byte, kind uint32, f func(b []byte) []byte) []byte {
 	start := len(b)
 	b = binary.LittleEndian.AppendUint32(b, kind)
-	b = binary.LittleEndian.AppendUint32(b, 0) // the length, as soon as it is known
+	b = binary.LittleEndian.AppendUint32(b, 0) // the length, set below
 	b = f(b)
 	n := uint32(len(b) - start + 4)
 	binary.LittleEndian.PutUint32(b[start+4:], n)
@@ -80,7 +80,7 @@ func appendFileHeader(b []byte, name string) []byte {
 type packet struct {
 	at      int64 // nanoseconds since 1970
 	out     bool
-	data    []byte // what is kept
+	data    []byte // the part that is kept
 	size    int    // of the whole packet
 	comment string
 }
@@ -106,7 +106,7 @@ func appendPacket(b []byte, p *packet) []byte {
 	})
 }
 
-// appendStatistics appends how many packets there were, and how many of them were dropped.
+// appendStatistics appends the numbers of received and dropped packets.
 func appendStatistics(b []byte, at int64, packets, dropped uint64) []byte {
 	return appendBlock(b, blockStatistics, func(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint32(b, 0) // the interface

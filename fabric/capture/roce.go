@@ -42,27 +42,27 @@ const (
 	cmDisconnect      = 0x0015
 	cmDisconnectReply = 0x0016
 
-	cmRequestLen = 140 // up to the private data
+	cmRequestLen = 140 // bytes before the private data
 	cmReplyLen   = 36
 	cmRequestMax = 92 // bytes of private data
 	cmReplyMax   = 196
-	cmAddressLen = 36 // what RDMA-CM puts in front of private data: annex A11
+	cmAddressLen = 36 // bytes that RDMA-CM puts before the private data: annex A11
 	madLen       = 256
 	madHeaderLen = 24
 )
 
-// beginRoCE chooses queue pairs and packet numbers, which no other connection of the file has.
+// beginRoCE chooses queue pairs and packet sequence numbers that no other connection of the file has.
 func (f *framer) beginRoCE(s *stream) {
 	first := (f.streams*2 + 0x100) & psnMask
 	s.qp = [2]uint32{first, first + 1}
 	s.seq = [2]uint32{0x1000, 0x2000}
 }
 
-// udp begins a packet up to the Base Transport Header. size is the length of what follows that, with
-// pad and ICRC.
+// udp begins a packet with the headers up to the Base Transport Header. size is the length of the rest, including pad
+// and ICRC.
 func (f *framer) udp(s *stream, dir int, opcode uint8, qp, psn uint32, pad, size int, last bool) {
 	f.header(s, dir, protoUDP, udpLen+bthLen+size)
-	// The source port tells flows apart for routers.
+	// The source port lets routers distinguish flows.
 	b := binary.BigEndian.AppendUint16(f.pkt, 0xc000|uint16(s.qp[dir]&0x3fff))
 	b = binary.BigEndian.AppendUint16(b, rocePort)
 	b = binary.BigEndian.AppendUint16(b, uint16(udpLen+bthLen+size))
@@ -76,7 +76,7 @@ func (f *framer) udp(s *stream, dir int, opcode uint8, qp, psn uint32, pad, size
 	f.pkt = binary.BigEndian.AppendUint32(b, ack|psn&psnMask)
 }
 
-// icrc computes the invariant CRC of f.pkt: annex A17.3.3. Fields that routers change count as ones.
+// icrc computes the invariant CRC of f.pkt: annex A17.3.3. Fields that routers may change count as all ones.
 func (f *framer) icrc() uint32 {
 	b := append(append(make([]byte, 0, len(f.pkt)), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff), f.pkt[etherLen:]...)
 	ip := b[8:]
@@ -93,7 +93,7 @@ func (f *framer) icrc() uint32 {
 	return crc32.ChecksumIEEE(b)
 }
 
-// roceSegment makes one packet: extra is the extended header.
+// roceSegment writes one packet. extra is the extended header.
 func (f *framer) roceSegment(s *stream, at int64, dir int, opcode uint8, qp, psn uint32, extra, data []byte, size int, last bool) {
 	pad := -size & 3
 	f.udp(s, dir, opcode, qp, psn, pad, len(extra)+size+pad+icrcLen, last)
@@ -114,7 +114,8 @@ func reth(va uint64, key uint32, size int) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(size))
 }
 
-// place returns which of four opcodes a segment has: the only one, the first, one in the middle, the last.
+// place returns the opcode of a segment, which depends on whether the segment is the only, the first, a middle or the
+// last one.
 func place(at int, more bool, only, first, middle, last uint8) uint8 {
 	switch {
 	case at == 0 && !more:
@@ -127,7 +128,7 @@ func place(at int, more bool, only, first, middle, last uint8) uint8 {
 	return last
 }
 
-// roce makes the packets of a message or an operation.
+// roce writes the packets of a message or an operation.
 func (f *framer) roce(e *event) {
 	s, dir := e.s, side(e.out)
 	switch e.kind {
@@ -158,12 +159,12 @@ func (f *framer) roce(e *event) {
 		psn := s.seq[dir]
 		f.roceSegment(s, e.at, dir, rcReadRequest, s.qp[dir], psn, reth(e.offset, e.key, e.size), nil, 0, true)
 		s.seq[dir] = (psn + uint32((e.size+maxData-1)/maxData)) & psnMask
-		// The responses have the numbers that the request has taken.
+		// The responses use the packet sequence numbers that the request reserved.
 		f.segments(e, func(data []byte, at, size int, more bool) {
 			var extra []byte
 			opcode := place(at, more, rcReadOnly, rcReadFirst, rcReadMiddle, rcReadLast)
 			if opcode != rcReadMiddle {
-				extra = []byte{0, 0, 0, 1} // acknowledged
+				extra = []byte{0, 0, 0, 1} // acknowledge extended transport header
 			}
 			f.roceSegment(s, e.at, 1-dir, opcode, s.qp[1-dir], psn, extra, data, size, false)
 			psn = (psn + 1) & psnMask
@@ -171,14 +172,14 @@ func (f *framer) roce(e *event) {
 	}
 }
 
-// acknowledge makes the acknowledgement of what e was about. The peer has it: connections are reliable.
+// acknowledge writes the acknowledgement of the operation of e. Connections are reliable, so the peer has received it.
 func (f *framer) acknowledge(e *event) {
 	s, dir := e.s, side(e.out)
-	accepted := []byte{0x1f, 0, 0, 1} // without credits of the queue pair
+	accepted := []byte{0x1f, 0, 0, 1} // without end-to-end credits
 	f.roceSegment(s, e.at, 1-dir, rcAck, s.qp[1-dir], s.seq[dir]-1, accepted, nil, 0, false)
 }
 
-// manage makes a datagram of connection management.
+// manage writes a datagram of connection management.
 func (f *framer) manage(s *stream, at int64, dir int, attribute uint16, body []byte) {
 	mad := make([]byte, madLen)
 	mad[0], mad[1], mad[2], mad[3] = 1, 7, 2, 3 // version, communication management, its version, Send
@@ -189,10 +190,10 @@ func (f *framer) manage(s *stream, at int64, dir int, attribute uint16, body []b
 	f.roceSegment(s, at, dir, udSendOnly, managementPair, 0, deth, mad, madLen, false)
 }
 
-// setupRoCE makes the handshake of connection management.
+// setupRoCE writes the handshake of connection management.
 func (f *framer) setupRoCE(s *stream, at int64) {
 	asker := side(s.active)
-	ids := [2]uint32{s.qp[0] << 8, s.qp[1] << 8} // of the connection, at the ends that receive these directions
+	ids := [2]uint32{s.qp[0] << 8, s.qp[1] << 8} // communication IDs of the receiving end of each direction
 	own := func(dir int) uint32 { return ids[1-dir] }
 	server, client := s.remote, s.local
 	if !s.active {
@@ -207,7 +208,7 @@ func (f *framer) setupRoCE(s *stream, at int64) {
 	binary.BigEndian.PutUint32(b[44:], s.seq[asker]<<8)
 	binary.BigEndian.PutUint16(b[48:], 0xffff)
 	from, to := client.Addr().As16(), server.Addr().As16()
-	copy(b[56:], from[:]) // the primary path's GIDs: Wireshark knows the ends by them
+	copy(b[56:], from[:]) // the primary path's GIDs, by which Wireshark identifies the ends
 	copy(b[72:], to[:])
 	address := make([]byte, cmAddressLen)
 	version := byte(0x60)
@@ -235,7 +236,7 @@ func (f *framer) setupRoCE(s *stream, at int64) {
 	f.manage(s, at, asker, cmReady, binary.BigEndian.AppendUint32(b, own(1-asker)))
 }
 
-// endRoCE makes the packets that close a connection. The first has the reason as its comment.
+// endRoCE writes the packets that close a connection. The first has the reason as its comment.
 func (f *framer) endRoCE(s *stream, at int64, out bool) {
 	first := side(out)
 	for i, attribute := range []uint16{cmDisconnect, cmDisconnectReply} {

@@ -44,7 +44,7 @@ type tcpConn struct {
 	net.Conn
 	w    *Writer
 	s    *stream
-	once sync.Once // for the end
+	once sync.Once // records the end
 }
 
 // tcpHalfConn is a tcpConn that can be closed for writing.

@@ -87,7 +87,7 @@ type Stats struct {
 type Writer struct {
 	cfg     Config
 	out     sink
-	unnamed atomic.Uint32 // connections without addresses of IP
+	unnamed atomic.Uint32 // connections without IP addresses
 
 	mu      sync.Mutex
 	queue   []event
@@ -95,16 +95,16 @@ type Writer struct {
 	stats   Stats
 	missed  uint64 // dropped since the last event
 	closed  bool
-	err     error         // of the first write that failed: nothing is recorded from then on
-	pending chan struct{} // holds a token while there is something for run
+	err     error         // of the first failed write, after which nothing is recorded
+	pending chan struct{} // holds a token while there is work for run
 	done    chan struct{} // closed when run has returned
 
-	// The fields below belong to run.
+	// run owns the fields below.
 	f   framer
 	buf []byte
 }
 
-// A sink takes whole blocks. rotate begins a new file, if there may be one.
+// A sink accepts whole blocks. rotate begins a new file. It returns false if there may be no other file.
 type sink interface {
 	io.Writer
 	rotate() (bool, error)
@@ -170,11 +170,11 @@ func (w *Writer) wake() {
 	}
 }
 
-// overhead is the size of an event in the queue beside its data, in bytes.
+// overhead is the size of an event in the queue without its data, in bytes.
 const overhead = 256
 
-// room reports whether data of n bytes would be queued, and counts what would not. It is called
-// before data is copied, so that dropped data cost little.
+// room reports whether the queue has room for n bytes of data. If not, it counts an event as dropped. It is called
+// before data is copied, so that dropping is cheap.
 func (w *Writer) room(n int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,7 +189,7 @@ func (w *Writer) room(n int) bool {
 	return true
 }
 
-// add queues events, in order. Of a setup and of an end none is lost: they have no data.
+// add queues events, in order. It never drops the setup or the end of a connection.
 func (w *Writer) add(events ...event) {
 	if len(events) == 0 {
 		return
@@ -213,14 +213,14 @@ func (w *Writer) add(events ...event) {
 	w.wake()
 }
 
-// unknown counts a segment in memory that is not known.
+// unknown counts a segment whose memory is not known.
 func (w *Writer) unknown() {
 	w.mu.Lock()
 	w.stats.Unknown++
 	w.mu.Unlock()
 }
 
-// chunk is how many bytes are written at once, at least, if there are as many.
+// chunk is the number of buffered bytes from which on the buffer is written.
 const chunk = 256 << 10
 
 // run writes events until the Writer is closed.
@@ -244,7 +244,7 @@ func (w *Writer) run() {
 			s := w.Stats()
 			w.buf = appendStatistics(w.buf, time.Now().UnixNano(), s.Packets+s.Dropped, s.Dropped)
 		}
-		// A file is up to date when there is nothing to do, should the process be killed.
+		// Flush while idle, so that the file is up to date if the process is killed.
 		w.flush()
 		if closed {
 			w.fail(w.out.Close())
@@ -259,12 +259,12 @@ func (w *Writer) taken(n int) {
 	w.mu.Unlock()
 }
 
-// put appends a packet to the file, or to the next one if it is full.
+// put appends a packet to the file, or to the next file if the current one is full.
 func (w *Writer) put(p *packet) {
 	start := len(w.buf)
 	w.buf = appendPacket(w.buf, p)
 	n := int64(len(w.buf) - start)
-	// A file takes the setup of its connections even if it is too small for that.
+	// The setup of the current connections is written even if it exceeds the maximum size.
 	full := w.cfg.MaxSize > 0 && w.f.written+n > w.cfg.MaxSize && !w.f.starting
 	if !full && !w.f.over {
 		w.f.written += n
@@ -291,7 +291,7 @@ func (w *Writer) put(p *packet) {
 	w.f.restart(p)
 }
 
-// flush writes the buffer, which has whole blocks.
+// flush writes the buffer, which always contains whole blocks.
 func (w *Writer) flush() {
 	if len(w.buf) == 0 {
 		return
@@ -309,7 +309,7 @@ func (w *Writer) flush() {
 	w.buf = w.buf[:0]
 }
 
-// fail notes the first error.
+// fail records the first error.
 func (w *Writer) fail(err error) {
 	if err == nil {
 		return
