@@ -88,7 +88,7 @@ type read struct {
 	offset uint64
 }
 
-// maxReads bounds conn.reads. It is more than the depth of any adapter's send queue.
+// maxReads bounds conn.reads. If more requests are outstanding, the oldest is dropped.
 const maxReads = 1 << 14
 
 func newConn(c fabric.Conn, w *Writer, active bool) *conn {

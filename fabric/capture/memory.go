@@ -10,7 +10,7 @@ type exposure struct {
 	mem    []byte
 	offset uint64 // of its first byte
 	turn   uint64 // number of the last message that named it
-	next   int
+	next   int    // index after the memory that the message named last
 }
 
 // expose records memory that has a handle for the peer.
@@ -33,8 +33,8 @@ func (c *conn) conceal(seg fabric.Segment, mem []byte) {
 	}
 }
 
-// find returns the memory of a segment that a message names. A message cannot name the same memory
-// twice: what a peer can make us copy is bounded by what was exposed to it.
+// find returns the memory of a segment that a message names. Within a message, segments of an exposure must be in
+// ascending order and must not overlap, so that the exposed memory bounds how much a peer can make this end copy.
 func (c *conn) find(seg *rpcrdma.Segment) ([]byte, bool) {
 	e := c.exposed[seg.Handle]
 	if e == nil {

@@ -220,7 +220,7 @@ func (w *Writer) unknown() {
 	w.mu.Unlock()
 }
 
-// chunk is the number of buffered bytes from which on the buffer is written.
+// chunk is the number of buffered bytes that makes run write the buffer.
 const chunk = 256 << 10
 
 // run writes events until the Writer is closed.

@@ -18,16 +18,15 @@ func costChecks() []check {
 	}
 }
 
-// A turn is one round of steady state. Its requests are prepared in advance, so that all its
-// allocations are the provider's.
+// A turn is one round of steady state. Its requests are prepared in advance, so that only the provider allocates.
 type turn struct {
 	recv []fabric.RecvWR // posted by the server
 	post []fabric.SendWR // then posted by the client
-	want int             // completions at both ends together
-	each func() error    // before the rest, if set
+	want int             // total completions at both ends
+	each func() error    // called first, if not nil
 }
 
-// allocatesNothing: in steady state nothing is allocated per request.
+// allocatesNothing: in steady state requests do not allocate.
 func allocatesNothing(s *scene, prepare func(s *scene, client, server *Endpoint) turn) {
 	s.skipWithRace()
 	client, server := s.pair(stage{idle: true})
@@ -79,7 +78,7 @@ func allocatesNothing(s *scene, prepare func(s *scene, client, server *Endpoint)
 			}
 		}
 	}
-	for range 300 { // until queues and pools have reached their sizes
+	for range 300 { // until queues and pools have reached their final sizes
 		run()
 	}
 	allocs := testing.AllocsPerRun(repeat(1000), run)
@@ -97,7 +96,7 @@ func (lateError) Error() string { return "no progress" }
 
 var errLate error = lateError{}
 
-// skipWithRace skips checks of allocations under the race detector, since its runtime allocates.
+// skipWithRace skips checks of allocations under the race detector, because its runtime allocates.
 func (s *scene) skipWithRace() {
 	s.Helper()
 	if raceEnabled {
@@ -133,7 +132,7 @@ func readTurn(s *scene, client, server *Endpoint) turn {
 	}
 }
 
-// windowTurn is like a client's call: a bind, the Send, and, here at once, the invalidation.
+// windowTurn is like a client's call: a bind, the Send, and the invalidation, which a client posts only later.
 func windowTurn(s *scene, client, server *Endpoint) turn {
 	s.needWindows(client)
 	t := sendTurn(s, client, server)
@@ -151,7 +150,7 @@ func windowTurn(s *scene, client, server *Endpoint) turn {
 	return t
 }
 
-// waitAllocatesNothing: Wait does not allocate either, while the other end answers.
+// waitAllocatesNothing: Wait does not allocate while the peer answers.
 func waitAllocatesNothing(s *scene) {
 	s.skipWithRace()
 	client, server := s.pair(stage{idle: true})
@@ -183,7 +182,7 @@ func waitAllocatesNothing(s *scene) {
 				return err
 			}
 			if wc[0].Op != fabric.WCRecv {
-				continue // of an answer
+				continue // the Send of an answer
 			}
 			if err := server.Conn.PostRecv(ask.recv); err != nil {
 				return err

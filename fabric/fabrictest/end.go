@@ -32,8 +32,8 @@ func endChecks() []check {
 	}
 }
 
-// disconnect: Disconnect is an orderly close. Both ends report that, and which of them closed;
-// outstanding receives are flushed at both.
+// disconnect: Disconnect is an orderly close. Both ends report an orderly close and which end closed. Outstanding
+// receives are flushed at both ends.
 func disconnect(s *scene) {
 	client, server := s.pair(stage{})
 	s.wantDisconnect(client, server)
@@ -143,8 +143,7 @@ func disconnectDeliversAll(s *scene) {
 	}
 }
 
-// disconnectGivesUp: Disconnect waits no longer than its context for a peer that does not
-// answer.
+// disconnectGivesUp: if the peer does not answer, Disconnect returns when its context ends.
 func disconnectGivesUp(s *scene) {
 	client, _ := s.pair(stage{idle: true})
 	client.Receives(2, 8)
@@ -165,7 +164,7 @@ func closeAtPeerFlushes(s *scene) {
 	server.Receives(1, 16)
 	src := server.Region(1<<20, readable).Segment()
 	in := client.Region(1<<20, fabric.AccessLocalWrite)
-	server.Stop() // on some adapters the server makes no progress from now on
+	server.Stop() // on some adapters the server makes no progress anymore
 	var wrs []fabric.SendWR
 	for id := range uint64(30) {
 		wr := get(id, src, 0, SGE(in, 0, 1<<20))
@@ -195,8 +194,8 @@ func closeAtPeerFlushes(s *scene) {
 	}
 }
 
-// failureFlushesTheRest: a request that fails has a completion, and so have all after it,
-// whatever their flags. One before it that was not asked for has none.
+// failureFlushesTheRest: a failed request and all requests after it have a completion, whatever their flags. An
+// unsignaled request before it has none.
 func failureFlushesTheRest(s *scene) {
 	l := s.listen(attr)
 	for _, flags := range []fabric.SendFlags{0, fabric.Deferred, fabric.Signaled} {
@@ -229,8 +228,7 @@ func failureFlushesTheRest(s *scene) {
 	}
 }
 
-// closeUnderLoad: as closeAtPeerFlushes, at any moment of a busy connection, with either side
-// closing. The
+// closeUnderLoad: closing either end of a busy connection at any moment flushes every outstanding request once. The
 // accounting of Endpoint detects lost and duplicated completions.
 func closeUnderLoad(s *scene) {
 	l := s.listen(attr)
@@ -243,7 +241,7 @@ func closeUnderLoad(s *scene) {
 		}
 		for i, e := range ends {
 			sink, src := ends[1-i].Region(1<<16, writable).Segment(), ends[1-i].Region(1<<16, readable).Segment()
-			// Each Read has memory of its own: a provider may look at that of one that is complete.
+			// Each Read has its own memory: a provider may read the memory of a completed Read.
 			out, in := e.Region(1<<16, 0), e.Region(60<<12, fabric.AccessLocalWrite)
 			wg.Go(func() {
 				for id := uint64(0); id < 60; id++ {
@@ -258,7 +256,7 @@ func closeUnderLoad(s *scene) {
 					err := e.TryPost(list...)
 					if errors.Is(err, fabric.ErrQueueFull) {
 						runtime.Gosched()
-						id-- // again
+						id-- // retry
 						continue
 					}
 					if err != nil {
@@ -292,7 +290,7 @@ func closeUnblocksWait(s *scene) {
 	}
 }
 
-// closeAtOnce: Close may be called concurrently, and again.
+// closeAtOnce: Close may be called concurrently and more than once.
 func closeAtOnce(s *scene) {
 	l := s.listen(attr)
 	for range repeat(20) {
@@ -366,7 +364,7 @@ func afterClose(s *scene) {
 	}
 }
 
-// wantAfterEnd wants every call on a Conn to report the end.
+// wantAfterEnd expects every call on a Conn to report the end.
 func (s *scene) wantAfterEnd(e *Endpoint) {
 	s.Helper()
 	s.wantOver("Post after the end", e.Conn.Post([]fabric.SendWR{{ID: 1, Op: fabric.OpSend, Flags: fabric.Signaled}}))
@@ -383,7 +381,7 @@ func (s *scene) wantAfterEnd(e *Endpoint) {
 	}
 }
 
-// afterPeersEnd: the same when the peer has closed.
+// afterPeersEnd: after the peer has closed, every call reports the end.
 func afterPeersEnd(s *scene) {
 	client, server := s.pair(stage{})
 	client.Receives(3, 64)
@@ -406,7 +404,7 @@ func messagesBeforeEnd(s *scene) {
 		for i := range byte(n) {
 			client.Post("a message", client.Message([]byte{i}))
 		}
-		// The peer may have to make progress before Disconnect can return.
+		// On some adapters the peer must make progress before Disconnect can return.
 		gone := later(func() error { return client.Conn.Disconnect(s.ctx()) })
 		runtime.Gosched()
 		server.Start()

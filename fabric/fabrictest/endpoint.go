@@ -67,8 +67,8 @@ func Pair(t testing.TB, p fabric.Provider, set Setup) (client, server fabric.Con
 func join(ctx context.Context, p fabric.Provider, l fabric.Listener, set Setup) (client, server fabric.Conn, err error) {
 	for {
 		client, server, err = joinOnce(ctx, p, l, set)
-		// siw connects from the port that the connection manager has chosen, which may be that of a TCP
-		// connection that ended a moment ago.
+		// siw connects from a port that the connection manager has chosen. A TCP connection that ended a moment ago
+		// may have used the same port.
 		if !errors.Is(err, syscall.EADDRNOTAVAIL) || ctx.Err() != nil {
 			return client, server, err
 		}
@@ -130,24 +130,24 @@ type Endpoint struct {
 
 	t testing.TB
 
-	posting sync.Mutex // one post at a time, so that the accounts are in the queue's order
+	posting sync.Mutex // serializes posts, so that the accounts are in queue order
 
 	mu      sync.Mutex
 	changed sync.Cond
-	sq      []request     // posted, not completed yet
-	rq      []request     // the driver's
-	sent    []fabric.WC   // completed, not taken by an expectation yet
-	rcvd    []received    // the driver's
+	sq      []request     // sends posted, not completed yet
+	rq      []request     // receives posted, not completed yet
+	sent    []fabric.WC   // sends completed, not consumed by an expectation yet
+	rcvd    []received    // receives completed, not consumed by an expectation yet
 	end     error         // the last error of Poll
-	wrong   []string      // broken rules
-	sqError bool          // a send has failed: no other may succeed
-	rqError bool          // the driver's
-	closed  bool          // by this side: outstanding requests may be lost
-	wcs     [16]fabric.WC // the driver's
-	nextID  uint64        // of requests with an ID that the Endpoint chooses
+	wrong   []string      // violations
+	sqError bool          // a send has failed: no later one may succeed
+	rqError bool          // a receive has failed: no later one may succeed
+	closed  bool          // this side has closed: outstanding requests may be lost
+	wcs     [16]fabric.WC // scratch of Step
+	nextID  uint64        // next ID for a request whose ID the Endpoint chooses
 	stop    atomic.Bool   // the driver must return
-	stopped chan struct{} // closed by the driver; nil without one
-	in, out heap          // of the test's goroutine
+	stopped chan struct{} // closed by the driver; nil if there is no driver
+	in, out heap          // used only by the test's goroutine
 }
 
 // A request accounts for a posted work request.
@@ -157,11 +157,11 @@ type request struct {
 	signaled bool
 	deferred bool
 	asked    bool   // Post has not returned yet
-	buf      []byte // of a receive
-	foreign  bool   // it has no buf
+	buf      []byte // the buffer of a receive
+	foreign  bool   // the receive has foreign memory and no buf
 }
 
-// A received message, and the buffer it is in.
+// A received is a received message with its buffer.
 type received struct {
 	wc   fabric.WC
 	data []byte
@@ -204,7 +204,7 @@ func (e *Endpoint) Stop() {
 	ended := e.end != nil
 	e.mu.Unlock()
 	e.stop.Store(true)
-	if !ended { // otherwise the driver is already returning
+	if !ended { // otherwise the driver returns by itself
 		e.Conn.Wake()
 	}
 	if !returns(e.Timeout, func() { <-e.stopped }) {
@@ -230,7 +230,7 @@ func (e *Endpoint) Close() {
 	}
 }
 
-// abandon records that this side closes: completions may be lost from now on.
+// abandon records that this side closes: from then on completions may be lost.
 func (e *Endpoint) abandon() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -288,12 +288,12 @@ func (e *Endpoint) fault(format string, args ...any) {
 }
 
 func (e *Endpoint) faultLocked(format string, args ...any) {
-	if len(e.wrong) < 5 { // one violation causes others
+	if len(e.wrong) < 5 { // one violation may cause others
 		e.wrong = append(e.wrong, fmt.Sprintf(format, args...))
 	}
 }
 
-// countRecv: receives complete in the order posted.
+// countRecv checks that receives complete in the order in which they were posted.
 func (e *Endpoint) countRecv(wc fabric.WC) {
 	if len(e.rq) == 0 {
 		e.faultLocked("receive %d completed (%v) with none outstanding", wc.ID, wc.Status)
@@ -330,7 +330,7 @@ func (r *request) completes(wc *fabric.WC) bool {
 	return r.signaled || r.id == wc.ID && (r.deferred || wc.Status != fabric.WCSuccess)
 }
 
-// untold is how many deferred requests there are in q.
+// untold returns the number of deferred requests in q.
 func untold(q []request) (n int) {
 	for i := range q {
 		if q[i].deferred {
@@ -340,9 +340,9 @@ func untold(q []request) (n int) {
 	return n
 }
 
-// countSend: the send queue completes in order. Requests that are neither signaled nor deferred
-// have no completion unless they fail, and at most MaxDeferred deferred ones in a row have none;
-// after one has failed, all others fail with a completion.
+// countSend checks that the send queue completes in order. Requests that are neither signaled nor deferred have no
+// completion unless they fail. At most MaxDeferred consecutive deferred requests have no completion. After a request has
+// failed, all later requests fail with a completion.
 func (e *Endpoint) countSend(wc fabric.WC) {
 	at := slices.IndexFunc(e.sq, func(r request) bool { return r.completes(&wc) })
 	if at >= 0 && wc.Status != fabric.WCSuccess && e.sq[at].id != wc.ID {
@@ -376,7 +376,7 @@ func (e *Endpoint) countSend(wc fabric.WC) {
 	e.sent = append(e.sent, wc)
 }
 
-// countEnd: the end is reported after the last completion.
+// countEnd checks that the end is reported after the last completion.
 func (e *Endpoint) countEnd(n int, err error) {
 	if n != 0 {
 		e.faultLocked("Poll returned %d completions and %v at once", n, err)
@@ -436,8 +436,8 @@ func (e *Endpoint) TryPostRecv(wrs ...fabric.RecvWR) error {
 	return err
 }
 
-// settle records in q whether the last requests have been posted. They are in q already, since
-// they may have completed meanwhile.
+// settle records in q whether the last requests have been posted. They are in q already, because they may have completed
+// in the meantime.
 func (e *Endpoint) settle(q []request, err error) []request {
 	if err != nil {
 		return slices.DeleteFunc(q, func(r request) bool { return r.asked })
@@ -498,10 +498,10 @@ func (e *Endpoint) newID() uint64 {
 	return e.nextID
 }
 
-// A heap allocates registered memory, which is never freed.
+// A heap allocates registered memory. It never frees any.
 type heap struct {
 	mr   fabric.MR
-	free int // offset of the free part
+	free int // offset of the unused part
 }
 
 func (h *heap) take(e *Endpoint, n int, access fabric.Access) fabric.SGE {
@@ -539,7 +539,7 @@ func (e *Endpoint) Send(what string, data []byte) {
 	e.WantSent(what, wr.ID)
 }
 
-// await waits until ready, which is called with e.mu held, returns true, or until the timeout.
+// await waits until ready returns true, or until the timeout. It calls ready with e.mu held.
 func (e *Endpoint) await(ready func() bool) (ok bool) {
 	late := false
 	timer := time.AfterFunc(e.Timeout, func() {
@@ -617,8 +617,8 @@ func (e *Endpoint) WantSent(what string, id uint64) fabric.WC {
 	return wc
 }
 
-// wantTold wants completions for all but MaxDeferred of the deferred requests, at least, and
-// drops the completions there are.
+// wantTold expects completions that stand for all but at most MaxDeferred of the deferred requests. It discards these
+// completions.
 func (e *Endpoint) wantTold(what string) {
 	e.t.Helper()
 	e.mu.Lock()
@@ -706,7 +706,7 @@ func Fill(b []byte, seed uint64) {
 	copy(b, b) // for the race detector: one access to all of it
 }
 
-// fill is where the checks spend their time if the race detector looks at each word.
+// fill is excluded from the race detector, because the checks would spend most of their time in it.
 //
 //go:norace
 func fill(b []byte, seed uint64) {

@@ -150,7 +150,7 @@ type group struct {
 	checks []check
 }
 
-// A check tests one rule. Its name is the rule in a few words.
+// A check tests one rule. Its name summarizes the rule.
 type check struct {
 	name string
 	run  func(*scene)
@@ -195,7 +195,7 @@ func Run(t *testing.T, cfg Config) {
 // has not closed.
 func runCheck(t testing.TB, cfg Config, c check) {
 	s := &scene{TB: t, cfg: cfg, p: cfg.New(t)}
-	t.Cleanup(func() { // registered first, so it runs after everything else is closed
+	t.Cleanup(func() { // registered first, so it runs after all other cleanups
 		s.within("Close of the provider", s.p.Close)
 		if cfg.Live == nil {
 			return
@@ -211,8 +211,8 @@ func runCheck(t testing.TB, cfg Config, c check) {
 	c.run(s)
 }
 
-// settles reports whether ok becomes true within d. It is for work that the runtime or an
-// adapter completes after everything has been closed.
+// settles reports whether ok returns true within d. It is for work that the runtime or an adapter completes after
+// everything has been closed.
 func settles(d time.Duration, ok func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -238,7 +238,7 @@ func (s *scene) ctx() context.Context {
 	return ctx
 }
 
-// within runs f, which must return nil, in time.
+// within runs f, which must return nil before the timeout.
 func (s *scene) within(what string, f func() error) {
 	s.Helper()
 	if err := s.result(what, later(f)); err != nil {

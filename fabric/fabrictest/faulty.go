@@ -254,9 +254,8 @@ type faultyConn struct {
 	side Side
 	no   int
 
-	// mu is held while posting and while processing completions, so that the accounts match
-	// the adapter's queues. It is acquired before the adapter's locks and not held while the
-	// adapter waits.
+	// mu is held while posting and while processing completions, so that the accounts match the adapter's queues. It is
+	// acquired before the adapter's locks, and is not held while the adapter waits.
 	mu     sync.Mutex
 	broken *fabric.ConnError
 	sq     []request
@@ -295,7 +294,7 @@ func (c *faultyConn) before(at Point) (fault Fault, hit bool, err error) {
 	return fault, hit, err
 }
 
-// call wraps a method without a list.
+// call wraps a method that has no list of requests.
 func (c *faultyConn) call(at Point, do func() error) error {
 	fault, hit, err := c.before(at)
 	if err != nil {
@@ -311,7 +310,7 @@ func (c *faultyConn) call(at Point, do func() error) error {
 	return nil
 }
 
-// end returns the end that a fault has caused.
+// end returns the error with which a fault has ended the connection, or nil.
 func (c *faultyConn) end() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -430,7 +429,7 @@ func (c *faultyConn) Poll(wc []fabric.WC) (int, error) {
 		if c.broken == nil {
 			return c.look(wc[:n]), err
 		}
-		// It broke meanwhile: report what has completed, flush the rest.
+		// The connection broke in the meantime. Report what has completed, and flush the rest.
 		if n > 0 {
 			for i := range wc[:n] {
 				c.settled(&wc[i])
@@ -444,8 +443,8 @@ func (c *faultyConn) Poll(wc []fabric.WC) (int, error) {
 	return c.flush(wc)
 }
 
-// look passes completions on, up to the one at which a fault occurs, with or without it. The
-// others are discarded, and their requests flushed later.
+// look returns the number of completions to pass on: those up to the one at which a fault occurs. The action of the
+// fault determines whether that one is included. The others are discarded, and their requests are flushed later.
 func (c *faultyConn) look(wc []fabric.WC) int {
 	for i := range wc {
 		p := Passage{Conn: c.no, WC: &wc[i]}
@@ -470,7 +469,7 @@ func (c *faultyConn) look(wc []fabric.WC) int {
 	return len(wc)
 }
 
-// settled removes a completed request from the accounts.
+// settled removes the request of wc from the accounts.
 func (c *faultyConn) settled(wc *fabric.WC) {
 	if wc.Op == fabric.WCRecv {
 		c.rq = slices.Delete(c.rq, 0, min(1, len(c.rq)))
@@ -480,8 +479,7 @@ func (c *faultyConn) settled(wc *fabric.WC) {
 	c.sq = slices.Delete(c.sq, 0, at+1)
 }
 
-// flush flushes outstanding requests of a connection that a fault has broken, and then reports
-// the end.
+// flush flushes the outstanding requests of a connection that a fault has broken. Then it reports the end.
 func (c *faultyConn) flush(wc []fabric.WC) (n int, err error) {
 	for ; n < len(wc) && len(c.sq) > 0; n++ {
 		wc[n] = fabric.WC{ID: c.sq[0].id, Op: c.sq[0].op, Status: fabric.WCFlushErr}

@@ -24,11 +24,10 @@ func fenceChecks() []check {
 	}
 }
 
-// A revoker exposes memory of the owner, and returns its segment and a function that must be a
-// fence.
+// A revoker exposes memory of the owner. It returns the segment and a function that revokes access and must be a fence.
 type revoker func(s *scene, owner *Endpoint, memory []byte, access fabric.Access) (fabric.Segment, func())
 
-// A strength is whether a fence is required regardless of WeakRevocation.
+// A strength reports whether a fence is required even with WeakRevocation.
 type strength bool
 
 const (
@@ -41,7 +40,7 @@ func revokeByLocalInv(s *scene, owner *Endpoint, memory []byte, access fabric.Ac
 	mr := s.register(owner, memory, fabric.AccessLocalWrite)
 	seg := s.bind(owner, owner.Window(), SGE(mr, 0, len(memory)), access)
 	return seg, func() {
-		// The peer's access may end the connection first, which is a fence too.
+		// The peer's access may end the connection first, which is a fence, too.
 		const id = 7003
 		owner.Post("a local invalidation", localInvWR(id, seg.Handle))
 		if wc, err := owner.NextSend(); err != nil || wc.ID != id || wc.Status != fabric.WCSuccess && wc.Status != fabric.WCFlushErr {
@@ -82,8 +81,8 @@ func (s *scene) needWindows(e *Endpoint) {
 }
 
 const (
-	hammerSize  = 24 << 10 // of one access
-	hammerSlots = 4        // accesses outstanding
+	hammerSize  = 24 << 10 // bytes of an access
+	hammerSlots = 4        // outstanding accesses
 	hammerRest  = 64       // accesses after the fence before the hammer stops
 )
 
@@ -110,8 +109,8 @@ func (s *scene) newHammer(e *Endpoint, seg fabric.Segment, op fabric.Opcode) *ha
 	return h
 }
 
-// swing accesses memory until the connection ends, as it should, or until hammerRest accesses
-// after the fence; then it sends a message that must not arrive.
+// swing accesses memory until the connection ends, as it should. If the connection does not end, swing stops hammerRest
+// accesses after the fence and sends a message that must not arrive.
 func (h *hammer) swing() error {
 	rest := hammerRest
 	for n := 0; rest > 0; n++ {
@@ -144,7 +143,7 @@ func (h *hammer) swing() error {
 			if h.end.TryPost(h.begun) != nil {
 				return nil
 			}
-			// Its completion would be among the others.
+			// Do not wait for it: its completion is among those of the accesses.
 		}
 	}
 	_ = h.end.TryPost(h.last) // fails if the connection has ended
@@ -181,7 +180,7 @@ func stopsWrites(s *scene, revoke revoker, how strength) {
 	}
 }
 
-// wantStopped wants the end of the connection to stop a hammer.
+// wantStopped expects the end of the connection to stop a hammer.
 func (s *scene) wantStopped(what string, client, server *Endpoint, swung <-chan error) {
 	s.Helper()
 	if _, data, err := server.NextRecv(); err == nil && data != nil {
@@ -224,7 +223,7 @@ func stopsReads(s *scene, revoke revoker, how strength) {
 	}
 }
 
-// ownReadStops: after a region is closed, a Read of its own side does not write to it either.
+// ownReadStops: after a region is closed, a Read by its owner does not write to it either.
 func ownReadStops(s *scene) {
 	const n = 1 << 20
 	l := s.listen(attr)
@@ -256,7 +255,7 @@ func ownReadStops(s *scene) {
 	}
 }
 
-// receiveStops: the same for a receive that is already posted.
+// receiveStops: after a region is closed, a receive that is already posted does not write to it either.
 func receiveStops(s *scene) {
 	client, server := s.pair(stage{})
 	memory := make([]byte, 64)

@@ -9,12 +9,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// foreign: memory that is known by its address alone does what other memory does. A request with other
-// memory than that of the region fails.
+// foreign: memory that is known only by its address works like other memory. A request with memory outside the region
+// fails.
 func foreign(s *scene) {
 	const n = 3 * 4096
 	client, server := s.pair(stage{})
-	mem := make([]byte, n+8) // of which the region has the first n
+	mem := make([]byte, n+8) // the region is the first n bytes
 	var pin runtime.Pinner
 	pin.Pin(&mem[0])
 	defer pin.Unpin()
@@ -89,7 +89,7 @@ func foreignWindow(s *scene, client, server *Endpoint, whole fabric.Foreign, mem
 		return
 	}
 	s.Helper()
-	// Windows are for regions without rights for the peer.
+	// Use a region without remote rights, which only the window exposes.
 	mr, err := client.Conn.RegForeign(whole, fabric.AccessLocalWrite)
 	if err != nil {
 		s.Fatalf("register foreign memory for a window: %v", err)

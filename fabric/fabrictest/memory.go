@@ -196,8 +196,7 @@ func readScatter(s *scene) {
 	}
 }
 
-// manyReads: more Reads may be posted than may be outstanding: the adapter queues them, at
-// both ends at once.
+// manyReads: both ends may post more Reads than may be outstanding. The adapter queues them.
 func manyReads(s *scene) {
 	const reads, size = 100, 8192
 	client, server := s.pair(stage{
@@ -230,8 +229,7 @@ func manyReads(s *scene) {
 	}
 }
 
-// fence: a fenced Send does not overtake a Read: when it arrives, the source of the Read may
-// be reused.
+// fence: a fenced Send does not overtake a Read. When the Send arrives, the source of the Read may be reused.
 func fence(s *scene) {
 	const n = 1 << 17
 	client, server := s.pair(stage{})
@@ -279,13 +277,13 @@ func segment(s *scene) {
 type outrage struct {
 	what string
 	op   fabric.Opcode
-	// target prepares the victim and returns what the offender accesses.
+	// target prepares the victim and returns the handle and offset that the offender accesses.
 	target func(victim *Endpoint) (handle uint32, offset uint64)
 	length int
 }
 
-// refuse wants an outrage by a client to be refused: nothing is placed or fetched, and the
-// connection ends at both ends. Other connections are not affected.
+// refuse expects an outrage by a client to be refused: nothing is placed or fetched, and the connection ends at both
+// ends. Other connections are not affected.
 func (s *scene) refuse(l fabric.Listener, o outrage) {
 	s.Helper()
 	client, server := s.pairAt(l, stage{})
@@ -352,8 +350,7 @@ func describe(op fabric.Opcode) string {
 	return "a Read"
 }
 
-// localRegionIsPrivate: the peer cannot access a region without remote rights by its local
-// key.
+// localRegionIsPrivate: the peer cannot use the local key of a region without remote rights to access it.
 func localRegionIsPrivate(s *scene) {
 	l := s.listen(attr)
 	a, b := s.pairAt(l, stage{})
@@ -379,7 +376,7 @@ func localRegionIsPrivate(s *scene) {
 	s.exchange("beside connections that were ended", a, b)
 }
 
-// bounds returns accesses outside of a segment of n bytes.
+// bounds returns accesses outside a segment of n bytes.
 func bounds(n int) []struct {
 	what   string
 	at     func(offset uint64) uint64
@@ -404,7 +401,7 @@ func bounds(n int) []struct {
 	}
 }
 
-// outOfBounds: a handle gives access to its region and not a byte more.
+// outOfBounds: a handle gives access to no byte outside its region.
 func outOfBounds(s *scene, op fabric.Opcode) {
 	const n, margin = 4096, 8192
 	l := s.listen(attr)
@@ -428,8 +425,7 @@ func outOfBounds(s *scene, op fabric.Opcode) {
 	s.exchange("beside connections that were ended", a, b)
 }
 
-// unknownHandle: a handle that was never returned gives no access, nor does one with a wrong
-// key part.
+// unknownHandle: a handle that was never returned gives no access. Neither does a handle with a wrong key part.
 func unknownHandle(s *scene) {
 	l := s.listen(attr)
 	a, b := s.pairAt(l, stage{})
@@ -460,8 +456,8 @@ func unknownHandle(s *scene) {
 	s.exchange("beside connections that were ended", a, b)
 }
 
-// handleOfAnotherConn: a handle is valid on its own connection only, not on others of the same
-// process (RFC 5042 section 5.2: protection domains).
+// handleOfAnotherConn: a handle is valid only on its own connection, not on other connections of the same process (RFC
+// 5042 section 5.2: protection domains).
 func handleOfAnotherConn(s *scene) {
 	l := s.listen(attr)
 	owner, server := s.pairAt(l, stage{})

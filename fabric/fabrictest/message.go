@@ -59,7 +59,7 @@ func orderAndLength(s *scene) {
 	server.WantNothing("than three messages")
 }
 
-// manySizes: the same with many messages of all sizes, posted in lists of all lengths.
+// manySizes: many Sends of all sizes, posted in lists of all lengths, arrive in order and with their exact lengths.
 func manySizes(s *scene) {
 	const most, window = 2000, 32
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -153,7 +153,7 @@ func tooManySGEs(s *scene) {
 	server.WantEnd("after the peer's malformed request")
 }
 
-// local returns the statuses that are acceptable in place of want.
+// local returns the acceptable statuses of a request that should fail locally with want.
 func (s *scene) local(want fabric.WCStatus) []fabric.WCStatus {
 	if !s.cfg.Limits.CoarseStatus {
 		return []fabric.WCStatus{want}
@@ -174,7 +174,7 @@ func oneMegabyte(s *scene) {
 	server.WantMessage("a megabyte less a byte", text[1:])
 }
 
-// unsignaled: an unsignaled request has no completion, a later signaled one has.
+// unsignaled: an unsignaled request has no completion, but a later signaled request has.
 func unsignaled(s *scene) {
 	client, server := s.pair(stage{})
 	client.Receives(1, 16)
@@ -200,14 +200,14 @@ func unsignaled(s *scene) {
 		server.WantMessage("the last message", []byte("last"))
 		client.WantSent("the last message", last.ID)
 	}
-	// The answer is sent after everything.
+	// The answer is sent after everything else.
 	server.Send("an answer", []byte("answer"))
 	client.WantMessage("an answer", []byte("answer"))
 	client.WantNothing("from requests that are not signaled")
 }
 
-// deferred: of the deferred requests all but MaxDeferred have a completion, or one after them
-// has, whatever is between them. Endpoint checks that with each completion; here none follows.
+// deferred: all deferred requests but at most the last MaxDeferred have a completion, or precede a deferred request that
+// has, whatever requests are between them. Endpoint checks this at each completion. Here no further completion follows.
 func deferred(s *scene) {
 	client, server := s.pair(stage{})
 	seg := server.Region(64, writable).Segment()
@@ -229,8 +229,8 @@ func deferred(s *scene) {
 	client.WantNothing("than the last message, which stands for all")
 }
 
-// completionsInOrder: the send queue completes in the order posted, whatever the requests are.
-// Endpoint checks that.
+// completionsInOrder: the send queue completes in the order posted, whatever the requests are. Endpoint checks the
+// order.
 func completionsInOrder(s *scene) {
 	client, server := s.pair(stage{})
 	put := server.Region(1<<18, fabric.AccessLocalWrite|fabric.AccessRemoteWrite).Segment()
@@ -268,8 +268,7 @@ func completionsInOrder(s *scene) {
 	}
 }
 
-// requestIsTheCallersAgain: the slices of a request belong to the caller again when Post
-// returns.
+// requestIsTheCallersAgain: the caller owns the slices of a request again when Post returns.
 func requestIsTheCallersAgain(s *scene) {
 	client, server := s.pair(stage{})
 	mr := client.Region(4096, 0)
@@ -297,21 +296,21 @@ func requestIsTheCallersAgain(s *scene) {
 	}
 }
 
-// Numbers of postersAtOnce: goroutines, messages of each, and messages in flight.
+// Parameters of postersAtOnce: goroutines, messages per goroutine, and messages in flight.
 const (
 	posters      = 8
 	postsEach    = 40
 	postsAtATime = 64
 )
 
-// postersAtOnce: any goroutine may post at any time, also while another is in Poll or Wait.
-// The client's Conn is used without its Endpoint, which serializes posts.
+// postersAtOnce: any goroutine may post at any time, even while another is in Poll or Wait. The check uses the client's
+// Conn directly, because Endpoint serializes posts.
 func postersAtOnce(s *scene) {
 	client, server := s.pair(stage{idle: true})
 	server.Start()
 	server.Receives(postsAtATime, 8)
 	mr := client.Region(posters*postsEach*2, 0)
-	tokens := make(chan struct{}, postsAtATime) // one for each free receive
+	tokens := make(chan struct{}, postsAtATime) // one token per free receive
 	for range postsAtATime {
 		tokens <- struct{}{}
 	}
@@ -347,8 +346,8 @@ func postersAtOnce(s *scene) {
 	}
 }
 
-// postNumbers posts the messages of poster p, which have its number and their own. The ID of
-// a request is the message's offset in mr.
+// postNumbers posts the messages of poster p. A message contains the number of the poster and its own number. The ID of
+// a request is the offset of its message in mr.
 func postNumbers(c fabric.Conn, mr fabric.MR, p byte, tokens, quit <-chan struct{}) error {
 	for n := range byte(postsEach) {
 		select {
@@ -370,7 +369,7 @@ func postNumbers(c fabric.Conn, mr fabric.MR, p byte, tokens, quit <-chan struct
 	return nil
 }
 
-// pollInOrder polls the completions of all posters, and wants those of each in order.
+// pollInOrder polls the completions of all posters, and expects those of each poster to be in order.
 func pollInOrder(c fabric.Conn) error {
 	var next [posters]uint64
 	var wcs [5]fabric.WC
@@ -396,8 +395,8 @@ func pollInOrder(c fabric.Conn) error {
 	return nil
 }
 
-// sendQueueFull: a queue that has no room for a whole list accepts none of it, and has room again
-// when completions have been polled.
+// sendQueueFull: a queue that has no room for a whole list accepts no part of it. It has room again after completions
+// have been polled.
 func sendQueueFull(s *scene) {
 	const depth, most = 4, 4096
 	small := attr
@@ -433,8 +432,7 @@ func sendQueueFull(s *scene) {
 	}
 	client.Stop()
 
-	// All are polled, so all slots are free. A list that is too long by one must have no
-	// effect.
+	// All completions have been polled, so all slots are free. A list that is too long by one must have no effect.
 	list := make([]fabric.SendWR, taken+1)
 	for i := range list {
 		list[i] = put(uint64(1000 + i))
@@ -454,7 +452,7 @@ func sendQueueFull(s *scene) {
 	client.WantNothing("from requests that were refused")
 }
 
-// quietQueueFull: a queue full of requests without completions has space again by itself.
+// quietQueueFull: a queue full of requests without completions has room again without another request.
 func quietQueueFull(s *scene) {
 	const depth, n = 4, 300
 	small := attr
@@ -487,7 +485,7 @@ func quietQueueFull(s *scene) {
 	}
 }
 
-// receiveQueueFull: as sendQueueFull, for receives.
+// receiveQueueFull: a receive queue that has no room for a whole list accepts no part of it.
 func receiveQueueFull(s *scene) {
 	const depth, most = 4, 4096
 	small := attr
@@ -530,8 +528,8 @@ func receiveQueueFull(s *scene) {
 	}
 }
 
-// longerThanReceive: a message that is longer than its receive fails that receive and ends the
-// connection, and writes nothing outside of the buffer.
+// longerThanReceive: a message that is longer than its receive makes the receive fail and ends the connection. Nothing
+// outside the buffer is written.
 func longerThanReceive(s *scene) {
 	client, server := s.pair(stage{})
 	in := server.Region(64, fabric.AccessLocalWrite)
@@ -557,8 +555,8 @@ func longerThanReceive(s *scene) {
 	}
 }
 
-// wantRefused wants the completion of a request that the peer refuses: with one of the given
-// statuses, or flushed. With LocalCompletion it may have succeeded, unless it was a Read.
+// wantRefused expects the completion of a request that the peer refuses: with one of the given statuses, or flushed.
+// With LocalCompletion the request may have succeeded, unless it is a Read.
 func (s *scene) wantRefused(what string, e *Endpoint, wr fabric.SendWR, status ...fabric.WCStatus) {
 	s.Helper()
 	wc, err := e.NextSend()
@@ -596,8 +594,7 @@ func noReceivePosted(s *scene) {
 	server.WantEnd("after one message too many")
 }
 
-// wrongLocalKey: an SGE outside of the region of its key fails the request and ends the
-// connection, and nothing is sent.
+// wrongLocalKey: an SGE outside the region of its key makes the request fail and ends the connection. Nothing is sent.
 func wrongLocalKey(s *scene) {
 	l := s.listen(attr)
 	third, fourth := s.pairAt(l, stage{})
@@ -673,8 +670,7 @@ func (s *scene) register(e *Endpoint, buf []byte, access fabric.Access) fabric.M
 	return mr
 }
 
-// receiveWithWrongKey: a receive with a wrong key fails when a message arrives, and the
-// message is not placed.
+// receiveWithWrongKey: a receive with a wrong key fails when a message arrives. The message is not placed.
 func receiveWithWrongKey(s *scene) {
 	backing := make([]byte, 128)
 	for _, c := range []struct {
@@ -714,8 +710,7 @@ func receiveWithWrongKey(s *scene) {
 	}
 }
 
-// localDMA: any memory may be used with LocalDMAKey, if and only if the connection has
-// LocalDMA.
+// localDMA: LocalDMAKey permits the use of any memory if, and only if, the connection has LocalDMA.
 func localDMA(s *scene) {
 	client, server := s.pair(stage{})
 	server.Receives(1, 64)

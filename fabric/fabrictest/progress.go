@@ -34,7 +34,7 @@ func progressChecks() []check {
 	}
 }
 
-// postInTime posts, and wants Post not to block.
+// postInTime posts requests and expects Post not to block.
 func (s *scene) postInTime(e *Endpoint, wrs ...fabric.SendWR) {
 	s.Helper()
 	if err := s.result("Post", later(func() error { return e.TryPost(wrs...) })); err != nil {
@@ -86,8 +86,8 @@ func (s *scene) bulkTime() time.Duration {
 	return 3 * s.cfg.Timeout
 }
 
-// bothWays: two ends that transfer in both directions at full speed do not deadlock. With one
-// goroutine for both ends, no call may wait for the peer.
+// bothWays: two ends that transfer in both directions at full speed do not deadlock. If one goroutine drives both ends,
+// no call may wait for the peer.
 func bothWays(s *scene, op fabric.Opcode, alone bool) {
 	const size = 1 << 20
 	n := max(s.cfg.Bulk/size, 1)
@@ -140,7 +140,8 @@ func bothWays(s *scene, op fabric.Opcode, alone bool) {
 	}
 }
 
-// sendsBothWays: the same with Sends, which also need receives at the other end.
+// sendsBothWays: two ends that send in both directions at full speed do not deadlock. Sends also need receives at the
+// peer.
 func sendsBothWays(s *scene) {
 	const n, size = 100, 1 << 16
 	client, server := s.pair(stage{idle: true})
@@ -165,8 +166,8 @@ func sendsBothWays(s *scene) {
 	}
 }
 
-// burstsBothWays: a burst that is posted while an earlier one is in progress is sent
-// completely, even if all buffers are full at that moment and nothing is posted after it.
+// burstsBothWays: a burst that is posted while an earlier burst is in progress is sent completely, even if all buffers
+// are full at that moment and nothing is posted afterwards.
 func burstsBothWays(s *scene) {
 	const n, size = 12, 2 << 20
 	client, server := s.pair(stage{})
@@ -202,7 +203,7 @@ func burstsBothWays(s *scene) {
 	s.exchange("after many bursts", client, server)
 }
 
-// postDoesNotWait: Post returns even if the peer receives nothing, however much is posted.
+// postDoesNotWait: however much is posted, Post returns even if the peer receives nothing.
 func postDoesNotWait(s *scene) {
 	const size = 1 << 20
 	n := max(s.cfg.Bulk/size, 1)
@@ -246,7 +247,7 @@ func pollDoesNotWait(s *scene) {
 	})
 }
 
-// pollTakesWhatFits: Poll stores no more than len(wc) completions, and keeps the others.
+// pollTakesWhatFits: Poll stores up to len(wc) completions and keeps the others.
 func pollTakesWhatFits(s *scene) {
 	const n = 9
 	client, server := s.pair(stage{idle: true})
@@ -279,7 +280,7 @@ func pollTakesWhatFits(s *scene) {
 	})
 }
 
-// waitOnce wants Wait to return, and then Poll to return a completion.
+// waitOnce expects Wait to return, and then Poll to return a completion.
 func (s *scene) waitOnce(e *Endpoint) {
 	s.Helper()
 	s.within("Wait", e.Conn.Wait)
@@ -397,7 +398,7 @@ func wakeWakesOnce(s *scene) {
 		client.Conn.Wake()
 		s.within("Wait after Wake", client.Conn.Wait)
 	}
-	// Two Wakes may unblock two Waits; of more Waits, some must block.
+	// Two Wakes may unblock two Waits. Of any further Waits, some must block.
 	ctx, cancel := context.WithTimeout(s.ctx(), 20*time.Millisecond)
 	defer cancel()
 	waits := 0

@@ -48,7 +48,7 @@ func (s *scene) listen(a fabric.ConnAttr) fabric.Listener {
 		s.Fatalf("listen at %s: %v", s.cfg.Addr, err)
 	}
 	s.Cleanup(func() {
-		s.within("Listener.Close", func() error { l.Close(); return nil }) // possibly for the second time
+		s.within("Listener.Close", func() error { l.Close(); return nil }) // the check may have closed it already
 	})
 	return l
 }
@@ -86,7 +86,7 @@ func later(f func() error) <-chan error {
 	return c
 }
 
-// result waits for a result of later.
+// result waits for and returns a result of later.
 func (s *scene) result(what string, c <-chan error) error {
 	s.Helper()
 	timer := time.NewTimer(s.cfg.Timeout)
@@ -105,7 +105,7 @@ type stage struct {
 	client, server fabric.ConnAttr
 	beforeConnect  func(*Endpoint)
 	beforeAccept   func(*Endpoint)
-	idle           bool // not started
+	idle           bool // do not start the Endpoints
 }
 
 // pair connects two Endpoints and starts them.
@@ -163,7 +163,7 @@ func (s *scene) endpoint(name string, c fabric.Conn) *Endpoint {
 	return e
 }
 
-// exchange shows that a connection is alive in both directions.
+// exchange verifies that a connection works in both directions.
 func (s *scene) exchange(what string, a, b *Endpoint) {
 	s.Helper()
 	ping, pong := Pattern(40, 1), Pattern(90, 2)
@@ -175,8 +175,8 @@ func (s *scene) exchange(what string, a, b *Endpoint) {
 	a.WantMessage("the pong "+what, pong)
 }
 
-// resolveOffersNothing: Resolve sends no request: the first request that the listener receives
-// is that of a later Conn that connects.
+// resolveOffersNothing: Resolve sends no request. The first request that the listener receives is from a later Conn that
+// connects.
 func resolveOffersNothing(s *scene) {
 	l := s.listen(attr)
 	first, second := s.resolve(l), s.resolve(l)
@@ -288,7 +288,7 @@ func privateDataTooLong(s *scene) {
 	}
 }
 
-// wantLacking wants a CapabilityError.
+// wantLacking expects a CapabilityError.
 func (s *scene) wantLacking(what string, err error) {
 	s.Helper()
 	var ce *fabric.CapabilityError
@@ -329,7 +329,7 @@ func reject(s *scene) {
 	s.exchange("after rejections", a, b)
 }
 
-// wantOver wants the error of a connection that has ended.
+// wantOver expects the error of a connection that has ended.
 func (s *scene) wantOver(what string, err error) {
 	s.Helper()
 	var ce *fabric.ConnError
@@ -355,8 +355,7 @@ func nobodyListens(s *scene) {
 	}
 }
 
-// receivesPostedBefore: receives posted before Connect or Accept are used by the first
-// message, of either side.
+// receivesPostedBefore: the first message of either side uses the receives posted before Connect or Accept.
 func receivesPostedBefore(s *scene) {
 	hello := Pattern(64, 6)
 	l := s.listen(attr)
@@ -457,7 +456,7 @@ func connectClosed(s *scene) {
 	}
 }
 
-// acceptCanceled: the listener's Accept ends with its context, which has no other effect.
+// acceptCanceled: Listener.Accept ends with its context. The end of the context has no other effect.
 func acceptCanceled(s *scene) {
 	l := s.listen(attr)
 	ctx, cancel := context.WithCancel(s.ctx())
@@ -497,8 +496,7 @@ func answerCanceled(s *scene) {
 	}
 	server.Close()
 	if cerr := s.result("Connect", connected); cerr == nil && err != nil {
-		// The reply may have been sent before the context was checked; then the end must
-		// follow.
+		// The reply may have been sent before the context was checked. Then the end of the connection must follow.
 		e := s.endpoint("client", c)
 		e.Start()
 		e.WantEnd("as the server has given up")
@@ -526,8 +524,7 @@ func listenerClose(s *scene) {
 	s.within("the second Listener.Close", func() error { l.Close(); return nil })
 }
 
-// listenerCloseDropsRequests: Close drops requests that Accept has not returned, but not those
-// that it has.
+// listenerCloseDropsRequests: Close drops the requests that Accept has not returned, and no others.
 func listenerCloseDropsRequests(s *scene) {
 	for range repeat(20) {
 		l := s.listen(attr)
@@ -562,9 +559,8 @@ func connsOutliveListener(s *scene) {
 	s.exchange("after the listener's end", a, b)
 }
 
-// providerClose: Close of a provider, by several at once, closes its listeners. There are no new
-// ones and no new Conns after it; those that exist go on, and one that has been resolved has
-// no peer to connect to.
+// providerClose: Close of a provider, which may be called concurrently, closes its listeners. Afterwards Resolve and
+// Listen fail. Established Conns continue to work, and a resolved Conn finds no listener to connect to.
 func providerClose(s *scene) {
 	l := s.listen(attr)
 	a, b := s.pairAt(l, stage{})

@@ -39,7 +39,7 @@ func windowChecks() []check {
 	}
 }
 
-// windows connects a pair of endpoints of which the server has memory windows, or skips the check.
+// windows connects a pair of Endpoints. It skips the check if the server has no memory windows.
 func (s *scene) windows(l fabric.Listener) (client, server *Endpoint) {
 	s.Helper()
 	client, server = s.pairAt(l, stage{})
@@ -50,7 +50,7 @@ func (s *scene) windows(l fabric.Listener) (client, server *Endpoint) {
 	return client, server
 }
 
-// remoteInvalidation is windows with a peer that can invalidate them.
+// remoteInvalidation connects a pair like windows. It skips the check if the peer cannot invalidate windows.
 func (s *scene) remoteInvalidation(l fabric.Listener) (client, server *Endpoint) {
 	s.Helper()
 	client, server = s.windows(l)
@@ -111,7 +111,7 @@ func (s *scene) invalidate(e *Endpoint, handle uint32) {
 	}
 }
 
-// inside reports whether an access lies between two offsets from the start of a window.
+// inside reports whether an access is between two offsets from the start of a window.
 func inside(at func(uint64) uint64, length int, from, to int64) bool {
 	const base = 1 << 40
 	off := int64(at(base) - base)
@@ -163,8 +163,8 @@ func segmentOf(b []byte) fabric.Segment {
 	}
 }
 
-// bindInFrontOfSend: a bind takes effect before a later Send: the peer may use the handle as
-// soon as it has it.
+// bindInFrontOfSend: a bind takes effect before a later Send. The peer may use the handle as soon as it receives the
+// Send.
 func bindInFrontOfSend(s *scene) {
 	client, server := s.windows(s.listen(attr))
 	mw := server.Window()
@@ -222,7 +222,7 @@ func rebindChangesKey(s *scene) {
 	}
 }
 
-// manyWindows: windows are independent of each other, also over one region.
+// manyWindows: windows are independent of each other, even over the same region.
 func manyWindows(s *scene) {
 	const n, size = 40, 100
 	client, server := s.windows(s.listen(attr))
@@ -278,8 +278,8 @@ func manyWindows(s *scene) {
 	}
 }
 
-// sendInv: a Send may invalidate a window of the peer: the receive completion reports it, the
-// handle is invalid, and the window can be bound again.
+// sendInv: a Send may invalidate a window of the peer. The receive completion reports the invalidation, the handle is
+// invalid, and the window can be bound again.
 func sendInv(s *scene) {
 	l := s.listen(attr)
 	client, server := s.remoteInvalidation(l)
@@ -345,7 +345,7 @@ func sendInvOfNothing(s *scene) {
 		}},
 	} {
 		if c.what == twice && s.cfg.Limits.LooseInvalidation {
-			continue // crashes the kernel
+			continue // it would crash the kernel
 		}
 		client, server := s.remoteInvalidation(l)
 		key := c.key(server)
@@ -359,15 +359,15 @@ func sendInvOfNothing(s *scene) {
 			if wc, _, err := server.NextRecv(); err != nil || wc.Status != fabric.WCSuccess || !wc.WithInv || wc.InvalidatedKey != key {
 				s.Fatalf("%s: %s arrives as %+v (%v)", server.Name, c.what, wc, err)
 			}
-			wr = client.Message(nil) // another is one too many
+			wr = client.Message(nil) // a second invalidation must be refused
 			wr.Op, wr.RKey = fabric.OpSendInv, key
 		}
 		s.wantSendRefused(c.what, client, server, wr)
 	}
 }
 
-// wantSendRefused posts a Send that the victim must refuse, and a message after it, and wants
-// the connection to end at both ends.
+// wantSendRefused posts a Send that the victim must refuse, and a message after it. It expects the connection to end at
+// both ends.
 func (s *scene) wantSendRefused(what string, offender, victim *Endpoint, wr fabric.SendWR) {
 	s.Helper()
 	offender.Post(what, wr, offender.Message([]byte("still here")))
@@ -417,8 +417,8 @@ func sendInvOfAnotherConn(s *scene) {
 	}
 }
 
-// refuseWindow is refuse with a window over the middle of a region that is
-// exposed in no other way. Memory must stay as it was.
+// refuseWindow is like refuse for a window over the middle of a region that only the window exposes. The memory must not
+// change.
 func (s *scene) refuseWindow(l fabric.Listener, what string, op fabric.Opcode, length int,
 	target func(victim *Endpoint, mw fabric.MW, mem fabric.SGE) (uint32, uint64)) {
 	s.Helper()
@@ -514,14 +514,13 @@ func windowAfterClose(s *scene) {
 			func(victim *Endpoint, mw fabric.MW, mem fabric.SGE) (uint32, uint64) {
 				seg := s.bind(victim, mw, mem, openBoth)
 				s.within("MW.Close", mw.Close)
-				s.bind(victim, victim.Window(), mem, openBoth) // may take its place
+				s.bind(victim, victim.Window(), mem, openBoth) // may reuse its table entry
 				return seg.Handle, seg.Offset
 			})
 	})
 }
 
-// windowWithoutRight: a window does not permit operations without the right, whatever the
-// region's rights.
+// windowWithoutRight: a window does not permit operations for which it lacks the right, whatever the region's rights.
 func windowWithoutRight(s *scene) {
 	l := s.listen(attr)
 	s.windows(l)
@@ -545,7 +544,7 @@ func windowOutOfBounds(s *scene) {
 	s.both(l, func(op fabric.Opcode) {
 		for _, c := range bounds(4096) {
 			if s.cfg.Limits.LooseWindows && inside(c.at, c.length, -8192, 4096+8192) {
-				continue // of the region beneath
+				continue // inside the underlying region
 			}
 			s.refuseWindow(l, "through a window, "+c.what, op, c.length,
 				func(victim *Endpoint, mw fabric.MW, mem fabric.SGE) (uint32, uint64) {
@@ -598,7 +597,7 @@ func prepareWhileBound(s *scene) {
 	s.bind(server, mw, SGE(local, 0, 64), openRead)
 }
 
-// wantBindRefused wants a bind to be refused, by Post or by its completion.
+// wantBindRefused expects a bind to be refused, by Post or by its completion.
 func (s *scene) wantBindRefused(what string, e *Endpoint, mw fabric.MW) {
 	s.Helper()
 	if err := e.TryPost(bindWR(1, mw)); err != nil {
