@@ -12,7 +12,7 @@ import (
 type mapping struct {
 	of   fabric.Foreign
 	buf  []byte
-	file []byte // what has been mapped of File, in whole pages
+	file []byte // the mapped part of File, in whole pages
 }
 
 // RegForeign implements fabric.Conn. A File is mapped until the region is closed.

@@ -80,7 +80,7 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 		ls.on[l] = struct{}{}
 	}
 	p.listening.Unlock()
-	if closed { // meanwhile
+	if closed { // by a concurrent Close
 		sock.f.Close()
 		return nil, p.mayOpen(addr)
 	}

@@ -103,7 +103,7 @@ func (t *entries) alloc() (uint32, error) {
 	return uint32(len(t.e) - 1), nil
 }
 
-// name gives an entry a new token for size bytes of memory.
+// name assigns a new token for size bytes of memory to an entry.
 func (t *entries) name(e *entry, size int) {
 	tok := t.tokens.draw(e.tweak, e.uses, uint32(size), e.key)
 	e.key, e.base = tok.key, tok.base

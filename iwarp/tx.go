@@ -109,7 +109,7 @@ type message struct {
 	response bool // to a Read of the peer
 	nudge    bool // see nudge.go
 	op       rdmap.Opcode
-	stag     uint32 // tagged: destination; Send with Invalidate: what to invalidate
+	stag     uint32 // tagged: destination STag; Send with Invalidate: STag to invalidate
 	to       uint64 // tagged: offset of the next segment
 	qn       uint32
 	mo       uint32
@@ -666,7 +666,7 @@ func (t *sender) finish(b *batch) {
 }
 
 // lastWords sends a Terminate message, if that is possible without waiting. It returns true if it has aborted the
-// stream instead, which the caller must not shut down in order then.
+// stream instead. Then the caller must not shut down the stream in order.
 func (t *sender) lastWords(f *failure) (silent bool) {
 	if f.abort || t.share != nil && t.share.Returned() != t.share.Lends() {
 		if t.b != nil || !t.c.idle() {

@@ -123,7 +123,7 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 		p.listeners[l] = struct{}{}
 	}
 	p.mu.Unlock()
-	if closed { // meanwhile
+	if closed { // by a concurrent Close
 		on.Close()
 		return nil, p.mayOpen(addr)
 	}

@@ -143,7 +143,7 @@ func (h *hammer) swing() error {
 			if h.end.TryPost(h.begun) != nil {
 				return nil
 			}
-			// Do not wait for it: its completion is among those of the accesses.
+			// begun is unsignaled: its completion would be among those of the accesses.
 		}
 	}
 	_ = h.end.TryPost(h.last) // fails if the connection has ended
