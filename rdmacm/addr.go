@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// sockaddr is ap as struct sockaddr_in or sockaddr_in6.
+// sockaddr converts ap to a struct sockaddr_in or sockaddr_in6.
 func sockaddr(ap netip.AddrPort) *cgo.Sockaddr {
 	var s cgo.Sockaddr
 	addr := ap.Addr().Unmap()
@@ -30,7 +30,7 @@ func sockaddr(ap netip.AddrPort) *cgo.Sockaddr {
 	return &s
 }
 
-// addrPort is the inverse of sockaddr. Other families give the zero AddrPort.
+// addrPort is the inverse of sockaddr. It returns the zero AddrPort for other address families.
 func addrPort(s *cgo.Sockaddr) netip.AddrPort {
 	port := binary.BigEndian.Uint16(s[2:])
 	switch binary.NativeEndian.Uint16(s[0:]) {

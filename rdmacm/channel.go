@@ -23,13 +23,13 @@ type EventChannel struct {
 	ids lockorder.Value[ids]
 }
 
-// Ids are those of an EventChannel, under the lock of EventChannel.ids. Its holder alone takes
-// events.
+// ids are the IDs of an EventChannel, guarded by EventChannel.ids. Only the holder of this lock gets events from the
+// library.
 type ids struct {
 	by     map[uint64]*ID // by number, which is the ID's context in the library
 	last   uint64
 	closed bool
-	left   bool // to be closed with the last ID
+	left   bool // close the channel with its last ID
 }
 
 // NewEventChannel opens a channel. The caller closes it after its IDs. If the machine has no RDMA device, the error
@@ -54,8 +54,8 @@ func newEventChannel(lib cgo.Library) (*EventChannel, error) {
 	return ch, nil
 }
 
-// whyNotOpen tries to open the device's file itself: without permission the library tries
-// other ways, and reports the errno of the last.
+// whyNotOpen opens the device file itself to find the errno. Without permission the library tries other ways, and
+// reports the errno of the last one.
 func whyNotOpen(errno syscall.Errno) syscall.Errno {
 	fd, err := syscall.Open("/dev/infiniband/rdma_cm", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	switch err {
@@ -69,8 +69,8 @@ func whyNotOpen(errno syscall.Errno) syscall.Errno {
 	return errno
 }
 
-// demux takes events until Close and delivers each to its ID. Events of closed IDs are
-// dropped: numbers are never reused.
+// demux gets events until Close and delivers each to its ID. It drops the events of closed IDs. Numbers are never
+// reused.
 //
 // Implements: int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)
 // Implements: int rdma_ack_cm_event(struct rdma_cm_event *event)
@@ -78,8 +78,8 @@ func (ch *EventChannel) demux() {
 	defer close(ch.done)
 	var e cgo.CMEvent
 	take := func() bool {
-		// Skip events that the library fails to process. The poller is edge-triggered
-		// and would not report those after them.
+		// Skip events that the library fails to process. The poller is edge-triggered and would not report the events
+		// after them.
 		for bad := 0; bad < maxBad; {
 			switch deliver, errno := ch.next(&e); errno {
 			case 0:
@@ -104,8 +104,8 @@ func (ch *EventChannel) demux() {
 // maxBad is how many consecutive failures mean that the channel itself has failed.
 const maxBad = 64
 
-// next returns the next event and looks up its ID, in one critical section because of Migrate: an
-// event that has been taken has been assigned to an ID.
+// next returns the next event and looks up its ID. Both happen in one critical section because of Migrate, so that an
+// event belongs to an ID as soon as it is taken.
 func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errno) {
 	all := ch.ids.Lock()
 	defer ch.ids.Unlock()
@@ -135,14 +135,14 @@ func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errn
 	child.stranger.Store(true)
 	return func() {
 		if id == nil || !id.requested(child) {
-			// The listener has been closed.
+			// The listener was closed.
 			child.Reject(nil)
 			child.Close()
 		}
 	}, 0
 }
 
-// adopt creates the Go object of an ID of the library, nil if that is yet to be created.
+// adopt creates the Go object of the library's ID raw. raw is nil if the library's ID does not exist yet.
 func (all *ids) adopt(ch *EventChannel, raw *cgo.CMID) *ID {
 	all.last++
 	id := &ID{lib: ch.lib, ch: ch, num: all.last, raw: raw, wake: make(chan struct{}, 1), gone: make(chan struct{})}
@@ -154,8 +154,8 @@ func (all *ids) adopt(ch *EventChannel, raw *cgo.CMID) *ID {
 	return id
 }
 
-// enter makes an ID known by a number of at least num, and no longer by the number old. It
-// returns zero if the channel is closed.
+// enter registers id under a number of at least num and removes the number old. It returns zero if the channel is
+// closed.
 func (ch *EventChannel) enter(id *ID, old, num uint64) uint64 {
 	all := ch.ids.Lock()
 	defer ch.ids.Unlock()
@@ -168,7 +168,7 @@ func (ch *EventChannel) enter(id *ID, old, num uint64) uint64 {
 	return all.last
 }
 
-// forget drops the ID with a number. It reports whether the channel has to be closed with it.
+// forget removes the ID with this number. It reports whether the channel must be closed with it.
 func (ch *EventChannel) forget(num uint64) (last bool) {
 	all := ch.ids.Lock()
 	defer ch.ids.Unlock()
@@ -176,12 +176,12 @@ func (ch *EventChannel) forget(num uint64) (last bool) {
 	return all.left && len(all.by) == 0
 }
 
-// leave closes the channel, at once or with its last ID. There may be one of a connection
-// request that has arrived while its listener was being closed.
+// leave closes the channel, at once or with its last ID. An ID may remain for a connection request that arrived while
+// its listener was closing.
 func (ch *EventChannel) leave() {
 	ch.ids.Lock().left = true
 	ch.ids.Unlock()
-	_ = ch.Close() // busy: ID.Close does it
+	_ = ch.Close() // if busy, ID.Close closes it
 }
 
 // Close closes the channel. Its IDs must be closed first: otherwise the error wraps syscall.EBUSY and the channel stays
@@ -192,7 +192,7 @@ func (ch *EventChannel) Close() error {
 	all := ch.ids.Lock()
 	open, closed := 0, all.closed
 	for _, id := range all.by {
-		if !id.stranger.Load() { // which the channel's goroutine closes, before it ends
+		if !id.stranger.Load() { // the channel's goroutine closes strangers before it ends
 			open++
 		}
 	}

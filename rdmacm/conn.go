@@ -21,7 +21,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/spin"
 )
 
-// A phase of a Conn. It only moves forward.
+// A phase is the phase of a Conn. It only moves forward.
 type phase uint8
 
 const (
@@ -57,7 +57,7 @@ type Conn struct {
 	cap      cgo.QPCap
 	laddr    netip.AddrPort
 	raddr    netip.AddrPort
-	listener *Listener // of a request, on iWARP
+	listener *Listener // the request's listener, on iWARP
 	steps    steps
 
 	lifetime
@@ -71,18 +71,18 @@ type Conn struct {
 	recv   lockorder.Value[receiver]
 	poller lockorder.Part[polling, poller]
 	turn   baton.Waiter[Conn] // in polling.turns
-	spin   spin.Spinner       // of the goroutine in Wait, which is one at a time
+	spin   spin.Spinner       // for the goroutine in Wait; only one waits at a time
 }
 
 var _ fabric.Conn = (*Conn)(nil)
 
-// A lifetime has what happens once in the life of a connection. Any goroutine may use it.
+// A lifetime records events that happen once in the life of a connection. Any goroutine may use it.
 type lifetime struct {
 	up     atomic.Bool // phase has been phaseUp
-	ending atomic.Bool // the connection is ending and has to be settled
+	ending atomic.Bool // the connection is ending and must be settled
 	shut   atomic.Bool // Close has been called
-	heard  latch       // opened by the event that ends set-up, even if it comes late
-	left   latch       // opened by the event of the disconnection, or the removal of the device
+	heard  latch       // opened by the event that ends set-up, even a late one
+	left   latch       // opened by the event for the disconnection or the device removal
 	closed sync.Once
 	answer sync.Once
 }
@@ -99,37 +99,37 @@ func (l *latch) open() { l.once.Do(func() { close(l.opened) }) }
 type marks struct {
 	wakeup atomic.Bool // Wake has been called
 	inner  atomic.Bool // an internal request is outstanding
-	// starved: Post has returned ErrQueueFull. Wait then returns once there is room,
-	// even if the completions that make it are not reported.
+	// starved is set after Post has returned ErrQueueFull. Wait then returns once there is room, even if the
+	// completions that make room are not reported.
 	starved  atomic.Bool
-	deferred atomic.Int32 // requests that untold stands for
+	deferred atomic.Int32 // requests that untold covers
 }
 
-// A state is shared by the goroutines of a connection, under the lock of Conn.state.
+// A state is shared by the goroutines of a connection, guarded by Conn.state.
 type state struct {
 	phase     phase
 	ird, ord  int
 	peerData  []byte
 	err       *fabric.ConnError // since phaseOver
 	quiet     bool              // Disconnect has begun: nothing may be posted
-	cut       *fabric.ConnError // why a request that the caller waits for did not complete
-	alone     bool              // requests fail because of this side: the peer need not learn of it
+	cut       *fabric.ConnError // why a request that the caller waits for failed
+	alone     bool              // requests fail because of this side, so the peer need not be notified
 	hungUp    bool              // rdma_disconnect has been called
 	setup     context.CancelCauseFunc
 	requested chan struct{} // iWARP: closed once rdma_connect has returned
 	accepted  bool          // rdma_accept has been called
 	nudger    *time.Timer   // see nudge.go; nil before the first request
-	patience  *time.Timer   // bounds the wait for the reason of an end
+	patience  *time.Timer   // bounds the wait for the reason of the end
 }
 
-// Steps are methods of a Conn, bound once.
+// steps are method values of a Conn, bound once.
 type steps struct {
 	wait  func() bool
 	ready func(*polling) bool
 }
 
-// newConn creates a connection on the device that id is bound to. If it fails, id and
-// the reference to the provider's channel remain the caller's.
+// newConn creates a connection on the device that id is bound to. If it fails, the caller still owns id and the
+// reference to the provider's channel.
 func (p *Provider) newConn(id *ID, attr fabric.ConnAttr, passive bool) (*Conn, error) {
 	dev, err := p.device(id)
 	if err != nil {
@@ -172,7 +172,7 @@ func (p *Provider) newConn(id *ID, attr fabric.ConnAttr, passive bool) (*Conn, e
 	return c, nil
 }
 
-// setUp creates the objects on the device, all or none.
+// setUp creates all objects on the device, or none.
 func (c *Conn) setUp() (err error) {
 	if c.pd, err = c.dev.ctx.AllocPD(); err != nil {
 		return err
@@ -191,8 +191,8 @@ func (c *Conn) setUp() (err error) {
 	return err
 }
 
-// createQP creates the queue pair with as much inline data as the device allows, and as many elements:
-// what a device says it has may be for queue pairs of another kind.
+// createQP creates the queue pair with as much inline data and as many SGEs as the device allows. The limits that a
+// device reports may apply only to other types of queue pairs.
 //
 // Implements: int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 func (c *Conn) createQP() error {
@@ -211,7 +211,7 @@ func (c *Conn) createQP() error {
 		})
 		switch {
 		case err == nil:
-			// Inline data beyond what was asked for does not pay.
+			// Inline data beyond the requested size does not pay.
 			c.cap.MaxInlineData = min(c.cap.MaxInlineData, want.MaxInlineData)
 			if want.MaxSendSGE == elements {
 				c.dev.inline.Store(int32(want.MaxInlineData)) // for the next connections
@@ -223,7 +223,7 @@ func (c *Conn) createQP() error {
 			// No verb reports the maximum of a device.
 			want.MaxInlineData /= 2
 		case errno == syscall.EINVAL && want.MaxSendSGE > 1:
-			// mlx5 has the longest queue that it reports only if each request is short.
+			// mlx5 supports the longest queue that it reports only if each request is short.
 			want.MaxSendSGE /= 2
 		case errno != 0:
 			return c.dev.ctx.MemoryError("rdma_create_qp", errno, uint64(c.attr.SendDepth+c.attr.RecvDepth)*queueEntry)
@@ -233,7 +233,7 @@ func (c *Conn) createQP() error {
 	}
 }
 
-// equip gives the queue pair to the sender and the receiver.
+// equip passes the queue pair to the sender and the receiver.
 func (c *Conn) equip(qp *cgo.QP) {
 	c.send.Lock().qp = qp
 	c.recv.Lock().qp = qp
@@ -241,11 +241,10 @@ func (c *Conn) equip(qp *cgo.QP) {
 	c.send.Unlock()
 }
 
-// queueEntry is a rough size of the memory, in bytes, that a device locks for a work
-// request.
+// queueEntry is a rough size, in bytes, of the memory that a device locks for a work request.
 const queueEntry = 256
 
-// maxSGE bounds the elements of a gather list; more does not pay.
+// maxSGE bounds the SGEs of a gather list. More do not pay.
 const maxSGE = 16
 
 // destroyQP destroys the queue pair, which ends the device's use of memory. Completions
@@ -263,8 +262,8 @@ func (c *Conn) destroyQP() {
 		for w := range mws {
 			w.free(t)
 		}
-		// An abandoned set-up may still be in progress: the library changes the state of the queue pair
-		// when it returns an event, under the lock of the channel.
+		// An abandoned set-up may still be in progress. When the library returns an event, it changes the state of the
+		// queue pair under the lock of the channel.
 		c.id.ch.ids.Lock()
 		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { c.dev.lib.CMDestroyQP(raw); return 0 })
 		c.id.ch.ids.Unlock()
@@ -274,21 +273,20 @@ func (c *Conn) destroyQP() {
 	c.send.Unlock()
 }
 
-// event takes the events of the connection's ID. It runs on the goroutine of the event
-// channel.
+// event handles the events of the connection's ID. It runs on the goroutine of the event channel.
 func (c *Conn) event(ev Event) {
 	switch ev.Type {
 	case EventDisconnected:
 		remote := !c.state.Lock().quiet
 		c.state.Unlock()
 		c.end(&fabric.ConnError{Provider: name, Remote: remote, Clean: true})
-		c.left.open() // last: Disconnect returns, and Poll knows of the end
+		c.left.open() // last: Disconnect then returns, and Poll sees the end
 	case EventDeviceRemoval:
 		c.p.removed(c.dev)
 		c.end(&fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Errno: syscall.ENODEV}})
 		c.left.open()
 	case EventEstablished, EventConnectError, EventUnreachable, EventRejected:
-		// Before set-up returns: Close may follow at once, and looks at it.
+		// Before set-up returns: Close may follow at once and checks this latch.
 		c.heard.open()
 		setup := c.state.Lock().setup
 		c.state.Unlock()
@@ -298,7 +296,7 @@ func (c *Conn) event(ev Event) {
 	}
 }
 
-// A setupEvent is the event that ended the wait of set-up, as a cause for its context.
+// A setupEvent is the event that ended set-up. It is the cause of the set-up context's cancellation.
 type setupEvent struct{ Event }
 
 func (setupEvent) Error() string { return "set-up has ended" }
@@ -332,9 +330,8 @@ func (c *Conn) over(reason *fabric.ConnError) {
 // wakePoller wakes the waiter. Callers hold a lock that is ordered after that of the queue.
 func (c *Conn) wakePoller() { go c.q.wake(c) }
 
-// failing records that requests fail for a reason that the connection manager has yet to
-// tell: the peer has disconnected or the device is being removed, and the queue pair
-// was first to notice. If no event comes in time, wc is the reason.
+// failing records that requests fail before the connection manager has reported why. The peer has disconnected or the
+// device is being removed, and the queue pair failed first. If no event arrives in time, wc is the reason.
 func (c *Conn) failing(wc *fabric.WC) {
 	if c.ending.Swap(true) {
 		return
@@ -351,7 +348,7 @@ func (c *Conn) failing(wc *fabric.WC) {
 	}
 }
 
-// requestFailed is the reason of an end by a failed request.
+// requestFailed returns the reason for an end caused by a failed request.
 func requestFailed(wc *fabric.WC) *fabric.ConnError {
 	return &fabric.ConnError{
 		Provider: name, Remote: remoteFault(wc.Status),
@@ -359,14 +356,13 @@ func requestFailed(wc *fabric.WC) *fabric.ConnError {
 	}
 }
 
-// patience bounds the wait for the event that says why requests fail.
+// patience bounds the wait for the event that explains why requests fail.
 const patience = 2 * time.Second
 
-// removal bounds the wait for the event of a device's removal after requests have failed
-// because of it.
+// removal bounds the wait for the device removal event after requests have failed because of the removal.
 const removal = 200 * time.Millisecond
 
-// hangUp disconnects, once, which moves the queue pair to its error state.
+// hangUp disconnects once, which moves the queue pair to the error state.
 func (c *Conn) hangUp() {
 	st := c.state.Lock()
 	first := !st.hungUp
@@ -377,8 +373,8 @@ func (c *Conn) hangUp() {
 		return
 	}
 	if accepted && !c.up.Load() {
-		// The peer may consider the connection established already. Until its message
-		// that says so has arrived, rdma_disconnect has nothing to disconnect.
+		// The peer may already consider the connection established. Until its message to that effect arrives,
+		// rdma_disconnect has nothing to disconnect.
 		select {
 		case <-c.heard.opened:
 		case <-time.After(acceptGrace):
@@ -391,19 +387,18 @@ func (c *Conn) hangUp() {
 	}
 }
 
-// acceptGrace bounds the wait of Close for the peer's last message of a set-up that
-// this side has accepted and abandoned.
+// acceptGrace bounds how long Close waits for the peer's last set-up message after this side has accepted and then
+// abandoned the set-up.
 const acceptGrace = 500 * time.Millisecond
 
-// cutShort records that a request was flushed. An unsignaled one does not count: it may
-// have been executed.
+// cutShort records that a request was flushed. Unsignaled requests do not count, because they may have been executed.
 func (c *Conn) cutShort(s *slot) {
 	if s.report {
 		c.broke(&fabric.ConnError{Provider: name, Remote: true, Cause: &WCError{Status: fabric.WCFlushErr}})
 	}
 }
 
-// broke records why the first request that did not complete failed.
+// broke records why the first failed request failed.
 func (c *Conn) broke(reason *fabric.ConnError) {
 	st := c.state.Lock()
 	if st.cut == nil {
@@ -432,8 +427,7 @@ func (st *state) connErr() error {
 	return st.err
 }
 
-// begin enters set-up and returns its context, which event and over cancel with the
-// outcome as the cause.
+// begin enters set-up and returns its context. event and over cancel the context with the outcome as the cause.
 func (c *Conn) begin(ctx context.Context, passive bool, what string) (context.Context, error) {
 	st := c.state.Lock()
 	defer c.state.Unlock()
@@ -448,7 +442,7 @@ func (c *Conn) begin(ctx context.Context, passive bool, what string) (context.Co
 	return ctx, nil
 }
 
-// finish waits for the end of set-up, unless err is an error already, and leaves set-up.
+// finish waits for set-up to end, unless err is already set, and leaves set-up.
 func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 	if err == nil {
 		<-ctx.Done()
@@ -464,8 +458,8 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 			st.peerData = ev.PrivateData
 			in, out := ev.ResponderResources, ev.InitiatorDepth
 			if c.dev.iwarp {
-				// siw reports the values from the peer's point of view, other than
-				// in a request; the man pages do not tell.
+				// siw reports the values from the peer's point of view, except in a request. The man pages do not
+				// specify this.
 				in, out = min(in, out), min(in, out)
 			}
 			st.ird, st.ord = min(st.ird, in), min(st.ord, out)
@@ -494,7 +488,7 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 	return err
 }
 
-// refused returns the error for an event that ended set-up.
+// refused returns the error for the event that ended set-up.
 func (c *Conn) refused(op string, ev Event) error {
 	e := &EventError{Op: op, Addr: c.raddr.String(), Event: ev}
 	if ev.Type != EventRejected {
@@ -502,10 +496,10 @@ func (c *Conn) refused(op string, ev Event) error {
 	}
 	byProgram := ev.Status == rejectConsumer
 	if c.dev.iwarp {
-		// A rejection by the peer's program has private data or resets the TCP
-		// connection. A port without a listener makes rdma_connect fail, or refuses
-		// without private data. So siw reports it; irdma, cxgb4 and qedr report a rejection
-		// without private data as refused, and a port without a listener as reset.
+		// A rejection by the peer's program carries private data or resets the TCP connection. If no listener has the
+		// port, rdma_connect fails, or the connection is refused without private data. That is how siw reports it.
+		// irdma, cxgb4 and qedr report a rejection without private data as refused, and a port without a listener as
+		// reset.
 		rejected := syscall.ECONNREFUSED
 		if c.dev.siw {
 			rejected = syscall.ECONNRESET
@@ -535,7 +529,7 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 	if !c.dev.iwarp {
 		return c.finish(ctx, setup, "connecting to", request())
 	}
-	// The call blocks until TCP has connected, for minutes if no peer answers.
+	// The call blocks until TCP has connected, which takes minutes if no peer answers.
 	requested := make(chan struct{})
 	c.state.Lock().requested = requested
 	c.state.Unlock()
@@ -607,8 +601,8 @@ func (c *Conn) answered() {
 	}
 }
 
-// The longest private data: what InfiniBand's connection request holds besides the
-// addresses, and an MPA frame besides IRD and ORD. siw counts the latter in one byte.
+// Maximum private data: the size of InfiniBand's connection request less the addresses, and of an MPA frame less IRD
+// and ORD. siw stores the length of the MPA data in one byte.
 const (
 	maxPrivateDataIB    = 56
 	maxPrivateDataIWARP = 251
@@ -645,7 +639,7 @@ func (c *Conn) Capabilities() fabric.Capabilities {
 	}
 }
 
-// maxReadSGE is the longest scatter list of a Read.
+// maxReadSGE returns the maximum number of SGEs of a Read.
 func (c *Conn) maxReadSGE() int {
 	if c.dev.iwarp {
 		return 1
@@ -669,7 +663,7 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	case st.phase == phaseOver:
 		c.state.Unlock()
 		if c.up.Load() {
-			c.hangUp() // the peer, which has disconnected, waits for that
+			c.hangUp() // the disconnected peer waits for this
 		}
 		return nil
 	case st.phase != phaseUp:
@@ -682,8 +676,8 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 		return err
 	}
 	c.hangUp()
-	// The peer has received everything. Its acknowledgement of the end may take minutes
-	// if both ends disconnect at once and a message is lost.
+	// The peer has received everything. Its acknowledgement of the end may take minutes if both ends disconnect at once
+	// and a message is lost.
 	enough := time.NewTimer(patience)
 	defer enough.Stop()
 	select {
@@ -764,8 +758,8 @@ func (c *Conn) Close() error {
 			rest()
 			return
 		}
-		// Nothing is connected and no memory is registered. The kernel keeps the rest
-		// until TCP, or siw's wait for the answer, times out.
+		// Nothing is connected and no memory is registered. The kernel keeps the rest until TCP, or siw's wait for the
+		// answer, times out.
 		go func() {
 			<-requested
 			c.q.leave(c)

@@ -49,12 +49,12 @@ func (id *ID) CreateQP(pd *ibv.PD, attr ibv.QPInitAttr) (*ibv.QP, error) {
 	return qp, err
 }
 
-// destroyQP destroys the queue pair of CreateQP. The library uses it in calls on the ID, which hold life,
-// and when it returns an event, under the lock of the channel: so it is taken from the ID first.
-// Destroying it waits for a peer over siw, and events of others go on.
+// destroyQP destroys the queue pair of CreateQP. The library uses the queue pair in calls on the ID, which hold life,
+// and when it returns an event, which holds the channel's lock. So destroyQP first detaches the queue pair from the ID.
+// On siw destroying it waits for a peer, while events of other IDs continue.
 func (id *ID) destroyQP(qp *cgo.QP) syscall.Errno {
-	id.life.Lock()                      // raw is there: Close refuses an ID with a queue pair
-	for _, group := range id.joined() { // the kernel keeps a queue pair that is attached to one
+	id.life.Lock()                      // raw is not nil: Close refuses an ID with a queue pair
+	for _, group := range id.joined() { // the kernel does not free a queue pair that is attached to a group
 		id.lib.LeaveMulticast(id.raw, sockaddr(netip.AddrPortFrom(group, 0)))
 		id.left(group)
 	}
@@ -85,7 +85,7 @@ func (id *ID) AcceptDatagrams(p ConnParam) error {
 // A JoinFlag is the kind of membership, see rdma_join_multicast_ex(3).
 type JoinFlag uint32
 
-// Kinds of memberships.
+// Types of membership.
 const (
 	JoinFull     JoinFlag = 0 // sends and receives
 	JoinSendOnly JoinFlag = 1
@@ -110,14 +110,14 @@ func (id *ID) JoinMulticast(ctx context.Context, group netip.Addr, kind JoinFlag
 	return ev.Destination, err
 }
 
-// joined returns the groups that the ID is a member of, or will be.
+// joined returns the groups that the ID has joined or is joining.
 func (id *ID) joined() []netip.Addr {
 	id.groupMu.Lock()
 	defer id.groupMu.Unlock()
 	return slices.Clone(id.groups)
 }
 
-// left strikes one membership.
+// left removes one membership of group.
 func (id *ID) left(group netip.Addr) {
 	id.groupMu.Lock()
 	defer id.groupMu.Unlock()

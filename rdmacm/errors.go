@@ -41,7 +41,7 @@ func (e *CallError) Error() string {
 	return s + ": " + e.Errno.Error() + e.advice()
 }
 
-// advice returns what is likely wrong and what to do about it, or nothing.
+// advice returns the likely fault and its remedy, or nothing.
 func (e *CallError) advice() string {
 	switch {
 	case e.Op == "rdma_create_event_channel" && (e.Errno == syscall.ENODEV || e.Errno == syscall.ENOENT || e.Errno == syscall.ENOSYS):
@@ -68,7 +68,7 @@ func (e *CallError) advice() string {
 	return ""
 }
 
-// about reports whether the call was about such an address.
+// about reports whether the call concerned an address that satisfies kind.
 func (e *CallError) about(kind func(netip.Addr) bool) bool {
 	ap, err := netip.ParseAddrPort(e.Addr)
 	return err == nil && kind(ap.Addr())

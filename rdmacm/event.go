@@ -12,7 +12,7 @@ import (
 // EventType is the type of an event, see enum rdma_cm_event_type.
 type EventType int32
 
-// Events of a connection, see rdma_get_cm_event(3).
+// Events of a connection. See rdma_get_cm_event(3).
 const (
 	EventAddrResolved    EventType = 0
 	EventAddrError       EventType = 1
@@ -57,7 +57,7 @@ type Event struct {
 	Destination Destination
 }
 
-// errno is the status as an error number, or 0.
+// errno returns the status as an error number, or 0.
 func (e *Event) errno() syscall.Errno {
 	if e.Status < 0 {
 		return syscall.Errno(-e.Status)
@@ -65,16 +65,16 @@ func (e *Event) errno() syscall.Errno {
 	return 0
 }
 
-// Reasons of a rejection over InfiniBand that matter here (volume 1, 12.6.7.2).
+// Reasons for a rejection over InfiniBand that this package handles (volume 1, 12.6.7.2).
 const (
 	rejectNoService = 8  // no listener
-	rejectConsumer  = 28 // the peer's program said no
+	rejectConsumer  = 28 // rejected by the peer's program
 )
 
 // An EventError is an unexpected event in place of the expected one. It unwraps to the event's errno, if there is one.
 type EventError struct {
 	Op    string // the operation, such as "connecting to"
-	Addr  string // of the peer, or listened on
+	Addr  string // of the peer, or the listening address
 	Event Event
 }
 

@@ -32,22 +32,22 @@ type ID struct {
 	qp   atomic.Bool // it has a queue pair
 
 	groupMu sync.Mutex
-	groups  []netip.Addr // that it has joined, or is joining
+	groups  []netip.Addr // joined or joining
 
 	request  Event       // of an ID from GetRequest
-	stranger atomic.Bool // no listener has taken it yet
+	stranger atomic.Bool // not yet taken by a listener
 
 	wake chan struct{} // holds a token when an event or request has been added
 	gone chan struct{} // closed by Close
 	box  lockorder.Value[mailbox]
 }
 
-// A mailbox has the events that an ID has received, under the lock of ID.box.
+// A mailbox holds the events received for an ID, guarded by ID.box.
 type mailbox struct {
 	events   []Event
-	children []*ID // of connection requests not taken yet
+	children []*ID // IDs of connection requests not taken yet
 	notify   func(Event)
-	forward  *ID  // gets the connection requests instead, or nil
+	forward  *ID  // receives the connection requests instead, or nil
 	refuse   bool // reject connection requests
 	closed   bool
 }
@@ -100,8 +100,7 @@ func (ch *EventChannel) NewIDOf(ps PortSpace) (*ID, error) {
 	return id, nil
 }
 
-// use calls f with the C object, which stays valid during the call. It fails if the ID
-// is closed.
+// use calls f with the C object, which stays valid during the call. It fails if the ID is closed.
 func (id *ID) use(op, addr string, f func(*cgo.CMID) syscall.Errno) error {
 	id.life.RLock()
 	defer id.life.RUnlock()
@@ -111,8 +110,7 @@ func (id *ID) use(op, addr string, f func(*cgo.CMID) syscall.Errno) error {
 	return callError(op, addr, f(id.raw))
 }
 
-// deliver queues an event, or passes it to the Notify function. It runs on the channel's
-// goroutine.
+// deliver queues an event or passes it to the Notify function. It runs on the channel's goroutine.
 func (id *ID) deliver(ev Event) {
 	box := id.box.Lock()
 	notify := box.notify
@@ -134,8 +132,7 @@ func (id *ID) signal() {
 	}
 }
 
-// requested queues a connection request for its listener. It returns false if the
-// listener does not take it.
+// requested queues a connection request for its listener. It returns false if the listener does not accept requests.
 func (id *ID) requested(child *ID) bool {
 	box := id.box.Lock()
 	if to := box.forward; to != nil {
@@ -195,8 +192,8 @@ func (id *ID) pause(ctx context.Context) error {
 	}
 }
 
-// expect waits for the event that ends an operation. Any event but want is an error,
-// except those that do not concern the operation, which are skipped.
+// expect waits for the event that ends an operation. Events that do not concern the operation are skipped. Any other
+// event than want is an error.
 func (id *ID) expect(ctx context.Context, op, addr string, want EventType) (Event, error) {
 	for {
 		ev, err := id.Event(ctx)
@@ -324,7 +321,7 @@ func (id *ID) takeRequest() *ID {
 	return child
 }
 
-// refuseRequests rejects the requests that have not been taken, and those to come.
+// refuseRequests rejects pending and future requests.
 func (id *ID) refuseRequests() {
 	box := id.box.Lock()
 	box.refuse = true
@@ -360,9 +357,9 @@ func (id *ID) Reject(privateData []byte) error {
 	return id.use("rdma_reject", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.Reject(raw, privateData) })
 }
 
-// withdrawn rejects a request that could not be served, and reports whether the peer had
-// withdrawn it before. The kernel raises no event for that on an ID that has not been
-// accepted, but rejecting fails with EINVAL.
+// withdrawn rejects a request that could not be served, and reports whether the peer had already withdrawn it. The
+// kernel raises no event for a withdrawal on an ID that has not been accepted, but rejecting the request fails with
+// EINVAL.
 func (id *ID) withdrawn() bool { return errors.Is(id.Reject(nil), syscall.EINVAL) }
 
 // Disconnect ends the connection: the queue pair enters its error state, and both ends
@@ -387,8 +384,8 @@ func (id *ID) Migrate(to *EventChannel) error {
 	if from == to {
 		return nil
 	}
-	// Both channels know the ID by its new number until it has moved. The old channel
-	// keeps the old number, since its goroutine may hold an event with it.
+	// Both channels know the ID by its new number until it has moved. The old channel keeps the old number, because its
+	// goroutine may hold an event with it.
 	num := to.enter(id, 0, 0)
 	if num == 0 {
 		return errClosed("event channel")
@@ -415,7 +412,7 @@ func (id *ID) Migrate(to *EventChannel) error {
 	return callError("rdma_migrate_id", "", errno)
 }
 
-// Options of rdma_set_option(3), RDMA_OPTION_ID.
+// Options of rdma_set_option(3) at the level RDMA_OPTION_ID.
 const (
 	optionTOS = iota
 	optionReuseAddr
@@ -526,12 +523,12 @@ func (id *ID) Close() error {
 	// Blocks until all events of the ID have been acknowledged.
 	errno := id.lib.DestroyID(raw)
 	if ch.forget(num) {
-		go ch.Close() // waits for the channel's goroutine, which this may be
+		go ch.Close() // waits for the channel's goroutine, which may be this one
 	}
 	return callError("rdma_destroy_id", "", errno)
 }
 
-// A cmAddr is an address of a port space of librdmacm, which is not that of TCP.
+// A cmAddr is an address in a port space of librdmacm, which is separate from TCP's.
 type cmAddr struct{ netip.AddrPort }
 
 // Network implements net.Addr.

@@ -34,15 +34,15 @@ func accessBits(a fabric.Access) (bits ibv.Access) {
 	return bits
 }
 
-// A memory is the registered memory of a connection. Any goroutine may use it.
+// A memory tracks the registered memory of a connection. Any goroutine may use it.
 type memory struct {
 	recent atomic.Pointer[region] // the region last used by a request
-	making sync.WaitGroup         // regions and windows that are being made or freed; see make
+	making sync.WaitGroup         // regions and windows being created or freed; see make
 	keys   lockorder.Value[keys]
 }
 
-// Keys are the regions and windows of a memory, under the lock of memory.keys. Close and the
-// end of the queue pair leave no sets.
+// keys are the regions and windows of a memory, guarded by memory.keys. Close and the end of the queue pair set the
+// maps to nil.
 type keys struct {
 	mrs   map[*region]struct{}
 	mws   map[*window]struct{}
@@ -80,12 +80,12 @@ func (c *Conn) RegForeign(mem fabric.Foreign, access fabric.Access) (fabric.MR, 
 	})
 }
 
-// register makes a region of what reg registers with bits of access.
+// register creates a region for the memory that reg registers with the access bits.
 func (c *Conn) register(access fabric.Access, reg func(bits ibv.Access) (*ibv.MR, error)) (fabric.MR, error) {
 	bits := accessBits(access)
 	remote := access&(fabric.AccessRemoteRead|fabric.AccessRemoteWrite) != 0
 	if access&fabric.AccessRemoteWrite != 0 {
-		bits |= accessLocalWrite // ibv_reg_mr(3) wants both
+		bits |= accessLocalWrite // ibv_reg_mr(3) requires both
 	}
 	if access&fabric.AccessLocalWrite != 0 {
 		bits |= c.dev.sinkBits
@@ -120,8 +120,8 @@ func (c *Conn) register(access fabric.Access, reg func(bits ibv.Access) (*ibv.MR
 	return r, nil
 }
 
-// make begins the making of a region or window, unless Close has taken the sets of them. Close frees what is
-// in the sets, and then waits: what is made meanwhile finds no set, and is freed by its maker. Until then
+// make starts creating a region or window. It returns false once Close has taken the maps. Close frees what the maps
+// hold, then waits for pending calls. An object created meanwhile finds no map, and its creator frees it. Until then
 // the protection domain cannot be deallocated.
 func (m *memory) make() (open bool) {
 	defer m.keys.Unlock()
@@ -154,17 +154,17 @@ func (r *region) Close() error {
 	if mine {
 		delete(k.mrs, r)
 		delete(k.byKey, r.mr.LKey())
-		r.c.memory.making.Add(1) // Close waits for its end, too
+		r.c.memory.making.Add(1) // Close also waits for this
 	}
 	r.c.memory.keys.Unlock()
 	if !mine {
-		return nil // closed, or the Conn is doing it
+		return nil // closed, or the Conn is closing it
 	}
 	defer r.c.memory.making.Done()
 	return r.free()
 }
 
-// covers reports whether the memory lies in the region of its local key.
+// covers reports whether the memory lies within the region of its local key.
 func (m *memory) covers(sge *fabric.SGE) bool {
 	r := m.recent.Load()
 	if r == nil || r.mr.LKey() != sge.LKey {
@@ -178,7 +178,7 @@ func (m *memory) covers(sge *fabric.SGE) bool {
 	return r.has(spanOf(sge))
 }
 
-// free deregisters, once.
+// free deregisters the region once.
 func (r *region) free() (err error) {
 	r.c.memory.recent.CompareAndSwap(r, nil)
 	r.once.Do(func() {
@@ -195,11 +195,11 @@ type window struct {
 	binding lockorder.Part[keys, binding]
 }
 
-// A binding is the memory that a window gives access to. It is reached with the lock of memory.keys.
+// A binding is the memory that a window grants access to. It is guarded by memory.keys.
 type binding struct {
 	freed  bool
 	ready  bool   // prepared, bind not posted yet
-	bound  bool   // from the post of the bind to that of the invalidation, or the peer's invalidation
+	bound  bool   // from posting the bind to posting the invalidation, or to the peer's invalidation
 	key    uint32 // of the last Prepare
 	under  *region
 	mem    span
@@ -253,7 +253,7 @@ func (w *window) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, 
 	return fabric.Segment{Handle: key, Length: uint32(at.n), Offset: at.addr}, nil
 }
 
-// A span is memory as the device knows it.
+// A span is a memory range in the device's address space.
 type span struct{ addr, n uint64 }
 
 func spanOf(sge *fabric.SGE) span {
@@ -263,7 +263,7 @@ func spanOf(sge *fabric.SGE) span {
 	return span{addressOf(sge.Buf), uint64(len(sge.Buf))}
 }
 
-// has reports whether memory lies in the region.
+// has reports whether s lies within the region.
 func (r *region) has(s span) bool {
 	return s.addr >= r.mr.Addr() && s.n <= r.mr.Len() && s.addr-r.mr.Addr() <= r.mr.Len()-s.n
 }
@@ -299,11 +299,11 @@ func (w *window) bind(_ *sender, to *cgo.SendWR) {
 	w.c.memory.keys.Unlock()
 }
 
-// stored stores the key of a posted bind in the library's window. Providers read the old
-// key while they post the bind, and some refuse the next bind if it is not up to date.
+// stored sets the rkey of a posted bind in the library's window. Providers read the old key when they post the next
+// bind, and some refuse the bind if the key is out of date.
 func (w *window) stored(key uint32) { w.c.dev.lib.SetRKey(w.mw.Raw(), key) }
 
-// checkBind refuses a bind of a window that is not prepared.
+// checkBind rejects a bind of a window that has not been prepared.
 func (c *Conn) checkBind(mw fabric.MW) error {
 	w, ok := mw.(*window)
 	if !ok || w.c != c {
@@ -318,8 +318,7 @@ func (c *Conn) checkBind(mw fabric.MW) error {
 	return nil
 }
 
-// isBound reports whether key is that of a window that is bound, or will be after the
-// requests before.
+// isBound reports whether key belongs to a window that is bound, or will be after the requests in before.
 func (m *memory) isBound(key uint32, before []fabric.SendWR) bool {
 	k := m.keys.Lock()
 	defer m.keys.Unlock()
@@ -337,8 +336,7 @@ func (m *memory) isBound(key uint32, before []fabric.SendWR) bool {
 	return bound
 }
 
-// unbind records that the window with the key is being invalidated, or has been by the
-// peer.
+// unbind records that the window with the key is being invalidated, or that the peer has invalidated it.
 func (m *memory) unbind(key uint32) {
 	k := m.keys.Lock()
 	if w := k.bound[key]; w != nil {
@@ -354,7 +352,7 @@ func (w *window) Close() error {
 	return w.free(w.c.send.Lock())
 }
 
-// free deallocates the window, which unbinds it. The sender is not binding it meanwhile.
+// free deallocates the window, which unbinds it. The sender lock keeps the window from being bound meanwhile.
 func (w *window) free(*sender) error {
 	k := w.c.memory.keys.Lock()
 	b := w.binding.Of(k)

@@ -4,14 +4,13 @@ package rdmacm
 
 import "time"
 
-// siw on the accepting side sends the MPA reply before it starts to watch its socket. A
-// message that arrives in between is not noticed until more data comes, and the
-// connection hangs: about one in a hundred on a slow machine. So the connecting side,
-// if it has sent something and received nothing, sends a Write of no bytes, which has no
-// effect on a peer that works.
+// On the accepting side siw sends the MPA reply before it starts to watch its socket. It does not notice a message that
+// arrives in between until more data comes, and the connection hangs. On a slow machine that is about one connection in
+// a hundred. So if the connecting side has sent something and received nothing, it sends a zero-length Write, which has
+// no effect on a healthy peer.
 const (
 	nudgeAfter = 50 * time.Millisecond
-	nudges     = 5 // each after four times the wait of the one before
+	nudges     = 5 // each after four times the previous wait
 )
 
 // startNudging is called with the first request of a connection; see nudgeAfter.
@@ -40,7 +39,7 @@ func (c *Conn) startNudging() {
 	})
 }
 
-// nudge posts the Write of no bytes.
+// nudge posts a zero-length Write.
 func (c *Conn) nudge() {
 	t := c.send.Lock()
 	defer c.send.Unlock()

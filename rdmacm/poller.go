@@ -8,19 +8,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
-// A poller takes the completions of a connection. It belongs to the goroutine that polls the
-// connection's queue, and is reached with the queue's lock.
+// A poller processes the completions of a connection. It is owned by the goroutine that polls the connection's queue,
+// and guarded by the queue's lock.
 type poller struct {
 	c       *Conn
 	sends   front
 	recvs   front
 	done    []fabric.WC // completions not polled yet: a ring with an entry for each slot
-	at, n   int         // of done: the first, and how many
+	at, n   int         // the first entry of done, and the number of entries
 	passed  uint64      // the highest position of a send that the device has reported
 	told    uint64      // position after the latest send that tell has reported
 	failed  bool        // a send has failed
 	settled bool
-	turn    *pollfd.Turn // nil before the first wait that polls for long
+	turn    *pollfd.Turn // nil until a wait has polled for long
 }
 
 func (p *poller) init(c *Conn, sends, recvs slots) {
@@ -29,11 +29,11 @@ func (p *poller) init(c *Conn, sends, recvs slots) {
 	p.done = make([]fabric.WC, len(sends)+len(recvs))
 }
 
-// grow makes a ring long enough for n more requests, if it is not yet, and the completion queue for
-// their completions. An error is that there is no memory for these.
+// grow extends a ring to hold n more requests, and the completion queue to hold their completions. It fails if there is
+// no memory for the completion queue.
 func (p *poller) grow(l *polling, side *front, from *back, n int) error {
 	if !from.tight(n) {
-		return nil // another goroutine has grown it
+		return nil // another goroutine grew it
 	}
 	size := from.sizeFor(n)
 	if err := l.fit(len(p.sends.slots) + len(p.recvs.slots) - len(side.slots) + size); err != nil {
@@ -48,7 +48,7 @@ func (p *poller) grow(l *polling, side *front, from *back, n int) error {
 	return nil
 }
 
-// completed takes one completion of c.
+// completed processes one completion of c.
 func (p *poller) completed(wc *cgo.WC) {
 	if wc.ID&recvBit != 0 {
 		p.recvCompleted(wc)
@@ -76,7 +76,7 @@ func (p *poller) completed(wc *cgo.WC) {
 	}
 }
 
-// recvCompleted takes the completion of a receive.
+// recvCompleted processes the completion of a receive.
 func (p *poller) recvCompleted(wc *cgo.WC) {
 	pos := wc.ID &^ recvBit
 	if pos != p.recvs.head.Load() {
@@ -95,15 +95,14 @@ func (p *poller) recvCompleted(wc *cgo.WC) {
 	p.c.note(&out)
 }
 
-// retire removes completed requests from the head of the send queue. Callers get their
-// completions in the order of the requests. So do devices report them, except siw, which
-// reports a Read after later requests. An unsignaled request is complete once a later
-// one is.
+// retire removes completed requests from the head of the send queue. Callers get their completions in the order of the
+// requests. Devices report them in that order too, except siw, which reports a Read after later requests. An unsignaled
+// request is complete once a later request is.
 func (p *poller) retire() {
 	head := p.sends.head.Load()
 	before, inner := head, false
 	for head <= p.passed {
-		s := *p.sends.at(head) // a copy: once head has moved the slot may be reused
+		s := *p.sends.at(head) // a copy: the slot may be reused once head has moved
 		if !s.done && (s.signaled || head == p.passed) {
 			break
 		}
@@ -114,7 +113,7 @@ func (p *poller) retire() {
 		case s.done:
 			p.deliver(pos, &s)
 		case p.failed:
-			// Some devices flush unsignaled requests without a completion.
+			// Some devices flush unsignaled requests without reporting a completion.
 			s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
 			p.deliver(pos, &s)
 		default:
@@ -130,13 +129,13 @@ func (p *poller) retire() {
 	}
 }
 
-// deliver queues the completion of the request at pos for the caller if the request was
-// signaled or failed, unless tell has reported it.
+// deliver queues the completion of the request at pos for the caller if the request was signaled or failed. It skips
+// requests that tell has reported.
 func (p *poller) deliver(pos uint64, s *slot) {
 	if s.wc.Status != fabric.WCSuccess {
 		p.failed = true
 	} else if p.failed {
-		// It was completed before one in front of it that failed.
+		// It completed before an earlier request that failed.
 		s.wc.Status = fabric.WCFlushErr
 	}
 	if (s.report || s.wc.Status != fabric.WCSuccess) && !s.internal && !(s.free && pos < p.told) {
@@ -148,17 +147,16 @@ func (p *poller) deliver(pos uint64, s *slot) {
 
 const wcWithInv = 1 << 3 // IBV_WC_WITH_INV
 
-// rxeWithInv is the same flag from rxe, which reports the kernel's value for it. In
-// libibverbs that bit is IBV_WC_IP_CSUM_OK, which rxe never sets: it does not check IP
-// checksums.
+// rxeWithInv is IBV_WC_WITH_INV as rxe reports it, with the kernel's value. In libibverbs that bit is
+// IBV_WC_IP_CSUM_OK, which rxe never sets, because it does not check IP checksums.
 const rxeWithInv = 1 << 2
 
-// note ends the connection with the first request that fails.
+// note ends the connection if wc is the first request that failed.
 func (c *Conn) note(wc *fabric.WC) {
 	switch wc.Status {
 	case fabric.WCSuccess:
 	case fabric.WCFlushErr, fabric.WCLocQPOpErr:
-		// siw reports the second for the removal of the device.
+		// siw reports the second status when the device is removed.
 		c.failing(wc)
 	default:
 		reason := requestFailed(wc)
@@ -176,8 +174,8 @@ func remoteFault(s fabric.WCStatus) bool {
 	return false
 }
 
-// push appends to the completions that have not been polled. The ring has an entry for
-// each request, and a request keeps its slot until take has returned its completion.
+// push appends a completion to those not yet polled. The ring has an entry for each request, and a request keeps its
+// slot until take has returned its completion.
 func (p *poller) push(wc fabric.WC) {
 	p.done[(p.at+p.n)%len(p.done)] = wc
 	p.n++
@@ -191,7 +189,7 @@ func (p *poller) side(wc *fabric.WC) *front {
 	return &p.sends
 }
 
-// take moves completions to the caller.
+// take moves completions into wc.
 func (p *poller) take(wc []fabric.WC) int {
 	n := 0
 	for n < len(wc) && p.n > 0 {
@@ -204,13 +202,13 @@ func (p *poller) take(wc []fabric.WC) int {
 	return n
 }
 
-// advance polls, and settles the connection if it is ending and the queue is empty. It
-// reports whether Poll has something to return.
+// advance polls, and settles the connection if it is ending and the queue is empty. It reports whether Poll has
+// something to return.
 func (p *poller) advance(l *polling, flags uint32) bool {
 	if p.n > 0 || p.settled {
 		return true
 	}
-	// Completions may be internal or of other connections, and only an empty poll arms.
+	// Completions may be internal or belong to other connections. Only an empty poll arms the queue.
 	for l.pump(flags) > 0 {
 		if p.n > 0 {
 			return true
@@ -225,9 +223,9 @@ func (p *poller) advance(l *polling, flags uint32) bool {
 	return p.n > 0 || p.settled
 }
 
-// tell reports deferred requests when their memory is the user's again, if there are enough of them,
-// with one completion that stands for all. Poll does so when it has something else to return, so that
-// no goroutine wakes for it, and the device need not signal them.
+// tell reports deferred requests whose memory the user owns again, if there are at least tellQuiet of them, with one
+// completion that stands for all. Poll calls it when it has something else to return, so it wakes no goroutine, and the
+// device need not signal the requests.
 func (p *poller) tell(wc []fabric.WC) int {
 	c := p.c
 	if len(wc) == 0 || c.deferred.Load() < tellQuiet || p.failed || p.settled {
@@ -237,7 +235,7 @@ func (p *poller) tell(wc []fabric.WC) int {
 	defer c.send.Unlock()
 	u := &t.untold
 	if u.firm > c.sends.head.Load() || len(t.held.wrs) > 0 {
-		return 0 // completions are in the order of the requests; what is held back has not been copied
+		return 0 // completions follow the order of the requests; held-back requests have not been copied yet
 	}
 	wc[0] = fabric.WC{ID: u.id, Op: u.op}
 	p.told = u.end
@@ -253,8 +251,8 @@ func (p *poller) settle(l *polling) {
 	if p.settled {
 		return
 	}
-	// Disconnect even if the reason is not known: the event that answers tells it,
-	// unless the fault is on this side.
+	// Disconnect even if the reason is not known. The event that answers reports the reason, unless the fault is on
+	// this side.
 	st := c.state.Lock()
 	known, ask := st.phase == phaseOver, !st.alone
 	c.state.Unlock()
@@ -264,8 +262,8 @@ func (p *poller) settle(l *polling) {
 	if !known {
 		return
 	}
-	// A message may have arrived since the last poll, and libraries drop a queue pair's completions
-	// with it.
+	// A message may have arrived since the last poll. Libraries drop the completions of a queue pair together with the
+	// queue pair.
 	for l.pump(0) > 0 {
 	}
 	c.destroyQP()
@@ -293,14 +291,13 @@ func (p *poller) settle(l *polling) {
 
 	st = c.state.Lock()
 	if st.cut != nil && st.err.Clean && st.err.Remote {
-		// The peer has disconnected in the middle of a request: the event came before
-		// the completion.
+		// The peer disconnected during a request: the event arrived before the completion.
 		st.err = st.cut
 	}
 	c.state.Unlock()
 }
 
-// leave drops what has not been polled, after the queue pair has been destroyed.
+// leave drops unpolled completions after the queue pair has been destroyed.
 func (p *poller) leave() {
 	p.settled = true
 	if p.turn != nil {

@@ -26,16 +26,15 @@ const (
 	sendInline    = 1 << 3
 )
 
-// earlyBytes is the size from which iWARP completes an unsignaled request before its
-// memory may be reused: siw passes pages to TCP without copying, and TCP reads them
-// again to retransmit. siw copies the data of signaled requests.
+// earlyBytes is the size from which iWARP completes an unsignaled request before its memory may be reused. siw passes
+// pages to TCP without copying, and TCP reads them again to retransmit. siw copies the data of signaled requests.
 const earlyBytes = 4096
 
-// maxSilent bounds the unsignaled requests in a row. They keep their slots until a later
-// request completes, so the bound limits the length of the ring.
+// maxSilent bounds consecutive unsignaled requests. They keep their slots until a later request completes, so the limit
+// bounds the ring.
 const maxSilent = 32
 
-// A sender posts requests to the send queue, under the lock of Conn.send.
+// A sender posts requests to the send queue. It is guarded by Conn.send.
 type sender struct {
 	c  *Conn
 	qp *cgo.QP // nil once destroyed
@@ -49,7 +48,7 @@ type sender struct {
 	posted  struct{ calls, requests uint64 }
 }
 
-// A receiver posts receives, under the lock of Conn.recv.
+// A receiver posts receives. It is guarded by Conn.recv.
 type receiver struct {
 	c  *Conn
 	qp *cgo.QP // nil once destroyed
@@ -69,7 +68,7 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	if err := c.mayPost(); err != nil {
 		return err
 	}
-	n := len(wrs) + 1 // and an internal one
+	n := len(wrs) + 1 // plus one internal request
 	t := c.send.Lock()
 	if t.tight(n) {
 		c.send.Unlock()
@@ -124,7 +123,7 @@ func (t *sender) post(wrs []fabric.SendWR) error {
 	return nil
 }
 
-// mayPost is nil while the connection is up.
+// mayPost returns nil while the connection is up.
 func (c *Conn) mayPost() error {
 	st := c.state.Lock()
 	is, quiet := st.phase, st.quiet
@@ -138,7 +137,7 @@ func (c *Conn) mayPost() error {
 	return nil
 }
 
-// check refuses a request that the device can never execute.
+// check rejects a request that the device can never execute.
 func (c *Conn) check(wr *fabric.SendWR) error {
 	most := 0
 	switch wr.Op {
@@ -171,8 +170,7 @@ func (c *Conn) check(wr *fabric.SendWR) error {
 	return nil
 }
 
-// checkWindows refuses a list with an invalid bind or invalidation before any of it is
-// queued.
+// checkWindows rejects a list with an invalid bind or invalidation before any of it is queued.
 func (c *Conn) checkWindows(wrs []fabric.SendWR) error {
 	for i := range wrs {
 		switch wr := &wrs[i]; wr.Op {
@@ -181,7 +179,7 @@ func (c *Conn) checkWindows(wrs []fabric.SendWR) error {
 				return err
 			}
 		case fabric.OpLocalInv:
-			// rxe of Linux 6.1 crashes on the invalidation of a key that is not bound.
+			// rxe of Linux 6.1 crashes when a key is invalidated that is not bound.
 			if !c.memory.isBound(wr.RKey, wrs[:i]) {
 				return fmt.Errorf("%w: OpLocalInv of %#x, which is not the key of a bound window", ErrMisuse, wr.RKey)
 			}
@@ -201,8 +199,8 @@ func (t *sender) append(wr *fabric.SendWR) {
 		if at := spanOf(sge); at.n > 0 { // a length of 0 means 2 GiB to some devices
 			t.sges = append(t.sges, cgo.SGE{Addr: at.addr, Length: uint32(at.n), LKey: sge.LKey})
 			n += int(at.n)
-			// Inline data bypasses the check of the key. If the key is wrong, let the
-			// device find out. The processor copies it, and foreign memory is not for that.
+			// Inline data bypasses the key check. If the key is wrong, let the device report it. The processor copies
+			// inline data, and foreign memory is not meant for that.
 			known = known && sge.Foreign == nil && n <= int(c.cap.MaxInlineData) && c.memory.covers(sge)
 		}
 	}
@@ -239,7 +237,7 @@ func (t *sender) append(wr *fabric.SendWR) {
 	if n > 0 && known && (op == fabric.WCSend || op == fabric.WCWrite) {
 		to.Flags |= sendInline
 	}
-	// Only signaled completions free slots, so there has to be one now and then.
+	// Only signaled completions free slots, so some requests must be signaled.
 	report := t.reports.Reports(wr.Flags)
 	inline := to.Flags&sendInline != 0
 	free := inline && wr.Flags&(fabric.Deferred|fabric.Signaled) == fabric.Deferred && !report
@@ -254,21 +252,20 @@ func (t *sender) append(wr *fabric.SendWR) {
 	t.wrs = append(t.wrs, to)
 }
 
-// tellQuiet is how many deferred requests may wait for a completion that Poll reports without
-// one of the device. Their user keeps memory for each of them.
+// tellQuiet is how many deferred requests must wait before Poll reports their completion without one of the device. The
+// user keeps memory for each of them.
 const tellQuiet = 2
 
-// untold is the deferred requests since the last one that has been, or will be, reported, of
-// which the memory is the user's again: ibv_post_send(3) says so of inline data. marks.deferred
-// counts them.
+// untold covers the deferred requests since the last one that has been, or will be, reported, whose memory the user
+// owns again. ibv_post_send(3) states this for inline data. marks.deferred counts them.
 type untold struct {
 	id   uint64 // of the latest
 	op   fabric.WCOpcode
 	end  uint64 // position after the latest
-	firm uint64 // position after the latest request that is the device's until it reports its end, or that of a later one
+	firm uint64 // position after the latest request that the device owns until it reports it, or a later one
 }
 
-// defers takes note of a request.
+// defers records a request.
 func (t *sender) defers(at uint64, wr *fabric.SendWR, op fabric.WCOpcode, report, inline, free bool) {
 	u := &t.untold
 	switch {
@@ -277,15 +274,15 @@ func (t *sender) defers(at uint64, wr *fabric.SendWR, op fabric.WCOpcode, report
 		t.c.deferred.Add(1)
 	case report, wr.Flags&fabric.Deferred != 0:
 		u.firm = at + 1
-		t.c.deferred.Store(0) // a completion of the device will stand for them
+		t.c.deferred.Store(0) // a completion of the device will cover them
 	case !inline:
 		u.firm = at + 1
 	}
 }
 
-// postSends posts requests with their elements in sges. An error of the device, after the checks of
-// check, ends the connection, and all requests of the list complete as flushed: drivers do not report
-// reliably how many were posted.
+// postSends posts requests with their SGEs in sges. If the device refuses them after check has accepted them, the
+// connection ends and all requests of the list complete as flushed. Drivers do not reliably report how many were
+// posted.
 func (t *sender) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
 	if len(wrs) == 0 {
 		return
@@ -299,11 +296,10 @@ func (t *sender) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
 	}
 }
 
-// refusedBy ends the connection after a post that failed.
+// refusedBy ends the connection after a failed post.
 func (c *Conn) refusedBy(op string, errno syscall.Errno) {
-	if errno == syscall.ENOTCONN || errno == syscall.EINVAL || errno == syscall.EPERM { // the last is libsiw's -1
-		// The queue pair is in its error state because the peer has disconnected. The
-		// event is yet to come.
+	if errno == syscall.ENOTCONN || errno == syscall.EINVAL || errno == syscall.EPERM { // EPERM is the -1 of libsiw
+		// The queue pair is in the error state because the peer has disconnected. The event has not arrived yet.
 		c.failing(&fabric.WC{Status: fabric.WCFlushErr})
 		c.wakePoller()
 		return
@@ -313,8 +309,7 @@ func (c *Conn) refusedBy(op string, errno syscall.Errno) {
 	c.wakePoller()
 }
 
-// callersRoom is how many requests the caller may post. One slot is reserved for an internal
-// request.
+// callersRoom returns how many requests the caller may post. One slot is reserved for an internal request.
 func (t *sender) callersRoom() int {
 	if t.c.inner.Load() {
 		return t.room()
@@ -322,8 +317,8 @@ func (t *sender) callersRoom() int {
 	return t.room() - 1
 }
 
-// marker posts a signaled Write of no bytes if unsignaled requests are outstanding. Its
-// completion shows that they are complete.
+// marker posts a signaled zero-length Write if unsignaled requests are outstanding. Its completion shows that they are
+// complete.
 func (c *Conn) marker() error {
 	t := c.send.Lock()
 	defer c.send.Unlock()
@@ -336,15 +331,14 @@ func (c *Conn) marker() error {
 	return nil
 }
 
-// postNothing posts a signaled internal Write of no bytes, which accesses no memory,
-// unless one is outstanding.
+// postNothing posts a signaled internal zero-length Write, which accesses no memory, unless one is outstanding.
 func (t *sender) postNothing() {
 	if t.c.inner.Load() || t.free() == 0 {
 		return
 	}
 	t.c.inner.Store(true)
 	t.wrs, t.sges = t.wrs[:0], t.sges[:0]
-	t.silent = t.depth // so that append makes it signaled
+	t.silent = t.depth // makes append signal it
 	t.append(&fabric.SendWR{Op: fabric.OpWrite})
 	t.slots.at(t.tail - 1).internal = true
 	t.ring()

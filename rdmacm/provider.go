@@ -41,9 +41,9 @@ type Provider struct {
 	held lockorder.Value[holdings]
 }
 
-// Holdings are the objects of a Provider, under the lock of Provider.held.
+// holdings are the objects of a Provider, guarded by Provider.held.
 type holdings struct {
-	channel   *EventChannel // while users > 0, and for linger after
+	channel   *EventChannel // kept while users > 0, and for linger afterwards
 	users     int
 	retirer   *time.Timer // closes an unused channel
 	devices   map[*cgo.Context]*device
@@ -63,7 +63,7 @@ func NewOn(lib cgo.Library, cfg Config) (*Provider, error) {
 	}
 	p := &Provider{cfg: cfg, lib: lib}
 	*p.held.Init(lockorder.RdmacmProvider) = holdings{devices: make(map[*cgo.Context]*device), listeners: make(map[*Listener]struct{})}
-	// Open the channel once, to fail now and not with the first connection.
+	// Open the channel once to fail now rather than with the first connection.
 	if _, err := p.acquire(); err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// mayOpen is nil until Close. The error is for an operation on addr.
+// mayOpen returns nil until Close. The error names the operation and addr.
 func (p *Provider) mayOpen(op, addr string) error {
 	defer p.held.Unlock()
 	if p.held.Lock().closed {
@@ -97,7 +97,7 @@ func (p *Provider) mayOpen(op, addr string) error {
 	return nil
 }
 
-// An opAddr is an address as the caller has given it.
+// An opAddr is an address as the caller passed it.
 type opAddr string
 
 func (opAddr) Network() string  { return name }
@@ -111,8 +111,8 @@ func (p *Provider) OpenObjects() OpenObjects {
 	}
 }
 
-// linger is how long an unused event channel stays open. Opening and closing one costs a tenth of the
-// time of a connection's set-up.
+// linger is how long an unused event channel stays open. Opening and closing a channel takes a tenth of the time of a
+// connection's set-up.
 const linger = 100 * time.Millisecond
 
 // acquire returns a reference to the event channel, opening it if necessary.
@@ -130,7 +130,7 @@ func (p *Provider) acquire() (*EventChannel, error) {
 	return h.channel, nil
 }
 
-// release drops a reference. The last one starts the timer that closes the channel, or closes it if the
+// release drops a reference. The last release starts the timer that closes the channel, or closes the channel if the
 // provider is closed.
 func (p *Provider) release() {
 	h := p.held.Lock()
@@ -159,7 +159,7 @@ func (p *Provider) retire() {
 	}
 }
 
-// A device holds what the provider knows of an RDMA device.
+// A device holds what the provider knows about an RDMA device.
 type device struct {
 	lib      cgo.Library
 	ctx      *ibv.Context
@@ -169,49 +169,47 @@ type device struct {
 	attr     cgo.DeviceAttr
 	maxMsg   uint32
 	windows  bool
-	resizes  bool // completion queues
+	resizes  bool // completion queues can be resized
 	weak     bool // invalidation does not stop an access in progress
 	sendInv  bool
 	withInv  uint32     // the flag of a completion that invalidated a window
 	sinkBits ibv.Access // additional access rights for the sink of a Read
 
-	inline atomic.Int32 // bytes of inline data to ask for
+	inline atomic.Int32 // inline data to request, in bytes
 
 	use    lockorder.Part[holdings, use]
 	queues lockorder.Value[queues]
 }
 
-// A use has the provider's users of a device. It is reached with the lock of Provider.held.
+// A use tracks the provider's users of a device. It is guarded by Provider.held.
 type use struct {
-	users int     // connections, and listeners of this device alone
-	gone  bool    // the kernel has removed it
+	users int     // connections, and listeners on this device only
+	gone  bool    // the kernel removed it
 	plug  *ibv.CQ // siw, while there are users; see plugEntries
 }
 
-// enterDevice counts a connection of the device before its objects are created, or a
-// listener.
+// enterDevice counts a listener, or a connection before its objects are created, as a user of the device.
 func (p *Provider) enterDevice(d *device) {
 	u := d.use.Of(p.held.Lock())
 	defer p.held.Unlock()
 	u.users++
 	if u.users == 1 && d.siw {
-		// If this fails, connections may fail later, with the reason.
+		// If this fails, connections may fail later with the reason.
 		u.plug, _ = d.ctx.CreateCQ(plugEntries, nil, 0)
 	}
 }
 
-// plugEntries makes a completion queue of siw 0x91 pages long. siw's library mistakes the
-// map offset of page 0x90 for an invalid one, and the kernel assigns offsets from the
-// first page on. Unless a mapping covers that page, the queue that would begin there
-// cannot be created, and neither can any connection.
+// plugEntries makes a completion queue of siw 0x91 pages long. siw's library mistakes the map offset of page 0x90 for
+// an invalid offset. The kernel assigns offsets from the first page on. Unless a mapping covers that page, the queue
+// that would begin there cannot be created, and no connection can be created either.
 //
-// The plug is created with the first connection, although it doubles the time of that
-// connection's set-up: later it might begin at that page itself, since all providers of a
-// process share the offsets of a context. A listener has it created before.
+// The plug is created with the first connection, although that doubles the time of its set-up. A plug created later
+// might begin at that page itself, because all providers of a process share the offsets of a context. A listener
+// creates the plug earlier.
 const plugEntries = 0x91*4096/32 + 1
 
-// leaveDevice discounts a connection after its objects have been destroyed, or a listener while its
-// ID still keeps the device.
+// leaveDevice stops counting a connection after its objects have been destroyed, or a listener while its ID still keeps
+// the device.
 func (p *Provider) leaveDevice(d *device) {
 	u := d.use.Of(p.held.Lock())
 	u.users--
@@ -230,8 +228,8 @@ func (p *Provider) leaveDevice(d *device) {
 	}
 }
 
-// removed records that the kernel removes the device. A device that appears later, even
-// with the same context address, is another one.
+// removed records that the kernel removes the device. A device that appears later is another one, even if its context
+// has the same address.
 func (p *Provider) removed(d *device) {
 	h := p.held.Lock()
 	defer p.held.Unlock()
@@ -241,8 +239,8 @@ func (p *Provider) removed(d *device) {
 	}
 }
 
-// letGo makes librdmacm update its list of devices, which closes those that have been
-// removed: until then the kernel cannot finish their removal.
+// letGo makes librdmacm update its list of devices, which closes removed devices. Until then the kernel cannot finish
+// the removal.
 //
 // Implements: struct ibv_context **rdma_get_devices(int *num_devices)
 // Implements: void rdma_free_devices(struct ibv_context **list)
@@ -308,8 +306,8 @@ func (p *Provider) device(id *ID) (d *device, err error) {
 	}
 	d.weak = d.siw || d.windows && attr.VendorID == vendorRXE
 	if d.iwarp && !d.siw {
-		// A Read response is a tagged message: adapters check it against the rights
-		// of the peer (RFC 5040 section 4.4). siw does not.
+		// A Read response is a tagged message. Adapters check it against the peer's rights (RFC 5040 section 4.4). siw
+		// does not.
 		d.sinkBits = accessRemoteWrite
 	}
 	if d.maxMsg == 0 {
@@ -319,7 +317,7 @@ func (p *Provider) device(id *ID) (d *device, err error) {
 	return d, nil
 }
 
-// canResize reports whether the driver can make completion queues longer. No attribute says so.
+// canResize reports whether the driver can make completion queues longer. No attribute reports this.
 func (d *device) canResize() (bool, error) {
 	cq, err := d.ctx.CreateCQ(1, nil, 0)
 	if err != nil {
@@ -329,8 +327,8 @@ func (d *device) canResize() (bool, error) {
 	return cq.Resize(2) == nil, nil
 }
 
-// makesWindows reports whether the library can make memory windows. The driver in the kernel may announce
-// them without one in the library that knows how: bnxt_re does.
+// makesWindows reports whether the library can create memory windows. The kernel's driver may announce support that the
+// library lacks, as bnxt_re does.
 func (d *device) makesWindows() (bool, error) {
 	pd, err := d.ctx.AllocPD()
 	if err != nil {
@@ -405,7 +403,7 @@ func (p *Provider) resolveID(ctx context.Context, id *ID, ap netip.AddrPort, att
 	return c, err
 }
 
-// lookup turns "host:port" into addresses.
+// lookup resolves "host:port" into addresses.
 func lookup(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 	host, service, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -437,14 +435,14 @@ type Listener struct {
 	attr fabric.ConnAttr
 	addr net.Addr
 
-	second *ID // of the other address family, or nil; forwards its requests to id
+	second *ID // for the other address family, or nil; forwards its requests to id
 
 	stop  chan struct{} // closed by Close
 	stand lockorder.Value[stand]
 }
 
-// A stand is the state of a Listener, under the lock of Listener.stand. siw drops unanswered requests
-// with their listener, so the listening ID stays open until they are answered.
+// A stand is the state of a Listener, guarded by Listener.stand. siw drops unanswered requests with their listener, so
+// the listening ID stays open until they are answered.
 type stand struct {
 	unanswered int
 	closed     bool
@@ -486,7 +484,7 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	}
 }
 
-// keep has Close close the listener. If Close has been called meanwhile, keep does.
+// keep registers the listener, so that Close closes it. If Close has already been called, keep closes the listener.
 func (p *Provider) keep(l *Listener, addr string) (fabric.Listener, error) {
 	h := p.held.Lock()
 	closed := h.closed
@@ -501,12 +499,12 @@ func (p *Provider) keep(l *Listener, addr string) (fabric.Listener, error) {
 	return l, nil
 }
 
-// pickTries bounds the tries to pick a free port: it has to be free for both address
-// families, and on iWARP for TCP.
+// pickTries bounds the attempts to pick a free port. The port must be free for both address families and, on iWARP, for
+// TCP.
 const pickTries = 8
 
-// listenBoth listens on all devices, with an ID for each address family: on iWARP a
-// listener on IPv6 does not get requests over IPv4.
+// listenBoth listens on all devices, with an ID for each address family. On iWARP an IPv6 listener receives no requests
+// over IPv4.
 func (p *Provider) listenBoth(port uint16, attr fabric.ConnAttr) (*Listener, error) {
 	l, err := p.listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), attr)
 	if err != nil {
@@ -534,7 +532,7 @@ func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr) (*Listener, e
 	if id.Verbs() != nil {
 		if l.dev, err = p.device(id); err == nil {
 			p.enterDevice(l.dev)
-		} // else connections may fail, with the reason
+		} // otherwise connections may fail, with the reason
 	}
 	id.Notify(l.event)
 	return l, nil
@@ -558,7 +556,7 @@ func (l *Listener) event(ev Event) {
 	}()
 }
 
-// listenID makes a listening ID, with a reference to the provider's channel.
+// listenID creates a listening ID that holds a reference to the provider's channel.
 func (p *Provider) listenID(ap netip.AddrPort) (*ID, error) {
 	ch, err := p.acquire()
 	if err != nil {
@@ -587,7 +585,7 @@ func listenOn(id *ID, ap netip.AddrPort, backlog int) error {
 		return err
 	}
 	if !ap.Addr().IsUnspecified() && id.Verbs() == nil {
-		// Bound, but to no device: no request could arrive.
+		// Bound, but not to a device: no request could arrive.
 		return &CallError{Op: "rdma_bind_addr", Addr: ap.String(), Errno: syscall.ENODEV}
 	}
 	return id.Listen(backlog)
@@ -629,7 +627,7 @@ func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 	}
 }
 
-// next waits for a request, which counts as unanswered from then on.
+// next waits for a request, which from then on counts as unanswered.
 func (l *Listener) next(ctx context.Context) (*ID, error) {
 	for {
 		s := l.stand.Lock()
@@ -652,7 +650,7 @@ func (l *Listener) next(ctx context.Context) (*ID, error) {
 	}
 }
 
-// answered counts a request as answered, and destroys a closed listener after the last.
+// answered counts a request as answered. It destroys a closed listener after the last request.
 func (l *Listener) answered() {
 	s := l.stand.Lock()
 	s.unanswered--
@@ -697,7 +695,7 @@ func (l *Listener) shut() {
 	l.p.release()
 }
 
-// size replaces zero by the default and refuses what exceeds the device's limits.
+// size replaces zeros with defaults and rejects values that exceed the device's limits.
 func (d *device) size(attr fabric.ConnAttr) (fabric.ConnAttr, error) {
 	maxWR := min(int(d.attr.MaxQPWR), maxDepth)
 	maxIn := min(int(d.attr.MaxQPRdAtom), 255)
@@ -722,10 +720,10 @@ func (d *device) size(attr fabric.ConnAttr) (fabric.ConnAttr, error) {
 	return attr, nil
 }
 
-// standardSends makes, with the request of this package, a queue of a power of two, less the one that
-// devices keep. On rxe a request takes half a kilobyte, and a longer queue gains next to nothing: what
-// does not fit is posted with the next completion. On siw a request takes 128 bytes, and with a queue
-// of 32 a call with 32 outstanding takes 1.4 times the instructions.
+// standardSends returns a depth that, with the one internal request and the one entry that devices keep, makes a queue
+// of a power of two. On rxe a request takes half a kilobyte, and a longer queue gains almost nothing: requests that do
+// not fit are posted with the next completion. On siw a request takes 128 bytes. With a queue of 32, a call with 32
+// outstanding takes 1.4 times the instructions.
 func (d *device) standardSends() int {
 	if d.rxe {
 		return 30

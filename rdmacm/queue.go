@@ -14,51 +14,50 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
-// A queue is a completion queue with its channel, used by one connection or shared
-// by several. The goroutine that polls it hands each completion to its connection.
+// A queue is a completion queue with its channel, used by one connection or shared by several. The goroutine that polls
+// it hands each completion to its connection.
 type queue struct {
 	dev     *device
 	ch      *ibv.CompChannel
 	cq      *ibv.CQ
 	shared  bool
-	fixed   bool  // it has room for all that its connections may post
+	fixed   bool  // it has room for all requests that its connections may post
 	own     *Conn // not shared
 	load    lockorder.Part[queues, load]
 	polling lockorder.Value[polling]
 }
 
-// Queues are the shared ones of a device, under the lock of device.queues.
+// queues are the shared queues of a device, guarded by device.queues.
 type queues struct{ list []*queue }
 
-// A load counts the use of a shared queue. It is reached with the lock of device.queues.
+// A load counts the use of a shared queue. It is guarded by device.queues.
 type load struct {
 	room  int // entries not reserved by a connection
 	users int // connections that have reserved entries
 }
 
-// Polling is the part of a queue that belongs to the goroutine that polls it, under the lock of
-// queue.polling, and with it of the queue's connections: their pollers.
+// polling is the part of a queue, including the pollers of its connections, that is owned by the polling goroutine. It
+// is guarded by queue.polling.
 type polling struct {
 	*queue
 	closed  bool
 	armed   bool   // an event is requested, or pending in the channel
 	unacked uint32 // events taken but not acknowledged
-	entries int    // completions that there is room for
+	entries int    // completions that it can hold
 	conns   map[uint32]*Conn
-	turns   baton.Baton[ibv.CompChannel, Conn] // shared: those that wait park on the channel, in turns
-	leader  *Conn                              // shared: the one that does
+	turns   baton.Baton[ibv.CompChannel, Conn] // shared: waiters take turns to park on the channel
+	leader  *Conn                              // shared: the waiter that is parked on the channel
 	stats   PollCounts
 
-	// Filled by C. They are here to avoid an allocation for each poll.
+	// Filled by C. Fields here avoid an allocation for each poll.
 	wcs [32]cgo.WC
 	out cgo.Outcome
 }
 
-// ackBatch is how many completion events are acknowledged at a time: each acknowledgement needs a
-// lock in the library.
+// ackBatch is how many completion events are acknowledged at a time. Each acknowledgement takes a lock in the library.
 const ackBatch = 512
 
-// entries is how many completions there may be: of Disconnect's marker, too.
+// entries returns how many completions there may be, including that of Disconnect's marker.
 func (c *Conn) entries() int { return c.attr.SendDepth + c.attr.RecvDepth + 1 }
 
 // queue returns a completion queue with enough free entries for a new connection.
@@ -119,8 +118,8 @@ func (d *device) newQueue(entries int) (*queue, error) {
 	return q, nil
 }
 
-// fit makes room for as many completions. The memory of a queue counts in the connection's while it
-// is idle, so a queue grows with the requests that are outstanding, where the device can do that.
+// fit makes room for the given number of completions. The queue's memory counts toward that of an idle connection. So
+// where the device allows it, the queue grows with the number of outstanding requests.
 func (l *polling) fit(entries int) error {
 	if l.fixed || l.closed || entries <= l.entries {
 		return nil
@@ -140,13 +139,12 @@ func (q *queue) join(c *Conn, qp *cgo.QP) {
 	}
 }
 
-// leave destroys c's queue pair and removes c from the queue. The last connection
-// destroys the queue. Completions that have not been polled are dropped.
+// leave destroys c's queue pair and removes c from the queue. The last connection destroys the queue. Unpolled
+// completions are dropped.
 func (q *queue) leave(c *Conn) {
 	l := q.polling.Lock()
-	// One critical section: the device may reuse the number of this queue pair for
-	// another connection, which must not see completions of this one. join needs
-	// the same lock.
+	// Do this in one critical section. The device may reuse the number of this queue pair for another connection, which
+	// must not see completions of this one. join needs the same lock.
 	c.destroyQP()
 	for l.pump(0) > 0 {
 	}
@@ -179,7 +177,7 @@ func (q *queue) leave(c *Conn) {
 	l.ackEvents()
 	q.polling.Unlock()
 	q.cq.Close()
-	// Unblocks a waiter parked on it.
+	// Unblock a waiter parked on the channel.
 	q.ch.Close()
 }
 
@@ -217,13 +215,12 @@ func (l *polling) pump(flags uint32) int {
 		c := l.own
 		if l.shared {
 			if c = l.conns[wc.QPNum]; c == nil {
-				continue // its queue pair has been destroyed
+				continue // its queue pair was destroyed
 			}
 		}
 		c.poller.Of(l).completed(wc)
 		if l.shared {
-			// A leader that is parked needs no wake-up: the queue was armed before, so this
-			// completion has raised an event.
+			// A parked leader needs no wake-up: the queue was armed before, so this completion has raised an event.
 			l.nudge(c)
 		}
 	}
@@ -256,13 +253,12 @@ func (l *polling) awaiting(c *Conn) uint32 {
 	return cgo.Arm
 }
 
-// await calls step whenever c may have something to do, until step returns true or c
-// is woken. step polls and arms the queue. await returns at once if ready returns true,
-// which is called with the queue locked. A caller of wake changes what ready looks at before.
+// await calls step whenever c may have something to do, until step returns true or c is woken. step polls and arms the
+// queue. If ready returns true, await returns at once. ready is called with the queue locked. A caller of wake changes
+// the state that ready checks before calling wake.
 //
-// One waiter of a shared queue, the leader, is parked on the completion channel. The
-// others, the followers, sleep until the leader finds a completion for them
-// or the leader leaves.
+// One waiter of a shared queue, the leader, is parked on the completion channel. The other waiters, the followers,
+// sleep until the leader finds a completion for them or leaves.
 func (q *queue) await(c *Conn, ready func(*polling) bool, step func() bool) (err error) {
 	if !q.shared {
 		return q.ch.Await(step)
@@ -312,7 +308,7 @@ func (l *polling) nudge(c *Conn) {
 	}
 }
 
-// wake makes the waiter on c check again whether it has something to do.
+// wake makes the waiter on c check again for something to do.
 func (q *queue) wake(c *Conn) {
 	if !q.shared {
 		q.ch.Wake()

@@ -4,14 +4,14 @@ package rdmacm
 
 import "github.com/rpcrdma/rpcrdma/cgo"
 
-// heldBack holds requests that siw must not have yet. siw's send queue stalls at a Read beyond the limit of outstanding
-// Reads, and at a fence. While it is stalled it answers none of the peer's Reads, so two stalled ends would wait for
-// each other forever. Therefore a request that would stall the queue is kept here, with all later ones, until the Reads
-// before it have completed.
+// heldBack holds requests that siw must not receive yet. siw's send queue stalls at a fence, and at a Read beyond the
+// limit of outstanding Reads. While it is stalled, siw does not answer the peer's Reads, so two stalled ends would wait
+// for each other forever. Therefore a request that would stall the queue is kept here, with all later requests, until
+// the Reads before it have completed.
 type heldBack struct {
 	wrs   []cgo.SendWR
 	sges  []cgo.SGE
-	reads int // Reads that the device has
+	reads int // Reads posted to the device
 }
 
 // leave returns how many of the requests can be posted now, and counts their Reads.
@@ -31,7 +31,7 @@ func (h *heldBack) leave(wrs []cgo.SendWR, most int) int {
 	return len(wrs)
 }
 
-// hold adds requests, with copies of their elements in sges.
+// hold adds requests, with copies of their SGEs in sges.
 func (h *heldBack) hold(wrs []cgo.SendWR, sges []cgo.SGE) {
 	for _, wr := range wrs {
 		from := sges[wr.FirstSGE:][:wr.NumSGE]
@@ -41,7 +41,7 @@ func (h *heldBack) hold(wrs []cgo.SendWR, sges []cgo.SGE) {
 	}
 }
 
-// readLimit is how many Reads may be outstanding.
+// readLimit returns how many Reads may be outstanding.
 func (c *Conn) readLimit() int {
 	defer c.state.Unlock()
 	return max(c.state.Lock().ord, 1)
@@ -59,7 +59,7 @@ func (t *sender) ring() {
 	t.postSends(t.wrs[:n], t.sges)
 }
 
-// readDone posts requests that were held back for a Read, which has completed.
+// readDone posts requests that were held back until a Read completed.
 func (c *Conn) readDone() {
 	t := c.send.Lock()
 	defer c.send.Unlock()

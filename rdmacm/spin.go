@@ -13,13 +13,12 @@ import (
 const (
 	// yieldEvery is how many polls pass between two yields to other processes.
 	yieldEvery = 8
-	// turnEvery is the interval at which Go's poller gets a turn: at multiples of it on
-	// the clock, since all pollers have to park for that, and do so at the same time.
+	// turnEvery is the interval at which Go's poller gets a turn. Turns fall on multiples of it, because all pollers
+	// must park for that at the same time.
 	turnEvery = 50 * time.Microsecond
 )
 
-// poll polls until Wait can return. If limit is not 0, it gives up after limit and
-// returns false.
+// poll polls until Wait can return. If limit is not 0, poll stops after limit and returns false.
 func (c *Conn) poll(start time.Time, limit time.Duration) bool {
 	last := start.UnixNano() / int64(turnEvery)
 	for i := 1; ; i++ {
@@ -33,8 +32,7 @@ func (c *Conn) poll(start time.Time, limit time.Duration) bool {
 		if limit > 0 && now.Sub(start) > limit {
 			return false
 		}
-		// The other end may be a goroutine, a process or a kernel thread that
-		// needs this processor.
+		// The other end may be a goroutine, a process or a kernel thread that needs this processor.
 		this := now.UnixNano() / int64(turnEvery)
 		if this != last && (now.Sub(start) > turnEvery || runtime.GOMAXPROCS(0) == 1) {
 			c.takeTurn()
@@ -48,11 +46,11 @@ func (c *Conn) poll(start time.Time, limit time.Duration) bool {
 	}
 }
 
-// takeTurn lets goroutines run that are parked on descriptors, such as the other end.
+// takeTurn runs goroutines that are parked on descriptors, such as the other end.
 func (c *Conn) takeTurn() {
 	p := c.poller.Of(c.q.polling.Lock())
 	if p.turn == nil && !p.settled {
-		p.turn, _ = pollfd.NewTurn() // without one they run late
+		p.turn, _ = pollfd.NewTurn() // without a turn they run late
 	}
 	turn := p.turn
 	c.q.polling.Unlock()

@@ -6,7 +6,7 @@ import "github.com/rpcrdma/rpcrdma/fabric"
 
 // PostCounts counts the requests that a connection has posted.
 type PostCounts struct {
-	SendCalls, Sends uint64 // calls into C, each with one doorbell for up to 128 requests, and requests
+	SendCalls, Sends uint64 // calls into C, each with one doorbell for up to 128 requests; requests
 	RecvCalls, Recvs uint64
 }
 

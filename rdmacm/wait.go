@@ -76,8 +76,7 @@ func (c *Conn) park() {
 	}
 }
 
-// waitStep reports whether Wait can return. If not, the queue is armed: the next
-// completion raises an event.
+// waitStep reports whether Wait can return. Otherwise the queue is armed: the next completion raises an event.
 func (c *Conn) waitStep() bool {
 	l := c.q.polling.Lock()
 	ready := l.closed || c.poller.Of(l).advance(l, l.awaiting(c)) || c.wakeup.Load()
@@ -85,10 +84,9 @@ func (c *Conn) waitStep() bool {
 	return ready
 }
 
-// waited returns the result of Wait: why the connection has ended if there is nothing
-// left to poll, else nil.
+// waited returns the result of Wait: why the connection ended if nothing is left to poll, otherwise nil.
 func (c *Conn) waited() error {
-	c.wakeup.Store(false) // Wake ends one Wait, this one
+	c.wakeup.Store(false) // Wake ends one Wait, which is this one
 	p := c.poller.Of(c.q.polling.Lock())
 	over := p.settled && p.n == 0
 	c.q.polling.Unlock()

@@ -8,34 +8,34 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// A workQueue has the positions of outstanding requests, which are in order. Any goroutine may
-// use it. Requests are added at the tail, by the sender or receiver with its end of the queue,
-// and removed at the head, by the poller with the other end. A reported request counts as
-// used until its caller has polled it: with a shared completion queue another
-// connection's poll may have taken its completion from the device.
+// A workQueue holds the positions of outstanding requests, in order. Any goroutine may use it. The sender or receiver
+// adds requests at the tail, its end of the queue. The poller removes them at the head, the other end. A reported
+// request counts as used until its caller has polled it: with a shared completion queue, another connection's poll may
+// have taken its completion from the device.
 type workQueue struct {
 	depth    int
 	head     atomic.Uint64
-	returned atomic.Uint64 // how many requests are no longer used
+	returned atomic.Uint64 // how many requests have been returned to the caller or need not be
 }
 
-// A slot is an outstanding request. The sender or receiver fills it in, and leaves it to the
-// poller when it posts the request.
+// A slot is an outstanding request. The sender or receiver fills it in, and leaves it to the poller once the request is
+// posted.
 type slot struct {
 	id       uint64
 	op       fabric.WCOpcode
 	report   bool // the caller gets the completion
 	internal bool // posted by this package, not by a caller
 	signaled bool // the device reports success
-	free     bool // its memory is the user's again, which tell may report
+	free     bool // the user owns its memory again, so tell may report it
 	done     bool // the device has reported it, as wc
 	wc       fabric.WC
 }
 
-// Slots are a ring that grows up to the depth of the queue. Both ends have it.
+// slots are a ring that grows up to the depth of the queue. Both ends hold it.
 type slots []slot
 
-// The initial numbers of slots. Most connections have few requests outstanding at any time. Devices make completion
+// Initial numbers of slots. Most connections have few requests outstanding at a time. Devices make completion queues
+// one entry less than a power of two. At this size that of rxe fits a page.
 // queues of a power of two, less one; that of rxe is a page then.
 const firstSends, firstRecvs = 9, 6
 
@@ -53,16 +53,15 @@ func (w *back) init(q *workQueue, depth, first int) {
 	w.slots = make(slots, min(depth, first))
 }
 
-// used is how many requests are outstanding or have not been polled by the caller.
+// used returns how many requests are outstanding or have not been polled by the caller.
 func (w *back) used() int { return int(w.tail - w.returned.Load()) }
 
-// free is how many more requests the device can take, room how many the caller may
-// post. room is never more than free: a request leaves the device's queue before its
-// caller polls it.
+// free returns how many more requests the device can take, and room returns how many the caller may post. room never
+// exceeds free, because a request leaves the device's queue before its caller polls it.
 func (w *back) free() int { return w.depth - int(w.tail-w.head.Load()) }
 func (w *back) room() int { return w.depth - w.used() }
 
-// tight reports whether the ring has to grow for n more requests.
+// tight reports whether the ring must grow for n more requests.
 func (w *back) tight(n int) bool {
 	return w.used()+n > len(w.slots) && len(w.slots) < w.depth
 }
@@ -82,7 +81,7 @@ type front struct {
 func (w *front) at(pos uint64) *slot       { return w.slots.at(pos) }
 func (w *front) outstanding(p uint64) bool { return p-w.head.Load() < uint64(len(w.slots)) }
 
-// sizeFor is how long the ring has to be for n more requests.
+// sizeFor returns how long the ring must be for n more requests.
 func (w *back) sizeFor(n int) int {
 	size := len(w.slots)
 	for size < w.used()+n {
@@ -91,7 +90,7 @@ func (w *back) sizeFor(n int) int {
 	return min(size, w.depth)
 }
 
-// grow makes the ring of both ends longer.
+// grow lengthens the ring of both ends.
 func (w *front) grow(from *back, size int) {
 	grown := make(slots, size)
 	for pos := w.head.Load(); pos != from.tail; pos++ {
@@ -100,5 +99,5 @@ func (w *front) grow(from *back, size int) {
 	w.slots, from.slots = grown, grown
 }
 
-// Work request IDs are positions; receives have the top bit.
+// Work request IDs are positions. Receives also have the top bit set.
 const recvBit = 1 << 63
