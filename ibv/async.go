@@ -18,12 +18,12 @@ const (
 	EventCQErr            EventType = 0  // a completion queue overran
 	EventQPFatal          EventType = 1  // a queue pair failed without a completion that reports it
 	EventQPReqErr         EventType = 2  // the peer's request is invalid
-	EventQPAccessErr      EventType = 3  // the peer accessed memory without the right to
-	EventCommEst          EventType = 4  // a message arrived before the state was RTS
+	EventQPAccessErr      EventType = 3  // the peer accessed memory without permission
+	EventCommEst          EventType = 4  // a message arrived before the queue pair reached RTS
 	EventSQDrained        EventType = 5  // requested with EnSQDAsyncNotify
 	EventPathMig          EventType = 6  // the connection has moved to the alternate path
 	EventPathMigErr       EventType = 7  // the connection could not move to the alternate path
-	EventDeviceFatal      EventType = 8  // the device is lost: close everything
+	EventDeviceFatal      EventType = 8  // the device failed: close everything
 	EventPortActive       EventType = 9  // the link is up
 	EventPortErr          EventType = 10 // the link is down
 	EventLIDChange        EventType = 11
@@ -31,7 +31,7 @@ const (
 	EventSMChange         EventType = 13
 	EventSRQErr           EventType = 14
 	EventSRQLimitReached  EventType = 15 // fewer receives than the limit are left; the limit is now 0
-	EventQPLastWQEReached EventType = 16 // a queue pair in error has taken its last receive from its SRQ
+	EventQPLastWQEReached EventType = 16 // a queue pair in the error state has consumed its last receive from its SRQ
 	EventClientReregister EventType = 17
 	EventGIDChange        EventType = 18
 	EventWQFatal          EventType = 19
@@ -117,7 +117,7 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	return AsyncEvent{}, &Error{Call: call, Device: c.device, Err: err}
 }
 
-// asyncWatch returns the watch of asynchronous events, which the first call makes.
+// asyncWatch returns the watch for asynchronous events, which the first call creates.
 func (c *Context) asyncWatch(call string) (*watch, error) {
 	if err := c.enter(call); err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (c *Context) asyncWatch(call string) (*watch, error) {
 	return c.async, nil
 }
 
-// eventOf looks up the object of an event. turnover is held.
+// eventOf looks up the object of an event. The caller must hold turnover.
 func (c *Context) eventOf(raw *cgo.AsyncEvent) AsyncEvent {
 	e := AsyncEvent{Type: EventType(raw.Type)}
 	switch e.Type {

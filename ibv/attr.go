@@ -24,7 +24,7 @@ const (
 	DeviceAutoPathMig      DeviceCap = 1 << 4  // alternate paths
 	DeviceCurrQPStateMod   DeviceCap = 1 << 7  // AttrCurState
 	DevicePortActiveEvent  DeviceCap = 1 << 10 // EventPortActive
-	DeviceRCRNRNAKGen      DeviceCap = 1 << 12 // tells the peer when no receive is posted
+	DeviceRCRNRNAKGen      DeviceCap = 1 << 12 // notifies the peer when no receive is posted
 	DeviceSRQResize        DeviceCap = 1 << 13
 	DeviceMemWindow        DeviceCap = 1 << 17 // windows of type 1
 	DeviceXRC              DeviceCap = 1 << 20 // QPTypeXRCSend, QPTypeXRCRecv
@@ -51,7 +51,7 @@ type AtomicCap int32
 const (
 	AtomicNone AtomicCap = 0 // not supported
 	AtomicHCA  AtomicCap = 1 // atomic to other operations of this device
-	AtomicGlob AtomicCap = 2 // atomic to the processors, too
+	AtomicGlob AtomicCap = 2 // also atomic to the processors
 )
 
 func (c AtomicCap) String() string {
@@ -64,7 +64,7 @@ type DeviceAttr struct {
 	FirmwareVersion string
 	NodeGUID        GUID
 	SysImageGUID    GUID
-	VendorID        uint32 // as given by the IEEE
+	VendorID        uint32 // assigned by the IEEE
 	VendorPartID    uint32
 	HWVersion       uint32
 	CapFlags        DeviceCap
@@ -84,17 +84,17 @@ type DeviceAttr struct {
 	MaxSRQ          int
 	MaxSRQWR        int
 	MaxSRQSGE       int
-	MaxQPRdAtom     int // RDMA Reads and atomics of peers, per queue pair
-	MaxResRdAtom    int // RDMA Reads and atomics of peers, for all queue pairs together
+	MaxQPRdAtom     int // RDMA Reads and atomics from peers, per queue pair
+	MaxResRdAtom    int // RDMA Reads and atomics from peers, for all queue pairs together
 	MaxQPInitRdAtom int // RDMA Reads and atomics to the peer, per queue pair
 	AtomicCap       AtomicCap
 	MaxAH           int
 	MaxPkeys        int
 	LocalCAAckDelay uint8
 
-	MaxMcastGrp           int // multicast groups with members here
+	MaxMcastGrp           int // multicast groups with members on this device
 	MaxMcastQPAttach      int // queue pairs in one group
-	MaxTotalMcastQPAttach int // memberships of queue pairs, in all groups together
+	MaxTotalMcastQPAttach int // memberships of queue pairs in all groups
 }
 
 // MemoryWindowType1 reports whether windows can be bound with [QP.BindMW1].
@@ -216,7 +216,7 @@ type PortAttr struct {
 	QkeyViolCounter uint32
 	PkeyTableLen    int
 	LID             uint16 // InfiniBand's local address
-	SMLID           uint16 // that of the subnet manager
+	SMLID           uint16 // LID of the subnet manager
 	LMC             uint8
 	MaxVLNum        uint8
 	SMSL            uint8
@@ -321,7 +321,7 @@ type GIDEntry struct {
 	Index       int // in the table of the port, for GRH.SGIDIndex
 	Port        uint8
 	Type        GIDType
-	NetdevIndex int // of the network interface, 0 if it has none or is unknown
+	NetdevIndex int // index of the network interface; 0 if none or unknown
 }
 
 // GID returns a row of the table of a port. The error of a row without a GID unwraps to ENODATA.
@@ -358,7 +358,7 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 	if errno != 0 {
 		return nil, &Error{Call: "ibv_query_device", Device: c.device, Err: errno}
 	}
-	lengths := make([]int, attr.PhysPortCount) // by port, less one
+	lengths := make([]int, attr.PhysPortCount) // index is the port number minus one
 	total := 0
 	for i := range lengths {
 		p, err := c.queryPort(uint8(i + 1))
@@ -382,8 +382,8 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 	return nil, &Error{Call: call, Device: c.device, Err: errno}
 }
 
-// gidsOneByOne builds the table for devices without one in the kernel, such as iWARP's, and
-// for kernels before 5.10.
+// gidsOneByOne builds the table for kernels before 5.10 and for devices without a table in the kernel, such as iWARP
+// devices.
 func (c *Context) gidsOneByOne(lengths []int) (table []GIDEntry, err error) {
 	var last syscall.Errno
 	for i, n := range lengths {
@@ -391,7 +391,7 @@ func (c *Context) gidsOneByOne(lengths []int) (table []GIDEntry, err error) {
 		for index := range n {
 			gid, errno := c.lib.QueryGID(c.raw, port, index)
 			if errno != 0 || gid == (GID{}) {
-				last = errno // of an unused row, and kernels have several
+				last = errno // reported for an unused row; kernels differ in the errno
 				continue
 			}
 			e := GIDEntry{GID: gid, Index: index, Port: port}

@@ -13,7 +13,7 @@ import (
 // A QPAddr is what the peer of a queue pair needs to connect to it without a connection manager. Its text form, that of
 // ibv_rc_pingpong(1), is "lid:qpn:psn:gid" in hexadecimal digits. The program exchanges it by any means.
 type QPAddr struct {
-	LID   uint16 // of the port, on InfiniBand
+	LID   uint16 // of the port; InfiniBand only
 	QPNum uint32
 	PSN   uint32 // of the first packet sent, 24 bits
 	GID   GID    // zero without a global route
@@ -45,15 +45,15 @@ func (a *QPAddr) UnmarshalText(text []byte) error {
 // with its best address, the port's MTU, and no remote access.
 type PathAttr struct {
 	Port     uint8 // 1 is the first
-	GIDIndex *int  // nil: on Ethernet a RoCE v2 address, IPv4 if there is one; otherwise none
-	MTU      MTU   // zero: the port's; the smaller value of both ends
+	GIDIndex *int  // nil: on Ethernet a RoCE v2 address, IPv4 if available; otherwise none
+	MTU      MTU   // zero: the port's MTU; the smaller value of both ends applies
 	SL       uint8 // service level
 	HopLimit uint8 // zero: 64
 	Access   Access
 	Depth    uint8 // concurrent Reads and atomics in each direction; zero: 1
 }
 
-// source returns the port and the row of its addresses that packets leave from, -1 for none.
+// source returns the port and the row of its GID table that packets leave from. A row of -1 means none.
 func (p *PathAttr) source(c *Context) (port PortAttr, num uint8, row int, gid GID, err error) {
 	num = cmp.Or(p.Port, 1)
 	if port, err = c.QueryPort(num); err != nil {
@@ -82,7 +82,7 @@ func (p *PathAttr) source(c *Context) (port PortAttr, num uint8, row int, gid GI
 	return port, num, -1, gid, nil
 }
 
-// to returns how packets get to a peer.
+// to returns the address vector for packets to a peer.
 func (p *PathAttr) to(c *Context, peer QPAddr) (AHAttr, error) {
 	_, num, row, _, err := p.source(c)
 	ah := AHAttr{DLID: peer.LID, SL: p.SL, PortNum: num}
@@ -121,7 +121,7 @@ func (qp *QP) ConnectTo(local, peer QPAddr, p PathAttr) error {
 			AttrState | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrSQPSN | AttrMaxQPRdAtomic,
 		},
 	}
-	if qp.typ == QPTypeUC { // nothing is acknowledged, and nothing read
+	if qp.typ == QPTypeUC { // UC has no acknowledgements and no Reads
 		for i := range steps {
 			steps[i].mask &^= AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxQPRdAtomic
 		}

@@ -86,7 +86,7 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 				failed = errno
 				return true
 			}
-			// Until the event is acknowledged, raw cannot be destroyed.
+			// raw cannot be destroyed until the event is acknowledged.
 			if found, ok := ch.cqs.Load(raw); ok && found.(*CQ).count(1) {
 				cq = found.(*CQ)
 				return true
@@ -111,7 +111,7 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 // Implements: int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 func (ch *CompChannel) Close() error {
 	return ch.end("ibv_destroy_comp_channel", func() syscall.Errno {
-		ch.w.fd.Close() // and wait until no goroutine is in the library
+		ch.w.fd.Close() // also waits until no goroutine is in the library
 		return ch.ctx.lib.DestroyCompChannel(ch.raw)
 	})
 }

@@ -21,15 +21,15 @@ type Context struct {
 	lent bool // librdmacm closes it
 	info DeviceInfo
 
-	rxe bool // it is rxe, with faults of its library to work around
+	rxe bool // an rxe device, whose library has faults to work around
 
-	// turnover excludes creating and destroying objects while an event is taken and its
-	// object looked up: the library reuses addresses.
+	// turnover prevents objects from being created or destroyed between taking an event and looking up its object,
+	// because the library reuses addresses.
 	turnover sync.RWMutex
 	objects  sync.Map // *QP, *CQ, *SRQ by Word
 
 	asyncMu sync.Mutex
-	async   *watch // made by the first AsyncEvent
+	async   *watch // created by the first AsyncEvent
 }
 
 // Open opens a device by name. The error for an unknown name is a [*NoDeviceError], which
@@ -72,8 +72,8 @@ func open(lib cgo.Library, name string) (*Context, error) {
 	return c, nil
 }
 
-// openError tries to open the device's file itself: without permission the library tries
-// other ways, and reports the errno of the last.
+// openError tries to open the device file itself. Without permission the library tries other ways and reports the errno
+// of the last one.
 func openError(name string, errno syscall.Errno) error {
 	path := verbsPath(name)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

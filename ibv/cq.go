@@ -10,8 +10,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// ackBatch is how many events are acknowledged at a time: each acknowledgement needs a lock in the
-// library, and only destroying the queue needs it.
+// ackBatch is how many events are acknowledged at a time. Each acknowledgement takes a lock in the library, and only
+// destroying the queue requires it.
 const ackBatch = 1024
 
 // A CQ is a completion queue. It must be closed after its queue pairs and before its channel.
@@ -31,13 +31,13 @@ type CQ struct {
 	state   cqState
 }
 
-// A cqState says how events are acknowledged.
+// A cqState determines how events are acknowledged.
 type cqState uint8
 
 const (
 	cqLive   cqState = iota // acknowledge in bulk
-	cqEnding                // acknowledge at once: the library waits for it
-	cqGone                  // not at all: the queue has been destroyed
+	cqEnding                // acknowledge at once, because the library waits for it
+	cqGone                  // do not acknowledge: the queue was destroyed
 )
 
 // CreateCQ creates a completion queue for at least cqe completions. Its events go to ch,
@@ -173,7 +173,7 @@ func (cq *CQ) Size() int {
 // Implements: void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 func (cq *CQ) AckEvents(n uint32) { cq.count(n) }
 
-// count counts n events as taken, and reports whether the queue is not being closed.
+// count records n taken events, and reports whether the queue is still open.
 func (cq *CQ) count(n uint32) bool {
 	cq.eventMu.Lock()
 	defer cq.eventMu.Unlock()
@@ -209,7 +209,7 @@ func (cq *CQ) Close() error {
 			return errno
 		}
 		cq.become(cqGone)
-		// Another queue may have the address already.
+		// Another queue may already have this address.
 		cq.ctx.objects.CompareAndDelete(cq.raw.Word(), cq)
 		if cq.ch != nil {
 			cq.ch.cqs.CompareAndDelete(cq.raw, cq)

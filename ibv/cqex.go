@@ -46,7 +46,7 @@ type CQFlags uint32
 
 // Properties of completion queues.
 const (
-	CQSingleThreaded CQFlags = 1 << 0 // one goroutine at a time uses the queue, so the library needs no lock
+	CQSingleThreaded CQFlags = 1 << 0 // only one goroutine at a time uses the queue, so the library needs no lock
 	CQIgnoreOverrun  CQFlags = 1 << 1 // completions that do not fit are dropped, and the queue stays usable
 )
 
@@ -56,7 +56,7 @@ func (f CQFlags) String() string {
 
 // A CQInitAttr holds the attributes of an extended completion queue, see ibv_create_cq_ex(3).
 type CQInitAttr struct {
-	Entries int          // minimum number of completions that the queue holds
+	Entries int          // minimum capacity, in completions
 	Channel *CompChannel // may be nil
 	Vector  int          // completion vector, see [Context.NumCompVectors]
 	Fields  WCFields
@@ -86,13 +86,13 @@ type WCEx struct {
 	Timestamp uint64 // ticks of the device's clock, see [WCWithTimestamp]
 	WallClock uint64 // nanoseconds since 1970, see [WCEx.Time]
 	Tag       uint64 // of the message that matched, with [WCWithTMInfo]
-	TagPriv   uint32 // the application's half of the tag
+	TagPriv   uint32 // the application's part of the tag
 	FlowTag   uint32 // of the flow that a packet matched
 	CVLAN     uint16 // priority, CFI and VLAN of a packet
 	_         [3]uint16
 }
 
-// C fills a WCEx: its layout is that of cgo.WCEx, which a test compares with the C compiler's.
+// WCEx has the layout of cgo.WCEx, so C fills it in. A test compares the layout with the C compiler's.
 const (
 	_ = uint(unsafe.Sizeof(WCEx{}) - unsafe.Sizeof(cgo.WCEx{}))
 	_ = uint(unsafe.Sizeof(cgo.WCEx{}) - unsafe.Sizeof(WCEx{}))
@@ -134,8 +134,8 @@ func (cq *CQ) PollEx(wcs []WCEx) (int, error) {
 	}
 	fields := uint64(cq.fields)
 	if cq.ctx.rxe {
-		// Its ibv_next_poll, when it finds no further completion, has advanced and unlocked the queue,
-		// and ibv_end_poll does so again (rdma-core 44 to 60).
+		// If ibv_next_poll of rxe finds no further completion, it has advanced and unlocked the queue, and ibv_end_poll
+		// does so again (rdma-core 44 to 60).
 		fields |= cgo.OneByOne
 	}
 	n, errno := cgo.PollEx(cq.ctx.lib, cq.raw, fields, unsafe.Slice((*cgo.WCEx)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)))

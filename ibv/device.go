@@ -107,8 +107,7 @@ func devices(lib cgo.Library) ([]DeviceInfo, error) {
 	return infos, nil
 }
 
-// eachDevice calls f with every device until f returns false. A device is valid during
-// the call.
+// eachDevice calls f with every device until f returns false. A device is valid only during the call.
 func eachDevice(lib cgo.Library, f func(*cgo.Device) bool) error {
 	list, free, errno := lib.GetDeviceList()
 	if errno == syscall.ENOSYS {
@@ -126,14 +125,14 @@ func eachDevice(lib cgo.Library, f func(*cgo.Device) bool) error {
 	return nil
 }
 
-// Where the kernel shows its RDMA devices, and the character devices for them.
+// Directories where the kernel lists its RDMA devices and their character devices.
 const (
 	sysDevices = "/sys/class/infiniband"
 	sysVerbs   = "/sys/class/infiniband_verbs"
 	devVerbs   = "/dev/infiniband"
 )
 
-// inKernel lists the kernel's devices, including those that no library supports.
+// inKernel lists the kernel's devices, including those without a supporting library.
 func inKernel() (names []string) {
 	entries, _ := os.ReadDir(sysDevices)
 	for _, e := range entries {
@@ -142,7 +141,7 @@ func inKernel() (names []string) {
 	return names
 }
 
-// verbsPath returns the character device of a device, or the directory of all.
+// verbsPath returns the character device of a device, or the directory of all such devices.
 func verbsPath(name string) string {
 	entries, _ := os.ReadDir(sysVerbs)
 	for _, e := range entries {

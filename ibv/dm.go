@@ -56,7 +56,7 @@ func (dm *DM) ReadAt(p []byte, offset int64) (int, error) {
 	return dm.copy("ibv_memcpy_from_dm", p, offset, func() syscall.Errno { return dm.ctx.lib.MemcpyFromDM(p, dm.raw, uint64(offset)) })
 }
 
-// copy checks the bounds, which providers do not all do.
+// copy checks the bounds, because some providers do not.
 func (dm *DM) copy(call string, p []byte, offset int64, move func() syscall.Errno) (int, error) {
 	if err := dm.enter(call); err != nil {
 		return 0, err

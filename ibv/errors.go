@@ -55,7 +55,7 @@ func (e *BusyError) Unwrap() error { return syscall.EBUSY }
 
 // A NoDeviceError means that there is no such device, or no device at all. It unwraps to ENODEV.
 type NoDeviceError struct {
-	Name     string   // of the device; empty if any device would do
+	Name     string   // of the device; empty if any device is acceptable
 	Devices  []string // names of the available devices
 	InKernel []string // names of the kernel's devices that libibverbs does not support
 }

@@ -14,8 +14,8 @@ type FlowType int32
 // Kinds of flows.
 const (
 	FlowNormal     FlowType = 0 // packets that match its specifications
-	FlowAllDefault FlowType = 1 // all packets that no other flow has
-	FlowMCDefault  FlowType = 2 // all multicast packets that no other flow has
+	FlowAllDefault FlowType = 1 // all packets that match no other flow
+	FlowMCDefault  FlowType = 2 // all multicast packets that match no other flow
 	FlowSniffer    FlowType = 3 // copies of all packets
 )
 
@@ -28,7 +28,7 @@ type FlowFlags uint32
 
 // Options of flows.
 const (
-	FlowDontTrap FlowFlags = 1 << 1 // other flows get the packets as well
+	FlowDontTrap FlowFlags = 1 << 1 // other flows also receive the packets
 	FlowEgress   FlowFlags = 1 << 2 // outgoing packets
 )
 
@@ -36,7 +36,7 @@ const (
 // come last.
 type FlowAttr struct {
 	Type     FlowType
-	Priority uint16 // the lowest comes first
+	Priority uint16 // the lowest value comes first
 	Port     uint8
 	Flags    FlowFlags
 	Specs    []FlowSpec
@@ -48,7 +48,8 @@ type FlowSpec interface {
 	spec() []byte
 }
 
-// Conditions: the bits in Mask must equal those of Val. With Inner the condition is on the packet inside a tunnel.
+// Conditions. The bits selected by Mask must equal those of Val. With Inner the condition applies to the packet inside
+// a tunnel.
 type (
 	// FlowEth matches the Ethernet header.
 	FlowEth struct {

@@ -9,9 +9,9 @@ type ForkStatus int
 
 // Effects of a fork on registered memory.
 const (
-	ForkDisabled ForkStatus = 0 // the parent may lose it
-	ForkEnabled  ForkStatus = 1 // the child does not get it
-	ForkUnneeded ForkStatus = 2 // the kernel copies it for the child
+	ForkDisabled ForkStatus = 0 // the parent may lose the memory
+	ForkEnabled  ForkStatus = 1 // the child does not inherit the memory
+	ForkUnneeded ForkStatus = 2 // the kernel copies the memory for the child
 )
 
 func (s ForkStatus) String() string {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// A kind is the kind of an object, for errors that list the users of another.
+// A kind is the kind of an object. Errors that list an object's users name it.
 type kind uint8
 
 const (
@@ -41,20 +41,19 @@ var kindNames = [kinds]string{
 	aTD: "thread domain", anXRCD: "XRC domain", aWQ: "work queue", aTable: "indirection table", aFlow: "flow", someCounters: "set of counters", aPool: "memory pool", aBuffer: "buffer",
 }
 
-// A life tracks the use of an object. Closing an object frees its C memory, so every call
-// that passes the object to C enters the life meanwhile, and closing waits until all have
-// left. Calls that come while closing waits fail, so that it cannot starve; they do not
-// wait as with a sync.RWMutex, because a goroutine may have entered several lives, or one
-// of them twice.
+// A life tracks the use of an object. Closing an object frees its C memory. So every call that passes the object to C
+// enters the life, and closing waits until all calls have left. Calls that arrive while closing waits fail, so that
+// closing cannot starve. Unlike with a sync.RWMutex they do not wait, because a goroutine may have entered several
+// lives, or one of them twice.
 //
-// Creating a child enters its parents; closing it only decrements their counts.
+// Creating a child enters its parents. Closing it only decrements their counts.
 type life struct {
-	// inside is how many calls have entered, plus shut once the object closes: an addition enters,
-	// another leaves. A call that finds it negative leaves again.
+	// inside is how many calls have entered, plus shut once the object closes. Entering adds one and leaving subtracts
+	// one. A call that finds it negative leaves again.
 	inside atomic.Int64
 
 	mu      sync.Mutex
-	change  *sync.Cond // signals that a call has left after shut, and changes of closing
+	change  *sync.Cond // signals that a call has left after shut, or that closing has changed
 	closing bool
 	closed  bool
 
@@ -64,8 +63,7 @@ type life struct {
 	children [kinds]atomic.Int32
 }
 
-// begin initializes the life of a new object. Its parents have been entered; nil is no
-// parent.
+// begin initializes the life of a new object. The parents must have been entered. A nil parent is ignored.
 func (l *life) begin(k kind, device string, parents ...*life) {
 	l.kind, l.device = k, device
 	l.change = sync.NewCond(&l.mu)
@@ -94,10 +92,10 @@ func (l *life) leave() {
 	}
 }
 
-// shut makes inside negative, whatever the number of calls. Added twice it is nothing.
+// shut makes inside negative for any number of calls. Adding it twice has no effect.
 const shut = math.MinInt64
 
-// enterAll enters all lives, or none if one fails. nil is skipped.
+// enterAll enters all lives, or none if one fails. It skips nil.
 func enterAll(call string, lives ...*life) error {
 	for i, l := range lives {
 		if l == nil {
@@ -119,7 +117,7 @@ func leaveAll(lives ...*life) {
 	}
 }
 
-// do makes a call while all lives are entered.
+// do makes a call with all lives entered.
 func (c *Context) do(call string, f func() syscall.Errno, lives ...*life) error {
 	if err := enterAll(call, lives...); err != nil {
 		return err
@@ -131,7 +129,7 @@ func (c *Context) do(call string, f func() syscall.Errno, lives ...*life) error 
 	return nil
 }
 
-// made makes a call that creates an object. Its life begins as a child of parents.
+// made makes a call that creates an object, whose life begins as a child of parents.
 func (c *Context) made(call string, k kind, l *life, create func() syscall.Errno, parents ...*life) error {
 	return c.do(call, func() syscall.Errno {
 		errno := create()
@@ -142,8 +140,7 @@ func (c *Context) made(call string, k kind, l *life, create func() syscall.Errno
 	}, parents...)
 }
 
-// end closes the object with destroy. It does nothing if the object is closed, and fails
-// if it has children.
+// end closes the object with destroy. It does nothing if the object is closed, and fails if the object has children.
 func (l *life) end(call string, destroy func() syscall.Errno) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +166,7 @@ func (l *life) end(call string, destroy func() syscall.Errno) error {
 		l.change.Wait()
 	}
 	if busy := l.busy(call); busy != nil {
-		return busy // a call that was inside has created a child
+		return busy // a call that was still inside has created a child
 	}
 	if errno := destroy(); errno == syscall.EBUSY {
 		return &BusyError{Call: call, Device: l.device, Object: kindNames[l.kind]}
@@ -183,7 +180,7 @@ func (l *life) end(call string, destroy func() syscall.Errno) error {
 	return nil
 }
 
-// busy returns nil if the object has no children. mu is held.
+// busy returns nil if the object has no children. The caller must hold mu.
 func (l *life) busy(call string) error {
 	var users []string
 	for k := range l.children {

@@ -19,7 +19,7 @@ type MemlockError struct {
 	Device    string
 	Limit     uint64 // RLIMIT_MEMLOCK, in bytes
 	Locked    uint64 // bytes locked and pinned by the process before the call
-	Requested uint64 // bytes that the call needed; for queues an estimate
+	Requested uint64 // bytes that the call needed; an estimate for queues
 	Err       error
 }
 
@@ -31,8 +31,7 @@ func (e *MemlockError) Error() string {
 
 func (e *MemlockError) Unwrap() error { return e.Err }
 
-// memoryError returns the error of a call that needed about requested bytes of locked
-// memory.
+// memoryError returns the error of a call that needed about requested bytes of locked memory.
 func (c *Context) memoryError(call string, errno syscall.Errno, requested uint64) error {
 	return lockedMemory().explain(call, c.device, errno, requested)
 }
@@ -44,8 +43,8 @@ type memlock struct {
 	exempt bool // no limit applies
 }
 
-// explain returns the error of a call that failed with errno: a *MemlockError if the limit
-// is the likely reason.
+// explain returns the error of a call that failed with errno. The error is a *MemlockError if the limit is the likely
+// reason.
 func (m memlock) explain(call, device string, errno syscall.Errno, requested uint64) error {
 	switch errno {
 	case syscall.ENOMEM, syscall.EAGAIN, syscall.EPERM:
@@ -56,7 +55,7 @@ func (m memlock) explain(call, device string, errno syscall.Errno, requested uin
 	return &Error{Call: call, Device: device, Err: errno}
 }
 
-// lockedMemory asks the kernel. Without an answer no limit is assumed.
+// lockedMemory queries the kernel. It assumes no limit if the kernel does not answer.
 func lockedMemory() memlock {
 	m := memlock{exempt: true}
 	var limit unix.Rlimit
@@ -93,8 +92,7 @@ func pageBytes(buf []byte) uint64 {
 // cqBytes estimates the size of the entries of a completion queue.
 func cqBytes(cqe int) uint64 { return uint64(max(cqe, 0)) * 64 }
 
-// wqBytes estimates the size of the entries of a work queue: a header, and the SGEs or the
-// inline data.
+// wqBytes estimates the size of the entries of a work queue: a header plus the SGEs or inline data.
 func wqBytes(wrs, sges, inline uint32) uint64 {
 	return uint64(wrs) * (64 + max(16*uint64(sges), uint64(inline)))
 }

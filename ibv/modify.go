@@ -48,7 +48,7 @@ func (s MigState) String() string {
 // An AttrMask is a set of fields of a [QPAttr], see ibv_modify_qp(3).
 type AttrMask uint32
 
-// Fields of a QPAttr with the same names. AttrAltPath covers all those with names that begin with Alt.
+// Fields of a QPAttr with the same names. AttrAltPath covers all fields with names that begin with Alt.
 const (
 	AttrState            AttrMask = 1 << 0
 	AttrCurState         AttrMask = 1 << 1
@@ -87,7 +87,7 @@ func (m AttrMask) String() string {
 type GlobalRoute struct {
 	DGID         GID
 	FlowLabel    uint32
-	SGIDIndex    uint8 // GIDEntry.Index of this side's address
+	SGIDIndex    uint8 // GIDEntry.Index of the local address
 	HopLimit     uint8
 	TrafficClass uint8
 }
@@ -95,7 +95,7 @@ type GlobalRoute struct {
 // An AHAttr is the address of a peer, see ibv_create_ah(3).
 type AHAttr struct {
 	GRH         GlobalRoute
-	IsGlobal    bool // GRH is used, as always on RoCE
+	IsGlobal    bool // GRH is used; always set on RoCE
 	DLID        uint16
 	SL          uint8
 	SrcPathBits uint8
@@ -110,9 +110,9 @@ type QPAttr struct {
 	PathMTU          MTU
 	PathMigState     MigState
 	RQPSN            uint32 // packet sequence number of the peer's first packet, 24 bits
-	SQPSN            uint32 // of this side's first packet
+	SQPSN            uint32 // packet sequence number of this side's first packet
 	DestQPNum        uint32
-	Qkey             uint32 // that datagrams to this queue pair must have
+	Qkey             uint32 // required in datagrams to this queue pair
 	Access           Access // remote rights of the peer through this queue pair
 	Cap              QPCap
 	AH               AHAttr
@@ -123,7 +123,7 @@ type QPAttr struct {
 	SQDraining       bool  // query only
 	MaxRdAtomic      uint8 // RDMA Reads and atomics in flight to the peer
 	MaxDestRdAtomic  uint8 // RDMA Reads and atomics in flight from the peer
-	MinRNRTimer      uint8 // how long the peer waits if no receive is posted, encoded: 12 is 0.64 ms
+	MinRNRTimer      uint8 // how long the peer waits if no receive is posted; encoded: 12 is 0.64 ms
 	PortNum          uint8
 	Timeout          uint8 // how long to wait for an acknowledgement: 4.096 us << Timeout; 0 means forever
 	RetryCnt         uint8 // retransmissions without an acknowledgement, up to 7
@@ -139,9 +139,8 @@ type transition struct {
 	required, optional AttrMask // besides AttrState
 }
 
-// rcTransitions are the changes of state that InfiniBand knows for reliable
-// connections. From any state there is a way to QPSReset and to QPSErr, too, with
-// no attributes.
+// rcTransitions are the state changes that InfiniBand defines for reliable connections. Every state also has
+// transitions to QPSReset and QPSErr, which need no attributes.
 var rcTransitions = []transition{
 	{QPSReset, QPSInit, AttrPkeyIndex | AttrPort | AttrAccessFlags, 0},
 	{QPSInit, QPSInit, 0, AttrPkeyIndex | AttrPort | AttrAccessFlags},
@@ -160,7 +159,7 @@ var rcTransitions = []transition{
 	{QPSSQE, QPSRTS, 0, 0},
 }
 
-// ucTransitions are those of unreliable connections.
+// ucTransitions are the state changes of unreliable connections.
 var ucTransitions = []transition{
 	{QPSReset, QPSInit, AttrPkeyIndex | AttrPort | AttrAccessFlags, 0},
 	{QPSInit, QPSInit, 0, AttrPkeyIndex | AttrPort | AttrAccessFlags},
@@ -173,7 +172,7 @@ var ucTransitions = []transition{
 	{QPSSQE, QPSRTS, 0, AttrCurState | AttrAccessFlags},
 }
 
-// udTransitions are those of datagrams.
+// udTransitions are the state changes of datagram queue pairs.
 var udTransitions = []transition{
 	{QPSReset, QPSInit, AttrPkeyIndex | AttrPort | AttrQkey, 0},
 	{QPSInit, QPSInit, 0, AttrPkeyIndex | AttrPort | AttrQkey},
@@ -186,7 +185,7 @@ var udTransitions = []transition{
 	{QPSSQE, QPSRTS, 0, AttrCurState | AttrQkey},
 }
 
-// transitions returns the changes of state of a transport service.
+// transitions returns the state changes of a transport service.
 func (t QPType) transitions() []transition {
 	switch t {
 	case QPTypeUC:
@@ -199,8 +198,7 @@ func (t QPType) transitions() []transition {
 
 const whileRunning = AttrCurState | AttrAltPath | AttrAccessFlags | AttrMinRNRTimer | AttrPathMigState
 
-// judge returns what is wrong with a mask for a change of state, and whether such a change
-// exists.
+// judge returns which attributes of mask are missing or invalid for a state change, and whether such a change exists.
 func judge(typ QPType, from, to QPState, mask AttrMask) (missing, invalid AttrMask, possible bool) {
 	mask &^= AttrState
 	if to == QPSReset || to == QPSErr {

@@ -22,8 +22,8 @@ const (
 	AccessRemoteRead      Access = 1 << 2  // the peer's RDMA Reads
 	AccessRemoteAtomic    Access = 1 << 3  // the peer's atomic operations
 	AccessMWBind          Access = 1 << 4  // memory windows may be bound
-	AccessZeroBased       Access = 1 << 5  // remote addresses count from the beginning of the region or window
-	AccessOnDemand        Access = 1 << 6  // pages are faulted in on demand, and not pinned
+	AccessZeroBased       Access = 1 << 5  // remote addresses are offsets into the region or window
+	AccessOnDemand        Access = 1 << 6  // pages are faulted in on demand rather than pinned
 	AccessHugeTLB         Access = 1 << 7  // the memory consists of huge pages, for AccessOnDemand
 	AccessRelaxedOrdering Access = 1 << 20 // the device may reorder its writes; ignored where it cannot
 )
@@ -116,9 +116,8 @@ func (pd *PD) AllocNullMR() (*MR, error) {
 	})
 }
 
-// register begins the life of a region of another kind than that of [PD.RegMR], which is called often
-// and spares the closure. It needs about requested bytes of locked memory, in pd and perhaps of other
-// parents.
+// register begins the life of a region that is not created by [PD.RegMR], which is called often and avoids the closure.
+// The region needs about requested bytes of locked memory, in pd and perhaps in other parents.
 func (mr *MR) register(call string, pd *PD, requested uint64, register func() (*cgo.MR, uint32, uint32, syscall.Errno), others ...*life) (*MR, error) {
 	parents := append([]*life{&pd.life}, others...)
 	if err := enterAll(call, parents...); err != nil {
@@ -158,7 +157,7 @@ func (f ReregFlags) String() string {
 
 // A ReregAttr holds the new attributes of a region, see ibv_rereg_mr(3).
 type ReregAttr struct {
-	Change ReregFlags // which of the other fields are used
+	Change ReregFlags // which of the other fields apply
 	Buf    []byte     // the memory, as for [PD.RegMR]
 	PD     *PD        // of the same device
 	Access Access     // all rights, not only additional ones
@@ -238,7 +237,7 @@ type Advice int
 const (
 	AdvicePrefetch        Advice = 0 // it will soon be read
 	AdvicePrefetchWrite   Advice = 1 // it will soon be written
-	AdvicePrefetchNoFault Advice = 2 // it will soon be used; pages that are not present are not faulted in
+	AdvicePrefetchNoFault Advice = 2 // it will soon be used; absent pages are not faulted in
 )
 
 func (a Advice) String() string {

@@ -35,12 +35,12 @@ const (
 	defaultRegion = hugePage
 	maxRegion     = 1 << 30
 
-	// The smallest class of buffers has the size of a cache line: two buffers do not share one.
+	// The smallest class of buffers has the size of a cache line, so that two buffers never share one.
 	minClass   = 6
 	numClasses = 30 - minClass + 1
 )
 
-// region returns how many bytes each region has.
+// region returns the size of each region in bytes.
 func (a *PoolAttr) region() (int, error) {
 	n := a.Region
 	if n == 0 && a.Limit > 0 {
@@ -68,8 +68,8 @@ type Pool struct {
 	limit  int // in regions
 	huge   bool
 
-	// grow is held while regions are registered or deregistered, so that the pool is
-	// exhausted only if it is when nothing is under way. It is taken before mu.
+	// grow is held while regions are registered or deregistered, so that the pool is only exhausted if no such change
+	// is under way. It is acquired before mu.
 	grow sync.Mutex
 
 	mu       sync.Mutex
@@ -79,29 +79,29 @@ type Pool struct {
 	inUse    int               // bytes of buffers, in sizes of their classes
 	partial  [numClasses]shelf // regions with buffers in use and room for more
 	empty    shelf             // regions without a buffer in use
-	waiting  []chan struct{}   // of Wait, in their order; a token is for trying again
+	waiting  []chan struct{}   // Wait calls, in order; a token means try again
 }
 
-// A poolRegion is memory of a pool. It is on the shelf of its class, on that of empty regions, or, while
-// all its buffers are in use, on none.
+// A poolRegion is memory of a pool. It is on the shelf of its class or on the shelf of empty regions. It is on no shelf
+// while all its buffers are in use.
 type poolRegion struct {
 	pool *Pool
 	mr   *MR
 	huge bool
-	at   int // on its shelf
+	at   int // index in its shelf
 
 	class int      // its buffers have 1 << class bytes
 	slots []uint64 // of all buffers that have been in use since the region was cut, see slotInUse
-	free  int      // the first free slot, -1: none
+	free  int      // the first free slot; -1 if there is none
 	out   int      // buffers in use
 	uses  uint64   // since the region was registered
 }
 
-// A slot in use holds a number that no other use of its region has, and this bit; a free one holds the
+// A slot in use holds this bit and a number that no other use of its region has. A free slot holds the number of the
 // next free slot plus 1, shifted.
 const slotInUse = 1
 
-// A shelf is a set of regions, of which any can be taken at once.
+// A shelf is a set of regions. Any region can be removed in constant time.
 type shelf []*poolRegion
 
 func (s *shelf) add(r *poolRegion) {
@@ -122,7 +122,7 @@ type Buffer struct {
 	region *poolRegion
 	offset int32
 	length int32
-	use    uint64 // what its slot holds meanwhile
+	use    uint64 // the value of its slot while in use
 }
 
 // NewPool returns an empty pool, which registers memory when buffers are needed. The pool must be closed before the
@@ -183,17 +183,17 @@ func (p *Pool) waited(turn chan struct{}) {
 	p.wake()
 }
 
-// wake lets the first Wait try again. mu is held.
+// wake lets the first Wait try again. The caller must hold mu.
 func (p *Pool) wake() {
 	if len(p.waiting) > 0 {
 		select {
 		case p.waiting[0] <- struct{}{}:
-		default: // it will anyway
+		default: // it will try again anyway
 		}
 	}
 }
 
-// get returns a buffer, from a further region if need be. turn is nil, or that of a Wait.
+// get returns a buffer, registering a region if necessary. turn is nil, or belongs to a Wait.
 func (p *Pool) get(call string, size int, turn chan struct{}) (Buffer, error) {
 	if size <= 0 || size > p.size {
 		return Buffer{}, &Error{Call: call, Device: p.device, Err: syscall.EINVAL}
@@ -203,7 +203,7 @@ func (p *Pool) get(call string, size int, turn chan struct{}) (Buffer, error) {
 	}
 	p.grow.Lock()
 	defer p.grow.Unlock()
-	// Meanwhile another goroutine may have registered a region, or deregistered one.
+	// Another goroutine may meanwhile have registered or deregistered a region.
 	b, err := p.take(call, size, turn, nil)
 	if err != nil || b.region != nil {
 		return b, err
@@ -218,7 +218,7 @@ func (p *Pool) get(call string, size int, turn chan struct{}) (Buffer, error) {
 	return p.take(call, size, turn, r)
 }
 
-// exhausted returns an error if a call may not register a region. grow is held.
+// exhausted returns an error if a call may not register a region. The caller must hold grow.
 func (p *Pool) exhausted(size int, turn chan struct{}) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -228,13 +228,13 @@ func (p *Pool) exhausted(size int, turn chan struct{}) error {
 	return &ExhaustedError{Device: p.device, Size: size, InUse: p.inUse, Limit: p.limit * p.size}
 }
 
-// overtakes reports whether a call would get memory before a Wait that came earlier. mu is held.
+// overtakes reports whether a call would get memory before an earlier Wait. The caller must hold mu.
 func (p *Pool) overtakes(turn chan struct{}) bool {
 	return len(p.waiting) > 0 && p.waiting[0] != turn
 }
 
-// take returns a buffer of the regions there are, and of more, which is new or nil. It returns no
-// buffer and no error if there is no room.
+// take returns a buffer of an existing region, or of more, which is new or nil. It returns no buffer and no error if
+// there is no room.
 func (p *Pool) take(call string, size int, turn chan struct{}, more *poolRegion) (Buffer, error) {
 	class := max(bits.Len(uint(size-1)), minClass)
 	shelf := &p.partial[class-minClass]
@@ -269,7 +269,7 @@ func (p *Pool) take(call string, size int, turn chan struct{}, more *poolRegion)
 	return Buffer{region: r, offset: int32(slot << class), length: int32(size), use: use}, nil
 }
 
-// count counts a region that comes or goes. mu is held.
+// count adds n to the counts for region r. The caller must hold mu.
 func (p *Pool) count(r *poolRegion, n int) {
 	p.regions += n
 	if r.huge {
@@ -277,7 +277,7 @@ func (p *Pool) count(r *poolRegion, n int) {
 	}
 }
 
-// cut makes a region without a buffer in use one of a class.
+// cut assigns an empty region to a class.
 func (r *poolRegion) cut(class int) {
 	if n := r.pool.size >> class; cap(r.slots) < n {
 		r.slots = make([]uint64, 0, n)
@@ -285,7 +285,7 @@ func (r *poolRegion) cut(class int) {
 	r.class, r.slots, r.free = class, r.slots[:0], -1
 }
 
-// use returns a free slot, and what it holds from now on.
+// use returns a free slot, and the value that it holds from now on.
 func (r *poolRegion) use() (slot int, use uint64) {
 	r.out++
 	r.uses++
@@ -329,7 +329,7 @@ func (p *Pool) Put(b Buffer) error {
 	return nil
 }
 
-// register registers a region. grow is held.
+// register registers a region. The caller must hold grow.
 func (p *Pool) register() (*poolRegion, error) {
 	mem, huge, err := mapRegion(p.size, p.huge)
 	if err != nil {
@@ -343,7 +343,7 @@ func (p *Pool) register() (*poolRegion, error) {
 	return &poolRegion{pool: p, mr: mr, huge: huge}, nil
 }
 
-// mapRegion returns size zeroed bytes, and whether they are of huge pages.
+// mapRegion returns size zeroed bytes, and reports whether they consist of huge pages.
 func mapRegion(size int, huge bool) (mem []byte, isHuge bool, err error) {
 	const flags, huge2MB = syscall.MAP_ANON | syscall.MAP_PRIVATE, 21 << 26 // MAP_HUGE_2MB
 	if huge {
@@ -372,7 +372,7 @@ func (p *Pool) Trim() (freed int, err error) {
 	}
 }
 
-// trimOne deregisters one region. It returns 0 if none is empty. grow is held.
+// trimOne deregisters one region. It returns 0 if no region is empty. The caller must hold grow.
 func (p *Pool) trimOne() (freed int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -412,7 +412,7 @@ func (p *Pool) Close() error {
 	return err
 }
 
-// shut gives up all memory, or fails and leaves the pool open.
+// shut releases all memory, or fails and leaves the pool open.
 func (p *Pool) shut(call string) error {
 	p.grow.Lock()
 	defer p.grow.Unlock()
@@ -443,7 +443,7 @@ type PoolStats struct {
 	Empty     int // regions without a buffer in use, which Trim deregisters
 	Bytes     int // registered
 	Buffers   int // in use
-	InUse     int // bytes in use, of buffers rounded up to powers of two
+	InUse     int // bytes in use; each buffer is rounded up to a power of two
 	Waiting   int // calls of Wait
 }
 
@@ -487,7 +487,7 @@ func (b Buffer) SGE(offset, length uint32) SGE {
 type ExhaustedError struct {
 	Device string
 	Size   int // requested bytes
-	InUse  int // bytes in use, of buffers rounded up to powers of two
+	InUse  int // bytes in use; each buffer is rounded up to a power of two
 	Limit  int // bytes that the pool may register
 }
 

@@ -26,12 +26,12 @@ type QPType int32
 const (
 	QPTypeRC QPType = 2 // reliable connection
 	QPTypeUC QPType = 3 // unreliable connection: Sends and RDMA Writes, which may be lost
-	QPTypeUD QPType = 4 // unreliable datagram: Sends of at most an MTU, each to an address of its own
+	QPTypeUD QPType = 4 // unreliable datagram: Sends of at most an MTU, each to a separate address
 
 	QPTypeRawPacket QPType = 8   // Ethernet frames; needs CAP_NET_RAW
-	QPTypeXRCSend   QPType = 9   // an extended reliable connection's sending end
-	QPTypeXRCRecv   QPType = 10  // its other end, see [XRCD.CreateQP]
-	QPTypeDriver    QPType = 255 // of the vendor's library, see [PD.WrapQP]
+	QPTypeXRCSend   QPType = 9   // sending end of an extended reliable connection
+	QPTypeXRCRecv   QPType = 10  // receiving end of an extended reliable connection, see [XRCD.CreateQP]
+	QPTypeDriver    QPType = 255 // specific to the vendor's library, see [PD.WrapQP]
 )
 
 func (t QPType) String() string {
@@ -47,14 +47,14 @@ type QPInitAttr struct {
 	SRQ    *SRQ // replaces the receive queue; may be nil
 	Cap    QPCap
 	Type   QPType // zero is QPTypeRC
-	SigAll bool   // every work request has a completion, not only those with SendSignaled
+	SigAll bool   // every work request generates a completion, not only those with SendSignaled
 
 	// SendOps are the operations of an extended queue pair, which supports only these. It posts a list of work requests
 	// as a whole or not at all, see [QP.PostSend]. Zero: the queue pair is not extended.
 	SendOps SendOps
 
 	Flags        QPCreateFlags
-	MaxTSOHeader uint16       // bytes of the header of an OpTSO
+	MaxTSOHeader uint16       // size of the header of an OpTSO, in bytes
 	Table        *RWQIndTable // receives in place of RecvCQ; such a queue pair cannot send
 	Hash         RxHash       // with Table
 	SourceQPNum  uint32       // with QPCreateSourceQPN
@@ -65,7 +65,7 @@ type QPCreateFlags uint32
 
 // Options of queue pairs.
 const (
-	QPCreateBlockSelfMcast QPCreateFlags = 1 << 1  // does not receive its own datagrams to a group
+	QPCreateBlockSelfMcast QPCreateFlags = 1 << 1  // does not receive its own datagrams sent to a group
 	QPCreateScatterFCS     QPCreateFlags = 1 << 8  // receives the checksums of frames
 	QPCreateCVLANStripping QPCreateFlags = 1 << 9  // receives frames without their VLAN tags
 	QPCreateSourceQPN      QPCreateFlags = 1 << 10 // sends as SourceQPNum
@@ -119,7 +119,7 @@ func SendOpsOf(ops ...Opcode) (set SendOps) {
 	return set
 }
 
-// bit is an operation's bit in enum ibv_qp_create_send_ops_flags.
+// bit returns an operation's bit in enum ibv_qp_create_send_ops_flags.
 func (o Opcode) bit() SendOps {
 	switch {
 	case o == OpAtomicWrite:
@@ -321,7 +321,7 @@ func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {
 	if length == 0 {
 		addr = 0
 	}
-	b.MW.keyMu.Lock() // the library changes the key
+	b.MW.keyMu.Lock() // the library changes the rkey
 	defer b.MW.keyMu.Unlock()
 	if _, errno := qp.ctx.lib.BindMW(qp.raw, b.MW.raw, id, uint32(flags), b.MR.raw, addr, length, uint32(b.Access)); errno != 0 {
 		return &Error{Call: call, Device: qp.device, Err: errno}

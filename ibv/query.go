@@ -21,18 +21,18 @@ func (s QPTypes) Has(t QPType) bool { return t >= 0 && t < 32 && s>>t&1 != 0 }
 // are zero.
 type DeviceAttrEx struct {
 	OnDemand      bool // regions with AccessOnDemand
-	OnDemandWhole bool // one of them may cover all memory of the process
+	OnDemandWhole bool // a region may cover all memory of the process
 	// ODPRC, ODPUC, ODPUD and ODPXRC have the bits of enum ibv_odp_transport_cap_bits.
 	ODPRC, ODPUC, ODPUD, ODPXRC uint32
 
 	TimestampMask uint64 // the valid bits of WCEx.Timestamp
 	CoreClock     uint64 // its frequency in kHz
-	CapFlags      uint64 // DeviceCap with further bits
+	CapFlags      uint64 // DeviceCap with additional bits
 
 	MaxTSO   uint32  // bytes that OpTSO splits into packets
-	TSOTypes QPTypes // that support OpTSO
+	TSOTypes QPTypes // transports that support OpTSO
 
-	RSSTypes         QPTypes // that support indirection tables
+	RSSTypes         QPTypes // transports that support indirection tables
 	MaxTables        uint32
 	MaxTableSize     uint32 // queues in a table
 	RSSHashFields    uint64 // bits of RxHash.Fields

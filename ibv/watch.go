@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
-// A watch waits for events of a descriptor of the library, for one goroutine at a time.
+// A watch waits for events of a library descriptor, for one goroutine at a time.
 type watch struct {
 	fd   *pollfd.FD
 	turn chan struct{} // holds a token while a goroutine waits
@@ -24,8 +24,8 @@ func newWatch(fd int, name string) (*watch, error) {
 	return &watch{fd: p, turn: make(chan struct{}, 1)}, nil
 }
 
-// next calls take until it returns true or ctx is done. take is called at least once, even
-// if ctx is done already, and never after the watch is closed.
+// next calls take until it returns true or ctx is done. It calls take at least once, even if ctx is already done, but
+// never after the watch is closed.
 func (w *watch) next(ctx context.Context, take func() bool) error {
 	select {
 	case w.turn <- struct{}{}:
@@ -46,7 +46,7 @@ func (w *watch) next(ctx context.Context, take func() bool) error {
 		return taken || ctx.Err() != nil
 	}
 	for {
-		// A Wake may come before take has been called, so look checks the context.
+		// A Wake may arrive before take has been called, so look checks the context.
 		switch err := w.fd.Await(look); {
 		case errors.Is(err, os.ErrClosed):
 			return ErrClosed

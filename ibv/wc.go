@@ -24,12 +24,12 @@ const (
 	WCWRFlushErr       WCStatus = 5  // the queue pair was in the error state
 	WCMWBindErr        WCStatus = 6  // a window could not be bound
 	WCBadRespErr       WCStatus = 7  // the peer's device sent an invalid response
-	WCLocAccessErr     WCStatus = 8  // a local protection error while the peer was writing
+	WCLocAccessErr     WCStatus = 8  // a local protection error while the peer wrote
 	WCRemInvReqErr     WCStatus = 9  // the peer's device found the request invalid
-	WCRemAccessErr     WCStatus = 10 // the access to the peer's memory is not permitted
+	WCRemAccessErr     WCStatus = 10 // the access to the peer's memory was not permitted
 	WCRemOpErr         WCStatus = 11 // the peer could not complete the operation
-	WCRetryExcErr      WCStatus = 12 // the peer does not acknowledge
-	WCRNRRetryExcErr   WCStatus = 13 // the peer has no receive posted
+	WCRetryExcErr      WCStatus = 12 // the peer did not acknowledge
+	WCRNRRetryExcErr   WCStatus = 13 // the peer had no receive posted
 	WCLocRDDViolErr    WCStatus = 14
 	WCRemInvRdReqErr   WCStatus = 15
 	WCRemAbortErr      WCStatus = 16
@@ -120,7 +120,7 @@ type WC struct {
 	_            [2]uint8
 }
 
-// C fills a WC: its layout is that of cgo.WC, which a test compares with the C compiler's.
+// WC has the layout of cgo.WC, so C fills it in. A test compares the layout with the C compiler's.
 const (
 	_ = uint(unsafe.Sizeof(WC{}) - unsafe.Sizeof(cgo.WC{}))
 	_ = uint(unsafe.Sizeof(cgo.WC{}) - unsafe.Sizeof(WC{}))
@@ -156,7 +156,7 @@ func (e *WCError) Error() string {
 	return s
 }
 
-// name returns the name of a number, or the enum and the number if it has none.
+// name returns the name of a number. If the number has no name, it returns the enum and the number.
 func name(names []string, n int32, enum string) string {
 	if n >= 0 && int(n) < len(names) && names[n] != "" {
 		return names[n]

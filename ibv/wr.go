@@ -19,15 +19,15 @@ type Opcode uint32
 // Operations. The comments list the fields of [SendWR] that each uses in addition to ID and Flags.
 const (
 	OpRDMAWrite        Opcode = 0  // SGL to RemoteAddr, RKey
-	OpRDMAWriteWithImm Opcode = 1  // the same with Imm; consumes a receive of the peer
+	OpRDMAWriteWithImm Opcode = 1  // as OpRDMAWrite, with Imm; consumes a receive of the peer
 	OpSend             Opcode = 2  // SGL; To for a datagram
 	OpSendWithImm      Opcode = 3  // SGL, Imm; To for a datagram
 	OpRDMARead         Opcode = 4  // RemoteAddr, RKey to SGL
 	OpAtomicCmpSwp     Opcode = 5  // RemoteAddr, RKey, CompareAdd, Swap; 8 bytes to SGL
 	OpAtomicFetchAdd   Opcode = 6  // RemoteAddr, RKey, CompareAdd; 8 bytes to SGL
-	OpLocalInv         Opcode = 7  // RKey: unbinds a window of type 2 of this side
+	OpLocalInv         Opcode = 7  // RKey: invalidates a window of type 2 of this side
 	OpBindMW           Opcode = 8  // Bind
-	OpSendWithInv      Opcode = 9  // SGL, RKey: unbinds a window of type 2 of the peer
+	OpSendWithInv      Opcode = 9  // SGL, RKey: invalidates a window of type 2 of the peer
 	OpTSO              Opcode = 10 // TSO, SGL: on a raw packet queue pair
 	OpAtomicWrite      Opcode = 15 // SGL with one buffer of 8 bytes, which extended queue pairs copy while posting, to RemoteAddr, RKey
 )
@@ -46,7 +46,7 @@ type SendFlags uint32
 // Flags of work requests.
 const (
 	SendFence     SendFlags = 1 << 0 // starts after earlier RDMA Reads and atomics have completed
-	SendSignaled  SendFlags = 1 << 1 // success has a completion; failure always has one
+	SendSignaled  SendFlags = 1 << 1 // success generates a completion; failure always does
 	SendSolicited SendFlags = 1 << 2 // raises an event at the peer if it has armed its queue for solicited completions
 	SendInline    SendFlags = 1 << 3 // SGL is copied while posting, up to QPCap.MaxInlineData bytes, and needs no region
 )
@@ -66,7 +66,7 @@ type SGE struct {
 	LKey   uint32
 }
 
-// span returns where the buffer is and its length.
+// span returns the address and the length of the buffer.
 func (s *SGE) span() (addr uint64, length int) {
 	if s.Buf != nil {
 		return addrOf(s.Buf), len(s.Buf)
@@ -86,8 +86,8 @@ type SendWR struct {
 	CompareAdd uint64
 	Swap       uint64
 	Bind       *MWBind
-	To         *Destination // for a datagram, which requires one
-	RemoteSRQ  uint32       // over XRC: the number of the queue that receives the message, see [SRQ.Num]
+	To         *Destination // required for a datagram
+	RemoteSRQ  uint32       // XRC only: the number of the queue that receives the message, see [SRQ.Num]
 	TSO        *TSO
 }
 
@@ -101,7 +101,7 @@ type TSO struct {
 type Destination struct {
 	AH    *AH
 	QPNum uint32 // MulticastQPNum for a group
-	Qkey  uint32 // of the queue pair there; if the highest bit is set, the sender's own is used
+	Qkey  uint32 // of the destination queue pair; if the highest bit is set, the sender's Qkey is used
 }
 
 // MulticastQPNum is the queue pair number that addresses all queue pairs of a multicast group.
@@ -111,14 +111,14 @@ const MulticastQPNum = 0xffffff
 // before the bind is posted, [MW.RKey] afterwards.
 type MWBind struct {
 	MW     *MW
-	MR     *MR    // with AccessMWBind, and for AccessRemoteWrite also AccessLocalWrite
+	MR     *MR    // needs AccessMWBind, and for AccessRemoteWrite also AccessLocalWrite
 	Buf    []byte // a part of the region's memory,
 	Addr   uint64 // or without Buf: the address of a part of the region,
 	Length uint64 // and its length
 	Access Access // remote rights of the peer
 }
 
-// span returns the part of the region.
+// span returns the address and the length of the part of the region.
 func (b *MWBind) span() (addr, length uint64) {
 	if b.Buf != nil {
 		return addrOf(b.Buf), uint64(len(b.Buf))
@@ -137,7 +137,7 @@ type RecvWR struct {
 type PostError struct {
 	Call   string
 	Device string
-	Index  int // of the first request that was not posted; those before it were posted
+	Index  int // of the first request that was not posted; the requests before it were posted
 	Err    error
 }
 
@@ -147,25 +147,25 @@ func (e *PostError) Error() string {
 
 func (e *PostError) Unwrap() error { return e.Err }
 
-// A sendQueue converts lists of work requests for C. Its memory is reused for each list.
+// A sendQueue converts lists of work requests for C. It reuses its memory for each list.
 type sendQueue struct {
 	typ QPType
 	ops SendOps // not zero: the queue pair is extended
 
-	// The library of rxe computes a wrong length of a list of several buffers that is posted by
-	// ibv_wr_set_sge_list or ibv_wr_set_inline_data_list: it adds the first one's up, or
-	// none (seen in rdma-core 44). Other bytes would be sent.
+	// The library of rxe computes a wrong length for a list of several buffers that is posted by ibv_wr_set_sge_list or
+	// ibv_wr_set_inline_data_list: it adds up the first buffer's length, or no length (seen in rdma-core 44). The wrong
+	// bytes would be sent.
 	oneBuffer bool
 
 	mu    sync.Mutex
 	wrs   []cgo.SendWR
 	sges  []cgo.SGE
-	bufs  []*byte // keeps inline data alive and off the stack, which an address in an SGE does not
+	bufs  []*byte // keeps inline data alive and off the stack; an address in an SGE does not
 	binds []bind
-	ahs   []*AH // of datagrams, entered until they are posted
+	ahs   []*AH // of datagrams, entered until the datagrams are posted
 }
 
-// A bind is a bind of the list that is being posted.
+// A bind is a bind in the list that is being posted.
 type bind struct {
 	MWBind
 	index int
@@ -178,7 +178,7 @@ func (q *sendQueue) post(lib cgo.Library, qp *cgo.QP, list []SendWR) (posted int
 	defer q.mu.Unlock()
 	for posted < len(list) {
 		wrong := q.gather(list[posted:])
-		if wrong != nil && q.ops != 0 { // as a whole or not at all
+		if wrong != nil && q.ops != 0 { // the whole list or none of it
 			q.release(0)
 			return posted, wrong
 		}
@@ -194,9 +194,8 @@ func (q *sendQueue) post(lib cgo.Library, qp *cgo.QP, list []SendWR) (posted int
 	return posted, nil
 }
 
-// gather takes requests from the list up to its end, an invalid request, or the second
-// bind of a window: the library reads the window's key while it posts, so the first bind
-// has to be posted before.
+// gather takes requests from the list up to its end, an invalid request, or the second bind of a window. The library
+// reads the window's rkey while it posts, so the first bind must be posted before.
 func (q *sendQueue) gather(list []SendWR) error {
 	for i := range list {
 		from := &list[i]
@@ -257,10 +256,10 @@ func (q *sendQueue) gather(list []SendWR) error {
 	return nil
 }
 
-// address fills in where a datagram goes. The address handle stays entered until it has been posted.
-// Libraries read the address of every datagram, and write that of a message over other fields.
+// address fills in the destination of a datagram. The address handle stays entered until it has been posted. Libraries
+// read the address of every datagram, and write the address of a message over other fields.
 func (q *sendQueue) address(d *Destination, to *cgo.SendWR) error {
-	to.RemoteAddr = 0 // any other value is an address handle to C
+	to.RemoteAddr = 0 // C takes any other value for an address handle
 	switch {
 	case q.typ != QPTypeUD && d == nil:
 		return nil
@@ -279,7 +278,7 @@ func (q *sendQueue) address(d *Destination, to *cgo.SendWR) error {
 	return nil
 }
 
-// bind fills in a bind. Window and region stay entered until it has been posted.
+// bind fills in a bind request. Window and region stay entered until it has been posted.
 func (q *sendQueue) bind(b MWBind, index int, to *cgo.SendWR) error {
 	if err := enterAll("ibv_post_send", &b.MW.life, &b.MR.life); err != nil {
 		return err
@@ -306,8 +305,7 @@ func (q *sendQueue) flush(lib cgo.Library, qp *cgo.QP) (int, syscall.Errno) {
 	return int(out.Sends), syscall.Errno(out.SendErr)
 }
 
-// release leaves the objects of the gathered requests, of which some have been posted, and empties
-// the queue.
+// release leaves the objects of the gathered requests, of which posted have been posted, and empties the queue.
 func (q *sendQueue) release(posted int) {
 	for i := range q.binds {
 		b := &q.binds[i]
@@ -348,7 +346,7 @@ func (q *recvQueue) post(lib cgo.Library, qp *cgo.QP, srq *cgo.SRQ, list []RecvW
 	return int(out.Recvs), err
 }
 
-// gather converts the list up to its end or an invalid receive. mu is held.
+// gather converts the list up to its end or an invalid receive. The caller must hold mu.
 func (q *recvQueue) gather(list []RecvWR) (err error) {
 	q.wrs, q.sges = q.wrs[:0], q.sges[:0]
 	for i := range list {
@@ -361,8 +359,8 @@ func (q *recvQueue) gather(list []RecvWR) (err error) {
 	return nil
 }
 
-// appendSGL appends a gather or scatter list. Empty buffers are left out: a length of zero
-// means 2 GiB to some devices.
+// appendSGL appends a gather or scatter list. It skips empty buffers, because a length of zero means 2 GiB to some
+// devices.
 func appendSGL(sges []cgo.SGE, list []SGE) ([]cgo.SGE, error) {
 	for i := range list {
 		addr, length := list[i].span()

@@ -69,7 +69,7 @@ type SRQType int32
 const (
 	SRQTypeBasic SRQType = 0 // for connections and datagrams
 	SRQTypeXRC   SRQType = 1 // of an XRC domain
-	SRQTypeTM    SRQType = 2 // finds the receive of a message by its tag
+	SRQTypeTM    SRQType = 2 // matches messages to receives by tag
 )
 
 func (t SRQType) String() string {
@@ -124,16 +124,16 @@ type TagFlags int32
 // Flags of changes.
 const (
 	TagSignaled TagFlags = 1 << 0 // the change has a completion
-	TagSync     TagFlags = 1 << 1 // Unexpected is set
+	TagSync     TagFlags = 1 << 1 // Unexpected is valid
 )
 
 // A TagRecv is a receive for messages with a tag, see ibv_post_srq_ops(3).
 type TagRecv struct {
-	ID         uint64 // of the completion of the change, with TagSignaled
-	RecvID     uint64 // of the completions of the message
+	ID         uint64 // of the change's completion, with TagSignaled
+	RecvID     uint64 // of the message's completions
 	SGL        []SGE
-	Tag, Mask  uint64 // the tag must equal Tag in the bits of Mask
-	Unexpected uint32 // with TagSync: the number of messages without a receive that the program has polled
+	Tag, Mask  uint64 // the bits of the message's tag selected by Mask must equal those of Tag
+	Unexpected uint32 // with TagSync: how many messages without a receive the program has polled
 	Flags      TagFlags
 }
 
