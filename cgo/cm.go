@@ -24,8 +24,8 @@ func (s *Sockaddr) c() *C.struct_sockaddr {
 	return (*C.struct_sockaddr)(unsafe.Pointer(s))
 }
 
-// result returns the error of a call of librdmacm, which returns -1 and sets errno, or in
-// few cases returns an errno value.
+// result returns the error of a librdmacm call, which returns -1 and sets errno, or in a few cases returns an errno
+// value.
 func result(ret C.int, err error) syscall.Errno {
 	if ret == -1 {
 		return asErrno(err)
@@ -165,7 +165,7 @@ type ConnParam struct {
 	QPNum                              uint32
 }
 
-// c returns the C struct, with a copy of the private data in C memory that free frees.
+// c returns the C struct, with a copy of the private data in C memory. The caller must call free.
 func (p *ConnParam) c() (c C.struct_rdma_conn_param, free func()) {
 	c = C.struct_rdma_conn_param{
 		private_data_len:    C.uint8_t(len(p.PrivateData)),
@@ -280,7 +280,7 @@ func (RDMACore) PeerAddr(id *CMID) (out Sockaddr) {
 }
 
 func copyAddr(to *Sockaddr, from *C.struct_sockaddr) {
-	// Both live in a struct sockaddr_storage, which is larger.
+	// Both are in a struct sockaddr_storage, which is larger.
 	*to = *(*Sockaddr)(unsafe.Pointer(from))
 }
 

@@ -13,12 +13,11 @@ import (
 	"syscall"
 	"unsafe"
 
-	// Makes a build without the headers fail with the names of the packages to install.
+	// Make a build without the headers fail with the names of the packages to install.
 	_ "github.com/rpcrdma/rpcrdma/cgo/internal/headers"
 )
 
-// asErrno returns the errno of a library call that failed, or EIO if the library has not
-// set it.
+// asErrno returns the errno of a failed library call, or EIO if the library has not set it.
 func asErrno(err error) syscall.Errno {
 	if e, ok := err.(syscall.Errno); ok && e != 0 {
 		return e
@@ -26,8 +25,8 @@ func asErrno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// status returns the error of a call of libibverbs, which returns an errno value. Some
-// providers return it negative, or -1 without a reason.
+// status returns the error of a libibverbs call, which returns an errno value. Some providers return it negated, or
+// return -1 without a reason.
 func status(ret C.int) syscall.Errno {
 	switch {
 	case ret == -1:
@@ -44,7 +43,7 @@ type DeviceInfo struct {
 	GUID      [8]byte // in network byte order
 	NodeType  int32   // enum ibv_node_type
 	Transport int32   // enum ibv_transport_type
-	Index     int32   // the kernel's, -1 if unknown
+	Index     int32   // assigned by the kernel; -1 if unknown
 }
 
 // GetDeviceList calls ibv_get_device_list. A device is valid until free is called, or as long as a Context of it is

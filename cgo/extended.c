@@ -31,10 +31,10 @@ int rr_modify_cq(struct ibv_cq *cq, uint16_t count, uint16_t period)
 	return ibv_modify_cq(cq, &attr);
 }
 
-/* The most buffers of inline data in one request. */
+/* Maximum number of inline buffers in one request. */
 enum { INLINE = 64 };
 
-/* Some providers finish a request in the call that sets its data, so there is one even for none. */
+/* Some providers finish a request in the call that sets its data, so the data is set even if there is none. */
 static int set_data(struct ibv_qp_ex *qp, const struct rr_send_wr *wr, struct ibv_sge *sges)
 {
 	struct ibv_data_buf bufs[INLINE];
@@ -123,7 +123,7 @@ void rr_post_extended(struct ibv_qp *base, const struct rr_send_wr *sends, uint3
 	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(base);
 	int err = 0;
 
-	if (!qp) { /* not of ibv_create_qp_ex */
+	if (!qp) { /* not created by ibv_create_qp_ex */
 		out->send_err = EINVAL;
 		return;
 	}
@@ -140,7 +140,7 @@ void rr_post_extended(struct ibv_qp *base, const struct rr_send_wr *sends, uint3
 		out->sends = n;
 }
 
-/* Which fields are valid is in ibv_create_cq_ex(3): of a failure, those that struct ibv_wc has too. */
+/* ibv_create_cq_ex(3) lists the valid fields. For a failure only those of struct ibv_wc are valid. */
 static void read_wc(struct ibv_cq_ex *cq, uint64_t fields, struct rr_wc_ex *to)
 {
 	struct ibv_wc_tm_info tm;

@@ -1,14 +1,14 @@
 //go:build linux && cgo
 
 /*
- * Runs all calls in which the libraries search for devices on one thread.
+ * All calls in which the libraries search for devices run on one thread.
  *
  * librdmacm before rdma-core 52 orders devices by the difference of their addresses,
  * truncated to 32 bits. glibc allocates from a different arena on each thread, so the
  * addresses of devices found on different threads may differ by more. Then librdmacm
- * drops a device when another one is added or removed, and once it has dropped all of
- * them the next call deadlocks on a lock of its own. Devices found on one thread lie
- * close together.
+ * drops a device when another one is added or removed. Once it has dropped all devices,
+ * the next call deadlocks on a lock in librdmacm. Devices found on one thread lie close
+ * together.
  */
 
 #include <errno.h>
@@ -24,7 +24,7 @@ struct search {
 	struct rdma_cm_event **event;
 	struct rdma_cm_id *id;
 	struct sockaddr *addr;
-	int number; /* of devices, or the backlog */
+	int number; /* number of devices, or the backlog */
 	void *list;
 	int ret;
 	int err; /* errno after the call */
@@ -34,7 +34,7 @@ struct search {
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t asked, done;
-	struct search *next; /* one at a time */
+	struct search *next; /* runs one search at a time */
 	bool running;
 } finder = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, false };
 
@@ -60,7 +60,7 @@ static void *finder_loop(void *unused)
 	}
 }
 
-/* start_finder starts the thread, which never ends, with all signals blocked: they are for Go's threads. */
+/* start_finder starts the thread, which never ends. It blocks all signals, which are meant for Go's threads. */
 static int start_finder(void)
 {
 	sigset_t all, before;
@@ -76,7 +76,7 @@ static int start_finder(void)
 	return err;
 }
 
-/* on_finder runs the call on the thread and waits for it. errno is that of the call. */
+/* on_finder runs the call on the thread and waits for it. It sets errno to that of the call. */
 static void on_finder(struct search *s)
 {
 	int err = 0;

@@ -66,7 +66,7 @@ const (
 	specTag, specDrop, specCount                             = 0x1000, 0x1001, 0x1003
 )
 
-// kindOf is a type, of the packet in a tunnel with inner.
+// kindOf returns a specification type. With inner it applies to the packet inside a tunnel.
 func kindOf(typ C.enum_ibv_flow_spec_type, inner bool) C.enum_ibv_flow_spec_type {
 	if inner {
 		typ |= specInner
@@ -74,7 +74,7 @@ func kindOf(typ C.enum_ibv_flow_spec_type, inner bool) C.enum_ibv_flow_spec_type
 	return typ
 }
 
-// bytesOf returns the bytes of a specification, which has its size in it.
+// bytesOf returns the bytes of a specification, which contains its own size.
 func bytesOf[T any](s *T, size *C.uint16_t) []byte {
 	*size = C.uint16_t(unsafe.Sizeof(*s))
 	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)))

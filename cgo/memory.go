@@ -38,8 +38,8 @@ func (RDMACore) RegMR(pd *PD, mem []byte, access int) (mr *MR, lkey, rkey uint32
 	return region(C.rr_reg_mr(pd.c(), addrOf(mem), C.size_t(len(mem)), C.int(access), &out), &out)
 }
 
-// addrOf passes an address as a number. Of a pointer cgo checks the whole object that it points into,
-// and C does not look at what lies beside mem there.
+// addrOf passes an address as a number. If it were a pointer, cgo would check the whole object that it points into, and
+// C never accesses what lies beside mem in that object.
 func addrOf(mem []byte) C.uint64_t {
 	return C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 }

@@ -9,9 +9,8 @@ import "C"
 
 import "unsafe"
 
-// Objects of libibverbs and librdmacm: opaque, in C memory. Word returns the address of
-// an object as a number, for structs without pointers and for comparison with the object
-// that an event names.
+// Objects of libibverbs and librdmacm, which are opaque and in C memory. Word returns the address of an object as a
+// number, for structs without pointers and for comparison with the object that an event names.
 type (
 	// Device is a struct ibv_device.
 	Device struct{ _ [0]byte }

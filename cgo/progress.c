@@ -6,7 +6,7 @@
 
 #include "verbs.h"
 
-/* The most work requests in one list, which is one doorbell. */
+/* Maximum number of work requests in one list. Each list takes one doorbell. */
 enum { LIST = 128 };
 
 static void post_recvs(struct ibv_qp *qp, struct ibv_srq *srq, const struct rr_recv_wr *recvs, uint32_t n,
@@ -48,7 +48,7 @@ static void fill_send(struct ibv_send_wr *to, const struct rr_send_wr *wr, struc
 	switch (to->opcode) {
 	case IBV_WR_SEND_WITH_INV:
 		to->invalidate_rkey = wr->imm;
-		to->wr.rdma.rkey = wr->imm; /* where siw's library reads it */
+		to->wr.rdma.rkey = wr->imm; /* siw's library reads it here */
 		break;
 	case IBV_WR_LOCAL_INV:
 		to->invalidate_rkey = wr->imm;
@@ -125,7 +125,7 @@ static uint32_t poll_cq(struct ibv_cq *cq, struct ibv_wc *wcs, uint32_t nwc, str
 	int n = ibv_poll_cq(cq, nwc, wcs);
 
 	if (n < 0) {
-		/* negative by the man page: providers return -errno or -1 */
+		/* negative according to the man page; providers return -errno or -1 */
 		out->poll_err = n == -1 ? EIO : -n;
 		return 0;
 	}
@@ -134,7 +134,7 @@ static uint32_t poll_cq(struct ibv_cq *cq, struct ibv_wc *wcs, uint32_t nwc, str
 }
 
 /*
- * The whole data path in one call. Receives come before the sends that permit the
+ * The whole data path in one call. Receives are posted before the sends that permit the
  * peer to use them.
  */
 void rr_progress(uint64_t qp_word, uint64_t srq_word, uint64_t cq_word, uint64_t channel_word,
@@ -159,7 +159,7 @@ void rr_progress(uint64_t qp_word, uint64_t srq_word, uint64_t cq_word, uint64_t
 		struct ibv_cq *which;
 		void *context;
 
-		/* the channel is non-blocking: EAGAIN is no event */
+		/* the channel is non-blocking: EAGAIN means no event */
 		if (ibv_get_cq_event(channel, &which, &context) == 0)
 			out->events = 1;
 		else if (errno != EAGAIN && errno != EINTR)
@@ -213,7 +213,7 @@ int rr_get_async_event(struct ibv_context *context, struct rr_async_event *out)
 		out->element = event.element.port_num;
 		break;
 	}
-	/* acknowledged at once: destroying the object would wait for it */
+	/* acknowledge at once: destroying the object waits for it */
 	ibv_ack_async_event(&event);
 	return 0;
 }
@@ -236,7 +236,7 @@ int rr_get_cm_event(struct rdma_event_channel *channel, struct rr_cm_event *out)
 		out->qp_num = event->param.ud.qp_num;
 		out->qkey = event->param.ud.qkey;
 		out->ah = event->param.ud.ah_attr;
-		/* of the end of a join it is the context of the call */
+		/* for the end of a join it is the context of the join call */
 		if (event->param.ud.private_data && event->event != RDMA_CM_EVENT_MULTICAST_JOIN &&
 		    event->event != RDMA_CM_EVENT_MULTICAST_ERROR) {
 			out->private_data_len = event->param.ud.private_data_len;
@@ -251,7 +251,7 @@ int rr_get_cm_event(struct rdma_event_channel *channel, struct rr_cm_event *out)
 			memcpy(out->private_data, event->param.conn.private_data, out->private_data_len);
 		}
 	}
-	/* acknowledged at once: rdma_destroy_id would wait for it */
+	/* acknowledge at once: rdma_destroy_id waits for it */
 	return rdma_ack_cm_event(event) ? errno : 0;
 }
 

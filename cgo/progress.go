@@ -55,7 +55,7 @@ func (RDMACore) GetAsyncEvent(context *Context, out *AsyncEvent) syscall.Errno {
 	return syscall.Errno(C.rr_get_async_event(context.c(), (*C.struct_rr_async_event)(unsafe.Pointer(out))))
 }
 
-// layout returns the sizes and offsets of the mirrored structs in C.
+// layout returns the sizes and offsets that the mirrored structs have in C.
 func layout() []uint32 {
 	out := make([]uint32, 256)
 	n := C.rr_layout((*C.uint32_t)(&out[0]), C.uint32_t(len(out)))

@@ -65,7 +65,7 @@ func (RDMACore) DestroyRWQIndTable(table *RWQIndTable) syscall.Errno {
 type FlowAttr struct {
 	Type     int32 // enum ibv_flow_attr_type
 	Priority uint16
-	Specs    uint8 // how many
+	Specs    uint8 // number of specifications
 	Port     uint8
 	Flags    uint32 // enum ibv_flow_flags
 }

@@ -181,6 +181,6 @@ int rr_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, uint32_t fla
 		.addr = addr,
 	};
 
-	/* as a full member without the extension, which older kernels lack */
+	/* join as a full member without the extension, which older kernels lack */
 	return flags ? rdma_join_multicast_ex(id, &attr, NULL) : rdma_join_multicast(id, addr, NULL);
 }

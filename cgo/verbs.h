@@ -1,6 +1,6 @@
 /*
- * The functions that Go calls. Structs named rr_* are mirrored in wr.go; rr_layout
- * returns their offsets for the test.
+ * Functions that Go calls. Structs named rr_* are mirrored in wr.go. rr_layout returns
+ * their offsets for the test.
  */
 #ifndef RR_VERBS_H
 #define RR_VERBS_H
@@ -16,7 +16,7 @@ struct rr_send_wr {
 	uint64_t arg1;        /* atomics: compare or add; bind: address; datagrams: QPN << 32 | Q_Key; TSO: address of the header */
 	uint64_t arg2;        /* atomics: swap; bind: length; TSO: length of the header << 32 | MSS */
 	uint64_t mw;          /* bind: the struct ibv_mw */
-	uint64_t mr;          /* bind: the struct ibv_mr under it */
+	uint64_t mr;          /* bind: its struct ibv_mr */
 	uint32_t opcode;      /* enum ibv_wr_opcode */
 	uint32_t send_flags;  /* enum ibv_send_flags */
 	uint32_t rkey;        /* the peer's key; bind: the window's new key */
@@ -43,7 +43,7 @@ enum {
 struct rr_outcome {
 	uint32_t recvs;   /* receives posted */
 	uint32_t sends;   /* sends posted */
-	int32_t recv_err; /* errno of the first that was not posted */
+	int32_t recv_err; /* errno of the first receive that was not posted */
 	int32_t send_err;
 	int32_t poll_err; /* errno of taking the event, arming or polling */
 	uint32_t wcs;     /* completions stored */
@@ -60,7 +60,7 @@ void rr_progress(uint64_t qp, uint64_t srq, uint64_t cq, uint64_t channel,
 
 struct rr_wc_ex {
 	struct ibv_wc wc;
-	uint64_t timestamp;    /* by the clock of the device */
+	uint64_t timestamp;    /* ticks of the device clock */
 	uint64_t wallclock_ns; /* since 1970 */
 	uint64_t tag;          /* struct ibv_wc_tm_info */
 	uint32_t tag_priv;
@@ -69,7 +69,7 @@ struct rr_wc_ex {
 	uint16_t reserved[3];
 };
 
-/* With the fields of rr_poll_extended: poll without ibv_next_poll. */
+/* A flag among the fields of rr_poll_extended: poll without ibv_next_poll. */
 #define RR_ONE_BY_ONE (1ull << 63)
 
 struct ibv_cq *rr_create_cq_ex(struct ibv_context *context, uint32_t cqe, struct ibv_comp_channel *channel, uint32_t vector,
@@ -82,7 +82,7 @@ uint32_t rr_poll_extended(uint64_t cq, uint64_t fields, struct rr_wc_ex *wcs, ui
 
 struct rr_cm_event {
 	uint64_t id;
-	uint64_t context;        /* of id; of the listener for a connection request */
+	uint64_t context;        /* of the ID, or of the listener for a connection request */
 	int32_t type;            /* enum rdma_cm_event_type */
 	int32_t status;
 	uint32_t qp_num;
@@ -91,7 +91,7 @@ struct rr_cm_event {
 	uint8_t private_data_len;
 	uint8_t has_verbs;
 	uint8_t private_data[256];
-	uint32_t qkey;           /* of datagrams, as ah */
+	uint32_t qkey;           /* datagrams only, like ah */
 	uint32_t reserved;
 	struct ibv_ah_attr ah;
 };
@@ -108,7 +108,7 @@ struct rr_async_event {
 
 int rr_get_async_event(struct ibv_context *context, struct rr_async_event *out);
 
-/* Calls that are macros or inline functions, or that are simpler to call this way from Go. */
+/* Calls that are macros or inline functions, or that are simpler to make from C. */
 
 struct rr_mr {
 	struct ibv_mr *mr;
@@ -153,7 +153,7 @@ int rr_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, uin
 void rr_set_context(struct rdma_cm_id *id, uint64_t context);
 int rr_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, uint32_t flags);
 
-/* Calls that search for devices, see finder.c. They leave errno as the library does. */
+/* Calls that search for devices, see finder.c. They leave errno as the library sets it. */
 
 struct ibv_device **rr_get_device_list(int *number);
 struct ibv_context **rr_get_devices(int *number);

@@ -34,7 +34,7 @@ type eventChannel struct {
 	events []cmEvent
 }
 
-// A cmEvent has its ID, under the number that the ID has when the event is taken.
+// A cmEvent is queued with its ID, and is delivered under the number that the ID has when the event is taken.
 type cmEvent struct {
 	cgo.CMEvent
 	id, of *ID // of is the listener, for a connection request
@@ -55,9 +55,9 @@ type ID struct {
 	param       *cgo.ConnParam
 	ece         cgo.ECE
 
-	other *ID  // of the peer, on a device that works
+	other *ID  // the peer's, on a working device
 	up    bool // the connection is established
-	told  bool // that the peer has disconnected
+	told  bool // notified that the peer has disconnected
 
 	onDisconnect func()
 }
@@ -91,13 +91,13 @@ func (id *ID) Raise(e cgo.CMEvent) {
 
 func (id *ID) raise(e cgo.CMEvent) {
 	if id.gone {
-		return // the kernel drops it
+		return // as the kernel does
 	}
 	id.ch.events = append(id.ch.events, cmEvent{e, id, id})
 	id.ch.signal.raise()
 }
 
-// auto raises an event of set-up, unless the test does that. mu is held.
+// auto raises an event of set-up, unless the test raises it. The caller must hold mu.
 func (id *ID) auto(e cgo.CMEvent) {
 	if !id.f.Manual {
 		id.raise(e)
@@ -115,7 +115,7 @@ func (id *ID) Request(d *Device, peer netip.AddrPort, e cgo.CMEvent) {
 	id.ch.signal.raise()
 }
 
-// librdmacm opens a device once and for all.
+// cmContext opens a device once and keeps it open, as librdmacm does.
 func (f *Library) cmContext(d *Device) *context {
 	if d.cm == nil {
 		d.cm, _ = f.open(d)
@@ -193,7 +193,7 @@ func (f *Library) SetOption(id *cgo.CMID, level, option int, value int32, size i
 	return errno
 }
 
-// use begins a call on an ID. mu is held afterwards.
+// use begins a call on an ID. It returns with mu held.
 func (f *Library) use(call string, h *cgo.CMID) (*ID, syscall.Errno) {
 	errno := f.enter(call)
 	id := f.ID(h)
@@ -220,7 +220,7 @@ func (f *Library) MigrateID(h *cgo.CMID, ch *cgo.EventChannel) syscall.Errno {
 	return 0
 }
 
-// dropEvents takes the events of the ID from its channel. mu is held.
+// dropEvents removes the events of the ID from its channel and returns them. The caller must hold mu.
 func (id *ID) dropEvents() (mine []cmEvent) {
 	id.ch.events = slices.DeleteFunc(id.ch.events, func(e cmEvent) bool {
 		if e.id != id {
@@ -260,7 +260,7 @@ func (f *Library) PeerAddr(h *cgo.CMID) cgo.Sockaddr {
 	return sockaddr(f.ID(h).peer)
 }
 
-// sockaddr is an IPv4 address as struct sockaddr_in.
+// sockaddr converts an IPv4 address to a struct sockaddr_in.
 func sockaddr(ap netip.AddrPort) (s cgo.Sockaddr) {
 	if !ap.IsValid() {
 		return s
@@ -362,7 +362,7 @@ func (f *Library) ResolveRoute(h *cgo.CMID, timeout int) syscall.Errno {
 	return f.step("rdma_resolve_route", h, nil, cgo.CMEvent{Type: RouteResolved})
 }
 
-// step is a call that leads to an event.
+// step makes a call that leads to an event.
 func (f *Library) step(call string, h *cgo.CMID, p *cgo.ConnParam, e cgo.CMEvent) syscall.Errno {
 	id, errno := f.use(call, h)
 	defer f.mu.Unlock()
@@ -480,7 +480,7 @@ func (f *Library) RemoteECE(h *cgo.CMID) (cgo.ECE, syscall.Errno) {
 	return id.ece, errno
 }
 
-// used is a call on an ID that changes nothing here.
+// used makes a call on an ID that changes nothing in the fake.
 func (f *Library) used(call string, h *cgo.CMID) syscall.Errno {
 	_, errno := f.use(call, h)
 	f.mu.Unlock()

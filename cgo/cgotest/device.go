@@ -38,7 +38,7 @@ type Device struct {
 	cm   *context // librdmacm's, which stays open
 }
 
-// Vendors and transports with differences in behavior.
+// Vendors and transports that differ in behavior.
 const (
 	TransportIWARP = 1
 	VendorSIW      = 0x626d74

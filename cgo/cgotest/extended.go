@@ -30,9 +30,8 @@ func (f *Library) CreateQPEx(ctx *cgo.Context, pd *cgo.PD, init cgo.QPInit) (*cg
 	return f.createQP("ibv_create_qp_ex", ctx, pd, init)
 }
 
-// complete reports whether a list is posted by ibv_wr_complete. The library would call a null pointer
-// for an operation that the queue pair was not created with, and for the address of a message that is
-// no datagram.
+// complete reports whether ibv_wr_complete posts a list. The library would call a null pointer for an operation that
+// the queue pair was not created with, and for the address of a message that is not a datagram.
 func (f *Library) complete(qp *QP, sends []cgo.SendWR, out *cgo.Outcome) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

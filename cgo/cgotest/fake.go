@@ -19,7 +19,7 @@ type Library struct {
 
 	t         testing.TB
 	mu        sync.Mutex
-	acked     *sync.Cond // events of a completion queue
+	acked     *sync.Cond // signals acknowledged events of completion queues
 	devices   []*Device
 	fail      map[string][]syscall.Errno
 	calls     []string
@@ -30,10 +30,10 @@ type Library struct {
 	ahs       map[uint64]*AH
 	lkeys     map[uint32]*region
 	rkeys     map[uint32]*region
-	listeners []*ID  // on devices that work
-	key       uint32 // last given
-	qpNum     uint32 // last given
-	port      uint16 // last given
+	listeners []*ID  // on working devices
+	key       uint32 // last one assigned
+	qpNum     uint32 // last one assigned
+	port      uint16 // last one assigned
 	clock     uint64
 }
 
@@ -90,15 +90,14 @@ func (f *Library) Live() (kinds []string) {
 	return kinds
 }
 
-// enter begins a call that is logged: with the error that it shall return. mu is
-// held afterwards.
+// enter begins a logged call and returns the error that the test has set for it. It returns with mu held.
 func (f *Library) enter(call string) syscall.Errno {
 	f.mu.Lock()
 	f.calls = append(f.calls, call)
 	return f.failing(call)
 }
 
-// failing takes the next error that a call shall return. mu is held.
+// failing removes and returns the next error set for a call. The caller must hold mu.
 func (f *Library) failing(call string) (errno syscall.Errno) {
 	if errs := f.fail[call]; len(errs) > 0 {
 		errno, f.fail[call] = errs[0], errs[1:]
@@ -110,7 +109,7 @@ func (f *Library) wrong(format string, args ...any) {
 	f.t.Errorf("cgotest: "+format, args...)
 }
 
-// An object is the part that all objects of the libraries have in common. Guarded by Library.mu.
+// An object is the part that all objects of the libraries share. It is guarded by Library.mu.
 type object struct {
 	kind    string
 	parents []*object
@@ -118,7 +117,7 @@ type object struct {
 	gone    bool
 }
 
-// begin makes an object that keeps its parents. nil is no parent. mu is held.
+// begin creates an object that keeps its parents in use. A nil parent is ignored. The caller must hold mu.
 func (f *Library) begin(o *object, kind string, parents ...*object) {
 	o.kind = kind
 	for _, p := range parents {
@@ -134,7 +133,7 @@ func (f *Library) begin(o *object, kind string, parents ...*object) {
 	f.live = append(f.live, o)
 }
 
-// end destroys an object that is not in use. mu is held.
+// end destroys an object that is not in use. The caller must hold mu.
 func (f *Library) end(o *object) syscall.Errno {
 	f.usable(o)
 	if o.users > 0 {
@@ -149,15 +148,14 @@ func (f *Library) end(o *object) syscall.Errno {
 	return 0
 }
 
-// usable reports the use of an object that has been destroyed. mu is held.
+// usable fails the test if the object has been destroyed. The caller must hold mu.
 func (f *Library) usable(o *object) {
 	if o.gone {
 		f.wrong("a %s is used that has been destroyed", o.kind)
 	}
 }
 
-// nextKey makes a key of a region or window, the last eight bits of which change
-// with each bind. mu is held.
+// nextKey returns a new key of a region or window. The last eight bits change with each bind. The caller must hold mu.
 func (f *Library) nextKey() uint32 {
 	f.key++
 	return f.key << 8

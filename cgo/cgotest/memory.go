@@ -24,7 +24,7 @@ type region struct {
 	lkey, rkey uint32
 	mem        Memory
 
-	pages, mapped []byte // of a descriptor, on a device that works
+	pages, mapped []byte // of a descriptor, on a working device
 }
 
 // Memory describes the memory of a region.
@@ -46,8 +46,7 @@ func (f *Library) Memory(mr *cgo.MR) (Memory, *cgo.PD) {
 
 func (r *region) handle() *cgo.MR { return (*cgo.MR)(unsafe.Pointer(r)) }
 
-// A window is a memory window. It uses the region and the queue pair that it is
-// bound to.
+// A window is a memory window. It uses the region and the queue pair that it is bound to.
 type window struct {
 	object
 	rkey     uint32
@@ -55,7 +54,7 @@ type window struct {
 	mr       *region
 	qp       *QP
 
-	addr, length uint64 // of the last bind on a device that works
+	addr, length uint64 // of the last bind, on a working device
 	access       int
 }
 
@@ -93,7 +92,7 @@ func (f *Library) DeallocPD(pd *cgo.PD) syscall.Errno {
 	return f.destroy("ibv_dealloc_pd", &domainOf(pd).object)
 }
 
-// destroy is a call that destroys an object and does nothing else.
+// destroy makes a call that destroys an object and does nothing else.
 func (f *Library) destroy(call string, o *object) syscall.Errno {
 	errno := f.enter(call)
 	defer f.mu.Unlock()
@@ -192,7 +191,7 @@ func (f *Library) AdviseMR(pd *cgo.PD, advice int, flags uint32, sges []cgo.SGE)
 	return errno
 }
 
-// Device memory.
+// A deviceMemory is device memory.
 type deviceMemory struct {
 	object
 	bytes []byte

@@ -10,8 +10,8 @@ import (
 // A Personality describes an adapter as rdma-core's provider and the kernel's driver do: a device added with
 // [Library.AddAdapter] behaves like it.
 type Personality struct {
-	Name  string // of the provider, and its transport if there are several
-	Facts []Fact // what differs from [Library.AddDevice], or might be expected to
+	Name  string // of the provider, and its transport if it has several
+	Facts []Fact // differences from [Library.AddDevice], and facts that readers might expect to differ
 	// Carries: it supports reliable connections through librdmacm.
 	Carries bool
 }
@@ -36,7 +36,7 @@ func (f *Library) AddAdapter(p *Personality, addr netip.Addr) *Device {
 	return d
 }
 
-// Properties of adapters, as facts.
+// Properties of adapters as facts.
 
 func fact(what, value, source string, set func(*Device)) Fact { return Fact{what, value, source, set} }
 
@@ -87,7 +87,7 @@ func invalidation(has bool, source string) Fact {
 	})
 }
 
-// refuses is about requests that the provider does not know, whatever the kernel's driver announces.
+// refuses is a fact about requests that the provider does not support, whatever the kernel's driver announces.
 func refuses(value, source string, ops ...uint) Fact {
 	return fact("requests that ibv_post_send refuses with EINVAL", value, source, func(d *Device) {
 		for _, op := range ops {
@@ -112,7 +112,7 @@ func cleansCQ(cleans bool, source string) Fact {
 	return fact("completions of a queue pair that is destroyed", value, source, func(d *Device) { d.CleansCQ = cleans })
 }
 
-// infiniband is the connection manager of InfiniBand and RoCE.
+// infiniband is the fact that the connection manager is that of InfiniBand and RoCE.
 func infiniband() Fact {
 	return fact("private data of a request, a reply, a rejection", "56, 196, 148 bytes, zeros at the end",
 		"include/rdma/ib_cm.h IB_CM_REQ_PRIVATE_DATA_SIZE, less the 36 bytes of struct cma_hdr", func(d *Device) {

@@ -26,7 +26,7 @@ const (
 	withAtomicWrite = 1 << 12 // of enum ibv_qp_create_send_ops_flags, where the others are 1 << the opcode
 )
 
-// A Status of a completion, see enum ibv_wc_status.
+// Statuses of a completion, see enum ibv_wc_status.
 const (
 	Success    = 0
 	LocProtErr = 4
@@ -56,7 +56,7 @@ type QP struct {
 
 	sends  []*Send
 	recvs  []*Recv
-	places []*Send // sends that still occupy a place in the queue
+	places []*Send // sends that still occupy a slot of the queue
 	onPost func()
 }
 
@@ -156,7 +156,7 @@ func (s *Send) take() bool {
 	return true
 }
 
-// execute does what the request does to windows. mu is held.
+// execute performs the effects of the request on windows. The caller must hold mu.
 func (s *Send) execute() {
 	f := s.qp.f
 	switch s.Opcode {
@@ -223,7 +223,7 @@ func (qp *QP) Flush() {
 	}
 }
 
-// newQP makes a queue pair. mu is held.
+// newQP creates a queue pair. The caller must hold mu.
 func (f *Library) newQP(ctx *context, pd *cgo.PD, init cgo.QPInit) (*QP, syscall.Errno) {
 	d := ctx.d
 	c := init.Cap
@@ -271,7 +271,7 @@ func (qp *QP) ReuseNum() {
 	qp.f.qpNum = qp.num - 1
 }
 
-// dropQP destroys a queue pair. mu is held.
+// dropQP destroys a queue pair. The caller must hold mu.
 func (f *Library) dropQP(qp *QP) syscall.Errno {
 	if errno := f.end(&qp.object); errno != 0 {
 		return errno
@@ -379,7 +379,7 @@ func (f *Library) Progress(qp *cgo.QP, srq *cgo.SRQ, cq *cgo.CQ, channel *cgo.Co
 	f.poll(f.CQ(cq), wcs, out)
 }
 
-// call calls a hook, once and without the lock.
+// call calls a hook once, without holding the lock.
 func call(f *Library, hook *func()) {
 	f.mu.Lock()
 	h := *hook
@@ -416,7 +416,7 @@ func (f *Library) postRecvs(qp *QP, srq *sharedRecvs, recvs []cgo.RecvWR, sges [
 	call(f, &qp.onPost)
 }
 
-// addRecvs adds receives to a queue of an object, as far as there is room.
+// addRecvs adds receives to the queue of an object until the queue is full.
 func (f *Library) addRecvs(call string, o *object, queue *[]*Recv, depth uint32, qp *QP, recvs []cgo.RecvWR, sges []cgo.SGE, out *cgo.Outcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -434,10 +434,10 @@ func (f *Library) addRecvs(call string, o *object, queue *[]*Recv, depth uint32,
 		out.Recvs++
 	}
 	if qp != nil && qp.link.peer != nil {
-		qp.link.peer.run() // a message may have waited
+		qp.link.peer.run() // a message may have been waiting
 	}
 	if qp != nil {
-		qp.run() // which flushes it in the error state
+		qp.run() // flushes it in the error state
 	}
 }
 

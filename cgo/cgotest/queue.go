@@ -32,7 +32,7 @@ type CQ struct {
 	fields  uint64 // with these fields
 	wcs     []cgo.WCEx
 	armed   bool
-	unacked int // events taken and not acknowledged
+	unacked int // events taken but not acknowledged
 
 	onArm, onPoll func()
 }
@@ -80,7 +80,7 @@ func (cq *CQ) AddEx(wc cgo.WCEx) {
 	cq.add(wc)
 }
 
-// add adds a completion and raises the event that was asked for. mu is held.
+// add adds a completion and raises the requested event. The caller must hold mu.
 func (cq *CQ) add(wc cgo.WCEx) {
 	if len(cq.wcs) == cq.size {
 		cq.f.wrong("a completion queue of %d entries has overrun", cq.size)
@@ -94,8 +94,8 @@ func (cq *CQ) add(wc cgo.WCEx) {
 	}
 }
 
-// poll takes completions, and with those of signaled sends the places in the send
-// queues of all requests up to them. mu is held.
+// poll removes completions. With the completion of a signaled send it also frees the slots in the send queue of all
+// requests up to that send. The caller must hold mu.
 func (cq *CQ) poll(max int) []cgo.WCEx {
 	wcs := cq.wcs[:min(max, len(cq.wcs))]
 	cq.wcs = cq.wcs[len(wcs):]
@@ -251,7 +251,7 @@ func (f *Library) DestroyCQ(cq *cgo.CQ) syscall.Errno {
 // patience is how long the fake waits where the library waits forever.
 const patience = 2 * time.Second
 
-// awaitAcks waits until all events that were taken have been acknowledged. mu is held.
+// awaitAcks waits until all taken events have been acknowledged. The caller must hold mu.
 func (f *Library) awaitAcks(cq *CQ) {
 	late := false
 	timer := time.AfterFunc(patience, func() {

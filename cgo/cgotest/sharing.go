@@ -9,10 +9,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// plainOf returns the object that a handle without a type of its own stands for, nil for nil.
+// plainOf returns the object of a handle that has no type in this package, or nil for nil.
 func plainOf[H any](h *H) *object { return (*object)(unsafe.Pointer(h)) }
 
-// plain makes such an object. nil is no parent.
+// plain creates an object without a type in this package. A nil parent is ignored.
 func plain[H any](f *Library, call, kind string, parents ...*object) (*H, syscall.Errno) {
 	errno := f.enter(call)
 	defer f.mu.Unlock()
@@ -24,7 +24,7 @@ func plain[H any](f *Library, call, kind string, parents ...*object) (*H, syscal
 	return (*H)(unsafe.Pointer(o)), 0
 }
 
-// touch is a call on an object that changes nothing here.
+// touch makes a call on an object that changes nothing in the fake.
 func (f *Library) touch(call string, o *object) syscall.Errno {
 	errno := f.enter(call)
 	defer f.mu.Unlock()
@@ -32,7 +32,7 @@ func (f *Library) touch(call string, o *object) syscall.Errno {
 	return errno
 }
 
-// The number of an object for its import is its place among all that live.
+// handleOf returns the number by which an object is imported: its index among the live objects.
 func (f *Library) handleOf(o *object) uint32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +45,7 @@ func (f *Library) handleOf(o *object) uint32 {
 	return 0
 }
 
-// imported makes a second object for the one that has a number. mu is held.
+// imported returns the live object with the number handle. It returns with mu held.
 func (f *Library) imported(call, kind string, handle uint32) (*object, syscall.Errno) {
 	errno := f.enter(call)
 	if errno == 0 && (int(handle) >= len(f.live) || f.live[handle].kind != kind) {

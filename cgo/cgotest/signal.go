@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A signal is a descriptor that is readable while events wait. Every event is an
-// edge for a poller, as with the kernel's channels.
+// A signal is a descriptor that is readable while events wait. As with the kernel's channels, every event is an edge
+// for a poller.
 type signal struct {
 	fd int
 	n  int
@@ -28,7 +28,7 @@ func (s *signal) raise() {
 	unix.Write(s.fd, binary.NativeEndian.AppendUint64(nil, 1))
 }
 
-// take reports whether there was an event, and takes it.
+// take reports whether there was an event, and removes it.
 func (s *signal) take() bool {
 	if s.n == 0 {
 		return false

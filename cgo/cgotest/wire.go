@@ -53,20 +53,20 @@ const (
 
 const stateError = 6 // of enum ibv_qp_state
 
-// A link is what a working queue pair has of its connection. Guarded by Library.mu.
+// A link is the connection state of a working queue pair. It is guarded by Library.mu.
 type link struct {
-	peer *QP  // the other end, since the connection was established
+	peer *QP  // the other end, once the connection is established
 	dead bool // in the error state, or destroyed
-	ord  int  // Reads that it may have outstanding at the peer
+	ord  int  // Reads that may be outstanding at the peer
 }
 
-// join connects two queue pairs. mu is held.
+// join connects two queue pairs. The caller must hold mu.
 func join(a, b *QP, ordA, ordB int) {
 	a.link = link{peer: b, ord: ordA}
 	b.link = link{peer: a, ord: ordB}
 }
 
-// run executes the requests of the send queue, as far as it goes. mu is held.
+// run executes the requests of the send queue until one must wait. The caller must hold mu.
 func (qp *QP) run() {
 	if qp.d.Nature == nil {
 		return
@@ -96,8 +96,7 @@ func (qp *QP) run() {
 	}
 }
 
-// die moves a queue pair to its error state. Over iWARP that is the end of the stream, at both ends.
-// mu is held.
+// die moves a queue pair to the error state. Over iWARP this ends the stream at both ends. The caller must hold mu.
 func (qp *QP) die() {
 	if qp.d.Nature == nil || qp.link.dead {
 		return
@@ -109,7 +108,7 @@ func (qp *QP) die() {
 	}
 }
 
-// flush completes what is in the queues. mu is held.
+// flush completes the requests in the queues. The caller must hold mu.
 func (qp *QP) flush() {
 	for _, s := range qp.sends {
 		if s.Signaled() || !qp.d.Nature.SilentFlush {
@@ -118,7 +117,7 @@ func (qp *QP) flush() {
 	}
 	qp.sends = nil
 	if qp.srq != nil {
-		return // its receives are for others
+		return // its receives belong to other queue pairs too
 	}
 	for _, r := range qp.recvs {
 		qp.recvCQ.add(cgo.WCEx{WC: cgo.WC{ID: r.ID, Status: FlushErr, QPNum: qp.num, Opcode: 128}})
@@ -135,7 +134,7 @@ func (qp *QP) report(s *Send, status int32) {
 	qp.sendCQ.add(cgo.WCEx{WC: wc})
 }
 
-// completion is the opcode of the completions of requests, see enum ibv_wc_opcode.
+// completion maps requests to the opcode of their completions, see enum ibv_wc_opcode.
 var completion = map[uint32]int32{ // immutable
 	opSend: 0, opSendImm: 0, opSendInv: 0, opWrite: 1, opWriteImm: 1, opRead: 2, opCmpSwp: 3, opFetchAdd: 4, opBindMW: 5, opLocalInv: 6,
 }
@@ -147,7 +146,7 @@ func (s *Send) size() (n int) {
 	return n
 }
 
-// perform executes a request, or says that it waits for a receive of the peer. mu is held.
+// perform executes a request, or reports that it waits for a receive of the peer. The caller must hold mu.
 func (s *Send) perform() (status int32, waits bool) {
 	qp, peer := s.qp, s.qp.link.peer
 	switch s.Opcode {
@@ -162,7 +161,7 @@ func (s *Send) perform() (status int32, waits bool) {
 		return Success, false
 	}
 	if peer.link.dead {
-		return Success, true // nothing answers; the end comes by the connection manager
+		return Success, true // nothing answers; the connection manager reports the end
 	}
 	access := 0
 	if s.Opcode == opRead || s.Opcode == opCmpSwp || s.Opcode == opFetchAdd {
@@ -239,8 +238,8 @@ func (s *Send) atomic(local [][]byte) int32 {
 	return Success
 }
 
-// unexpected is what a message meets that finds no receive: it is repeated until there is one, or
-// over iWARP ends the stream.
+// unexpected handles a message that finds no receive. The sender repeats it until there is a receive. Over iWARP it
+// ends the stream.
 func (s *Send) unexpected() (status int32, waits bool) {
 	if s.qp.d.Info.Transport == TransportIWARP {
 		return remOpErr, false
@@ -292,7 +291,7 @@ func (s *Send) deliver(local [][]byte) (status int32, waits bool) {
 	return status, false
 }
 
-// scatter copies one list of pieces to another, which has room.
+// scatter copies a list of pieces to another list, which must have room.
 func scatter(to, from [][]byte) {
 	for _, part := range from {
 		for len(part) > 0 {
@@ -326,7 +325,7 @@ func (s *Send) bind() int32 {
 	return Success
 }
 
-// windowOf returns the window bound with a key to a queue pair, or nil.
+// windowOf returns the window that is bound to a queue pair with the key, or nil.
 func (f *Library) windowOf(key uint32, qp *QP) *window {
 	for _, w := range f.mws {
 		if w.mr != nil && w.boundKey == key && w.qp == qp {
@@ -336,7 +335,7 @@ func (f *Library) windowOf(key uint32, qp *QP) *window {
 	return nil
 }
 
-// local returns the memory of a list of elements of this end, which needs a right, or is inline.
+// local returns the memory of this end's SGEs, which must have the access right or be inline.
 func (qp *QP) local(sgl []cgo.SGE, access int, inline bool) (parts [][]byte, ok bool) {
 	for _, e := range sgl {
 		if e.Length == 0 {
@@ -359,7 +358,7 @@ func (qp *QP) local(sgl []cgo.SGE, access int, inline bool) (parts [][]byte, ok 
 	return parts, true
 }
 
-// exposed returns memory of this end that the peer may access with a right.
+// exposed returns memory of this end that the peer may access with the right.
 func (qp *QP) exposed(key uint32, addr, n uint64, right int) ([]byte, bool) {
 	if w := qp.f.windowOf(key, qp); w != nil {
 		off := addr - w.addr
@@ -375,7 +374,7 @@ func (qp *QP) exposed(key uint32, addr, n uint64, right int) ([]byte, bool) {
 	return r.at(addr, n)
 }
 
-// at returns n bytes of the region from the address addr on.
+// at returns n bytes of the region starting at addr.
 func (r *region) at(addr, n uint64) ([]byte, bool) {
 	m := &r.mem
 	off := addr - m.Iova
@@ -397,8 +396,7 @@ func memoryAt(addr, n uint64) []byte {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&addr)), n)
 }
 
-// mapFD maps the memory that a descriptor exports, page and all. For the fake any file does that can be
-// mapped.
+// mapFD maps the memory that a descriptor exports, in whole pages. The fake accepts any file that can be mapped.
 func (r *region) mapFD() error {
 	page := uint64(unix.Getpagesize())
 	first := r.mem.Addr % page
@@ -414,10 +412,10 @@ func (r *region) mapFD() error {
 
 // ---- the connection manager
 
-// works reports whether the ID is on a device that works by itself.
+// works reports whether the ID is on a working device.
 func (id *ID) works() bool { return id.d != nil && id.d.Nature != nil }
 
-// data is private data as it arrives.
+// data stores private data as the peer receives it.
 func (n *Nature) data(e *cgo.CMEvent, data []byte, most int) {
 	e.PrivateDataLen = uint8(len(data))
 	if n.Padded {
@@ -426,7 +424,7 @@ func (n *Nature) data(e *cgo.CMEvent, data []byte, most int) {
 	copy(e.PrivateData[:], data)
 }
 
-// listener returns the ID that listens at an address, or nil. mu is held.
+// listener returns the ID that listens at the peer address of id, or nil. The caller must hold mu.
 func (f *Library) listener(id *ID) *ID {
 	i := slices.IndexFunc(f.listeners, func(l *ID) bool {
 		return l.local.Port() == id.peer.Port() && (l.local.Addr().IsUnspecified() || l.local.Addr() == id.peer.Addr())
@@ -437,7 +435,7 @@ func (f *Library) listener(id *ID) *ID {
 	return f.listeners[i]
 }
 
-// request is a connect on a working device. mu is held.
+// request executes a connect on a working device. The caller must hold mu.
 func (id *ID) request(p *cgo.ConnParam) unix.Errno {
 	f, n := id.f, id.d.Nature
 	if len(p.PrivateData) > n.PrivateData.Request {
@@ -458,10 +456,10 @@ func (id *ID) request(p *cgo.ConnParam) unix.Errno {
 	return 0
 }
 
-// Reasons of a rejection over InfiniBand (volume 1, 12.6.7.2).
+// Reasons for a rejection over InfiniBand (volume 1, 12.6.7.2).
 const noListener, byProgram = 8, 28
 
-// refusal is the status of a rejection: a code of InfiniBand's, or an errno.
+// refusal returns the status of a rejection: an InfiniBand code, or an errno.
 func (d *Device) refusal(code int32) int32 {
 	switch {
 	case d.Info.Transport != TransportIWARP:
@@ -472,14 +470,14 @@ func (d *Device) refusal(code int32) int32 {
 	return -int32(unix.ECONNREFUSED)
 }
 
-// agree is an accept on a working device. mu is held.
+// agree executes an accept on a working device. The caller must hold mu.
 func (id *ID) agree(p *cgo.ConnParam) unix.Errno {
 	n, peer := id.d.Nature, id.other
 	if len(p.PrivateData) > n.PrivateData.Reply {
 		return unix.EINVAL
 	}
 	if peer == nil || peer.qp == nil || id.qp == nil {
-		return unix.EINVAL // the peer has given up
+		return unix.EINVAL // the peer has abandoned the set-up
 	}
 	id.param, id.up, peer.up = p, true, true
 	ird, ord := p.ResponderResources, p.InitiatorDepth
@@ -491,7 +489,7 @@ func (id *ID) agree(p *cgo.ConnParam) unix.Errno {
 	return 0
 }
 
-// refuse is a rejection of a request by a program. mu is held.
+// refuse executes a rejection by a program. The caller must hold mu.
 func (id *ID) refuse(data []byte) unix.Errno {
 	n, peer := id.d.Nature, id.other
 	if len(data) > n.PrivateData.Reject {
@@ -507,7 +505,7 @@ func (id *ID) refuse(data []byte) unix.Errno {
 	return 0
 }
 
-// part ends the connection of an ID. mu is held.
+// part ends the connection of an ID. The caller must hold mu.
 func (id *ID) part() unix.Errno {
 	peer := id.other
 	if !id.up {
@@ -527,7 +525,7 @@ func (id *ID) part() unix.Errno {
 	return 0
 }
 
-// vanish is the end of an ID that its program destroys. mu is held.
+// vanish ends an ID that its program destroys. The caller must hold mu.
 func (id *ID) vanish() {
 	f := id.f
 	f.listeners = slices.DeleteFunc(f.listeners, func(l *ID) bool { return l == id })
@@ -538,7 +536,7 @@ func (id *ID) vanish() {
 	switch {
 	case id.up:
 		id.part()
-	case id.param == nil && !peer.up: // a request that was not answered
+	case id.param == nil && !peer.up: // an unanswered request
 		id.refuse(nil)
 	}
 	if peer.other == id {

@@ -125,8 +125,8 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 }
 
 /*
- * The library's function, which ibv_reg_mr calls, would look for the driver where only it knows.
- * The linker prefers this one.
+ * Replaces the library's function, which ibv_reg_mr calls and which would look for a driver in
+ * private data. The linker prefers this definition.
  */
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
 {
@@ -279,7 +279,7 @@ static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
 	wr_set_inline_data_list(qp, 1, &(struct ibv_data_buf){ .addr = addr, .length = length });
 }
 
-/* The library's function would look into memory that follows what only its providers make. */
+/* Replaces the library's function, which would read private data that only its providers allocate. */
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
 	struct cfake *f = of(qp->context);
@@ -287,7 +287,7 @@ struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 	return qp == &f->qpx.qp_base ? &f->qpx : NULL;
 }
 
-/* A poll of ibv_start_poll has as many completions as the test says; their fields tell their names. */
+/* A poll started by ibv_start_poll has as many completions as the test sets. Field values identify the fields. */
 static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	struct cfake *f = of(cq->context);

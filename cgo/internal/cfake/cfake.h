@@ -1,6 +1,6 @@
 /*
- * Verbs objects whose driver is this file: what the inline functions of verbs.h call
- * through the context is recorded, and answered as the test has said.
+ * Verbs objects whose driver is this file. It records the calls that the inline functions
+ * of verbs.h make through the context, and answers them as the test has set.
  */
 #ifndef CFAKE_H
 #define CFAKE_H
@@ -9,7 +9,7 @@
 
 enum { CFAKE_POLLS = 8, CFAKE_CALLS = 16 };
 
-/* The calls that are recorded. */
+/* Recorded calls. */
 enum { CFAKE_POST_RECV, CFAKE_POST_SRQ_RECV, CFAKE_POST_SEND, CFAKE_POLL, CFAKE_NOTIFY, CFAKE_START, CFAKE_COMPLETE, CFAKE_ABORT };
 
 /* A request of the send queue: members of struct ibv_send_wr, those of its unions by opcode. */
@@ -29,20 +29,20 @@ struct cfake {
 	struct ibv_cq_ex cqx;
 	struct ibv_comp_channel channel;
 	struct ibv_pd pd;
-	struct ibv_mr mr;            /* what was registered last */
+	struct ibv_mr mr;            /* the last registration */
 
 	/* Answers. */
-	uint32_t room;               /* work requests that the queues still take */
-	int post_err;                /* what posting beyond that returns */
-	int no_bad_wr;               /* such a call does not say which request it was */
+	uint32_t room;               /* work requests that the queues still accept */
+	int post_err;                /* result of posting beyond that */
+	int no_bad_wr;               /* such a call does not report the failed request */
 	int notify_err;
-	int polls[CFAKE_POLLS];      /* what the next polls return; 0 after them */
+	int polls[CFAKE_POLLS];      /* results of the next polls; 0 afterwards */
 	uint32_t npolls;
 
 	/* Records. */
 	uint32_t ncalls;
 	uint32_t calls[CFAKE_CALLS]; /* of the enum above */
-	uint32_t sizes[CFAKE_CALLS]; /* work requests in the list, or completions asked for */
+	uint32_t sizes[CFAKE_CALLS]; /* work requests in the list, or completions requested */
 	struct cfake_send last;      /* of the send queue */
 	uint32_t building, reading;  /* extended: requests since ibv_wr_start, completions of the poll from here on */
 };

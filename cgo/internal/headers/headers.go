@@ -2,4 +2,4 @@
 
 package headers
 
-import "C" // so that headers.c is compiled
+import "C" // makes the build compile headers.c
