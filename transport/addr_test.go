@@ -42,7 +42,7 @@ func TestRemoteAddrPort(t *testing.T) {
 	}
 }
 
-// TestHost: a host of IPv6 is a network, as one machine can have all addresses of it.
+// TestHost checks that an IPv6 host is a network prefix, because one machine can have all addresses in it.
 func TestHost(t *testing.T) {
 	for _, tt := range []struct {
 		addr string

@@ -7,8 +7,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// TestRDMAMemoryAttacks: V1-11-3 V1-11-4 on each adapter, in each of its ways to expose
-// memory. RPCRDMA_ATTACKS is how many attempts there are on an end.
+// TestRDMAMemoryAttacks checks V1-11-3 V1-11-4 on each adapter, for each way in which it exposes memory.
+// RPCRDMA_ATTACKS sets the number of attempts on each end.
 func TestRDMAMemoryAttacks(t *testing.T) {
 	t.Run("iwarp", func(t *testing.T) { runMemoryAttacks(t, onIwarp(iwarp.Config{}), victim{}, 1000) })
 	t.Run("rxe", func(t *testing.T) {

@@ -1131,7 +1131,7 @@ func runMemoryAttacks(t *testing.T, b *bed, v victim, n int) {
 	t.Run("server", func(t *testing.T) { testMemoryAttacks(t, b, v, true, n) })
 }
 
-// TestIwarpMemoryAttacks: V1-11-3 V1-11-4 PVT-3.2-1 no handle opens more than it is for. make test-rdma
+// TestIwarpMemoryAttacks checks V1-11-3 V1-11-4 PVT-3.2-1: a handle gives no access beyond its purpose. make test-rdma
 // makes more attempts.
 func TestIwarpMemoryAttacks(t *testing.T) {
 	runMemoryAttacks(t, onIwarp(iwarp.Config{}), victim{}, 250)

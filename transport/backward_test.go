@@ -113,7 +113,7 @@ func (p *peer) opens(cl *Client, credits uint32) {
 	settle()
 }
 
-// TestCallbackReply: a client's replies to calls from its server.
+// TestCallbackReply checks a client's replies to calls from its server.
 func TestCallbackReply(t *testing.T) {
 	t.Run("BIDI-5.2-1 BIDI-5.2-2 BIDI-5.2-3 BIDI-5.2-4 BIDI-4.1-4 the reply word by word", func(t *testing.T) {
 		callee(t, Settings{Credits: 32, BackwardCredits: 2}, func(p *peer, cl *Client, _ *testService) {
@@ -194,7 +194,7 @@ func TestCallbackReply(t *testing.T) {
 	})
 }
 
-// TestCallbackBothWays: calls in both directions at once are independent.
+// TestCallbackBothWays checks that simultaneous calls in both directions are independent.
 func TestCallbackBothWays(t *testing.T) {
 	t.Run("BIDI-2.4.1-1 one xid in both directions at once", func(t *testing.T) {
 		callee(t, Settings{}, func(p *peer, cl *Client, svc *testService) {
@@ -263,7 +263,7 @@ func TestCallbackBothWays(t *testing.T) {
 	})
 }
 
-// TestCallbackCredits: credits and receives for calls from the server.
+// TestCallbackCredits checks the credits and receives for calls from the server.
 func TestCallbackCredits(t *testing.T) {
 	t.Run("BIDI-4.1-5 credits in a call are a request and leave the client's window alone", func(t *testing.T) {
 		callee(t, Settings{Credits: 32}, func(p *peer, cl *Client, _ *testService) {
@@ -341,7 +341,7 @@ func TestCallbackCredits(t *testing.T) {
 	})
 }
 
-// TestCallbackChunks: a client accepts chunks only if configured to.
+// TestCallbackChunks checks that a client accepts chunks only if it is configured to.
 func TestCallbackChunks(t *testing.T) {
 	t.Run("BIDI-5.3-4 a client that takes no chunks says ERR_CHUNK in 20 bytes, and goes on", func(t *testing.T) {
 		for _, h := range []rpcrdma.Header{
@@ -396,7 +396,7 @@ func TestCallbackChunks(t *testing.T) {
 	})
 }
 
-// TestCallbackUnwanted: messages that a client drops, and those that end the connection.
+// TestCallbackUnwanted checks which messages a client drops, and which end the connection.
 func TestCallbackUnwanted(t *testing.T) {
 	t.Run("BIDI-2-2 replies that nobody awaits are dropped and counted, however many", func(t *testing.T) {
 		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
@@ -473,7 +473,7 @@ func TestCallbackUnwanted(t *testing.T) {
 	})
 }
 
-// TestCallbackHandlers: a client's handlers may call the server, and Close and Shutdown end them.
+// TestCallbackHandlers checks that a client's handlers may call the server, and that Close and Shutdown end them.
 func TestCallbackHandlers(t *testing.T) {
 	t.Run("a callback calls the server before it answers", func(t *testing.T) {
 		prog := rpc.Program{Number: testProg, Low: 1, High: 1,
@@ -727,7 +727,7 @@ func TestAllowBackward(t *testing.T) {
 	})
 }
 
-// TestBackwardCall: a server's calls to its client, alone and beside the client's own.
+// TestBackwardCall checks a server's calls to its client, alone and alongside the client's own calls.
 func TestBackwardCall(t *testing.T) {
 	t.Run("BIDI-5.1-1 BIDI-5.1-2 BIDI-5.1-3 BIDI-5.1-4 the call word by word", func(t *testing.T) {
 		caller(t, &Settings{Credits: 77}, func(p *peer, s *Server, cn *Conn) {
@@ -804,7 +804,7 @@ func TestBackwardCall(t *testing.T) {
 	})
 }
 
-// TestBackwardCredits: each direction has credits of its own.
+// TestBackwardCredits checks that each direction has separate credits.
 func TestBackwardCredits(t *testing.T) {
 	t.Run("BIDI-4.1-1 BIDI-4.1-2 each direction goes on when the other has no credits left", func(t *testing.T) {
 		svc := &callerService{}
@@ -901,7 +901,7 @@ func TestBackwardCredits(t *testing.T) {
 	})
 }
 
-// TestBackwardChunks: backward calls that have chunks, or would need them.
+// TestBackwardChunks checks backward calls that have chunks, or would need them.
 func TestBackwardChunks(t *testing.T) {
 	t.Run("BIDI-4.2-1 BIDI-5.3-2 without chunks a call is as long as a reply, and what is longer fails before it is sent", func(t *testing.T) {
 		p := newPeer(t)
@@ -1035,7 +1035,7 @@ func inlineCaller(t *testing.T, callers func(cn *Conn) []rpc.Caller) rpc.Program
 		})}
 }
 
-// TestInlineCalls: a handler that is Inline gets an error, not a deadlock, whatever it calls with.
+// TestInlineCalls checks that an Inline handler that makes a call of any kind gets an error instead of deadlocking.
 func TestInlineCalls(t *testing.T) {
 	t.Run("at a server", func(t *testing.T) {
 		prog := inlineCaller(t, func(cn *Conn) []rpc.Caller {
@@ -1063,7 +1063,7 @@ func TestInlineCalls(t *testing.T) {
 	})
 }
 
-// TestBackwardHandlers: a handler may call its client back.
+// TestBackwardHandlers checks that a handler may call its client.
 func TestBackwardHandlers(t *testing.T) {
 	t.Run("a handler calls back before it answers", func(t *testing.T) {
 		prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every,
@@ -1088,7 +1088,7 @@ func TestBackwardHandlers(t *testing.T) {
 	})
 }
 
-// TestBackwardEnds: backward calls under way when either end closes.
+// TestBackwardEnds checks backward calls that are under way when either end closes.
 func TestBackwardEnds(t *testing.T) {
 	t.Run("calls end with their connection, when the client goes and when the server does", func(t *testing.T) {
 		for name, end := range map[string]func(p *peer, s *Server, cn *Conn){

@@ -30,8 +30,7 @@ func (p *peer) apart(mem []byte) {
 	}
 }
 
-// TestBounce: where memory would have to be registered for each call, short items go through
-// bounce buffers.
+// TestBounce checks that short items go through bounce buffers where memory would have to be registered for each call.
 func TestBounce(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
 
@@ -206,8 +205,7 @@ func TestBounce(t *testing.T) {
 	})
 }
 
-// TestBounceGivenUp: the buffers of a call that is given up belong to no other call before the reply
-// arrives.
+// TestBounceGivenUp checks that no other call uses the buffers of an abandoned call before its reply arrives.
 func TestBounceGivenUp(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
 	for _, weak := range []bool{false, true} {

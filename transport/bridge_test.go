@@ -82,7 +82,7 @@ func mirror(_ *oncrpc.CallHeader, args []byte) (*oncrpc.ReplyHeader, []byte) {
 	return &oncrpc.ReplyHeader{}, args
 }
 
-// TestBridgeMiddleware: what is around the handlers of programs is around a bridge's in the same way.
+// TestBridgeMiddleware checks that middleware wraps a bridge's calls in the same way as a program's handlers.
 func TestBridgeMiddleware(t *testing.T) {
 	verf := oncrpc.Auth{Flavor: oncrpc.FlavorShort, Body: []byte("proof")}
 	cred := (&oncrpc.AuthSys{Machine: "m", UID: 7}).Auth()
@@ -168,7 +168,7 @@ func TestBridgeMiddleware(t *testing.T) {
 
 func opaqueArgs(data []byte) []byte { return xdr.AppendOpaque(nil, data) }
 
-// TestBridgeRefusals: what middleware refuses, in any way, is never read, and the next call is.
+// TestBridgeRefusals checks that a call that middleware refuses in any way is never read, and that the next call is.
 func TestBridgeRefusals(t *testing.T) {
 	refusals := []*oncrpc.RPCError{
 		{AcceptStat: oncrpc.ProgMismatch, Low: 3, High: 9},
@@ -213,8 +213,8 @@ func TestBridgeRefusals(t *testing.T) {
 	}
 }
 
-// TestBridgeRewrites: the stranger reads the call as middleware has made it, and the client gets
-// the reply as middleware has made it.
+// TestBridgeRewrites checks that the reader of the bridge gets the call as rewritten by middleware, and that the client
+// gets the reply as rewritten by middleware.
 func TestBridgeRewrites(t *testing.T) {
 	nobody := (&oncrpc.AuthSys{Machine: "m", UID: 65534}).Auth()
 	rewrite := func(next rpc.Handler) rpc.Handler {
@@ -246,8 +246,7 @@ func TestBridgeRewrites(t *testing.T) {
 	}
 }
 
-// TestBridgeWithoutHandler: with a Middleware that returns no handler there is nothing to accept
-// from.
+// TestBridgeWithoutHandler checks that Accept and calls fail if a Middleware returns no handler.
 func TestBridgeWithoutHandler(t *testing.T) {
 	none := func(rpc.Handler) rpc.Handler { return nil }
 	server, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Middleware: []rpc.Middleware{none}}})

@@ -31,8 +31,8 @@ func patience(next rpc.Handler) rpc.Handler {
 	})
 }
 
-// TestBridgeGivenUp: middleware may give a call less time than its connection has. A call that is
-// read after that is whole, and its reply is dropped.
+// TestBridgeGivenUp checks calls for which middleware allows less time than their connection has. A call that is read
+// after that time is complete, and its reply is dropped.
 func TestBridgeGivenUp(t *testing.T) {
 	bridgedWithin(t, patience, func(ps *peers, s *Server, l net.Listener) {
 		p := ps.arrive(s, "client")
@@ -77,7 +77,7 @@ func TestBridgeGivenUp(t *testing.T) {
 	})
 }
 
-// TestBridgeUnread: calls that are given up before anybody has begun to read them take no memory.
+// TestBridgeUnread checks that calls that are abandoned before they are read use no memory.
 func TestBridgeUnread(t *testing.T) {
 	bridgedWithin(t, patience, func(ps *peers, s *Server, l net.Listener) {
 		p := ps.arrive(s, "client")
@@ -129,7 +129,7 @@ func TestBridgeUnread(t *testing.T) {
 	})
 }
 
-// TestBridgeAnsweredEarly: a reply may come before the call has been read whole.
+// TestBridgeAnsweredEarly checks that a reply may be written before the call has been read completely.
 func TestBridgeAnsweredEarly(t *testing.T) {
 	bridged(t, opaqueBinding{}, func(p *peer, _ *Server, l net.Listener) {
 		args := opaque(string(bytes.Repeat([]byte("data"), 3000)))
@@ -162,7 +162,7 @@ func TestBridgeAnsweredEarly(t *testing.T) {
 	})
 }
 
-// TestBridgeLateWrapper: a call is lost if its connection ends before middleware lets it through.
+// TestBridgeLateWrapper checks that a call is lost if its connection ends before middleware passes it on.
 func TestBridgeLateWrapper(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		var gate chan struct{}

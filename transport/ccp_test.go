@@ -132,7 +132,7 @@ func thresholdIs(t *testing.T, p *peer, cl *Client, size int) {
 // configuresAll is cfg with the protocol turned on, in its default form.
 func configuresAll(cfg Settings) *Settings { return configures(cfg, ConfigProtocol{}) }
 
-// TestConfigureClientFirst: CONF_RDMA is the first call, and nothing is sent before its reply.
+// TestConfigureClientFirst checks that CONF_RDMA is the first call, and that nothing else is sent before its reply.
 func TestConfigureClientFirst(t *testing.T) {
 	t.Run("CCP-6.1-1 CCP-6.2-1 CCP-6.2-2 the first call says what the client wants, and others follow it", func(t *testing.T) {
 		var got []byte
@@ -216,7 +216,7 @@ func TestConfigureClientFirst(t *testing.T) {
 	})
 }
 
-// TestConfigureClientSizes: a client keeps to the sizes in the reply.
+// TestConfigureClientSizes checks that a client keeps to the sizes in the reply.
 func TestConfigureClientSizes(t *testing.T) {
 	for _, tt := range []struct {
 		own    int
@@ -337,7 +337,7 @@ func TestConfigureClientSizes(t *testing.T) {
 	}
 }
 
-// TestConfigureClientReads: a client keeps to the numbers of RDMA Reads that both ends state.
+// TestConfigureClientReads checks that a client keeps to the numbers of RDMA Reads that both ends state.
 func TestConfigureClientReads(t *testing.T) {
 	for most, want := range map[int]uint32{0: 4, 1: 1, 4: 4, 1000: 4} {
 		t.Run("CCP-6.2-8 a client announces no more Reads than its adapter serves", func(t *testing.T) {
@@ -416,8 +416,8 @@ func TestConfigureClientReads(t *testing.T) {
 	}
 }
 
-// TestConfigureClientWithout: a server may do without the protocol; other failures of the call
-// are failures of Dial.
+// TestConfigureClientWithout checks that the server need not support the protocol, and that other failures of the call
+// make Dial fail.
 func TestConfigureClientWithout(t *testing.T) {
 	t.Run("CCP-6.1-2 without the protocol a message has 1024 bytes, and the first call is the program's", func(t *testing.T) {
 		for _, cfg := range []*Settings{nil, {RFC5666: &RFC5666{}}} {
@@ -613,7 +613,7 @@ func (p *peer) callsWithReads() {
 	p.send(callBytes(h, procArgs, xdr.AppendUint32(nil, 96)...), 0)
 }
 
-// TestConfigureServer: the replies of a server with the protocol, and of one without.
+// TestConfigureServer checks the replies of servers with and without the protocol.
 func TestConfigureServer(t *testing.T) {
 	want := configArgs()
 
@@ -710,7 +710,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 }
 
-// TestConfigureServerSizes: a server keeps to the sizes that the ends have agreed on.
+// TestConfigureServerSizes checks that a server keeps to the agreed sizes.
 func TestConfigureServerSizes(t *testing.T) {
 	for _, tt := range []struct {
 		hello []byte
@@ -793,7 +793,7 @@ func TestConfigureServerSizes(t *testing.T) {
 	})
 }
 
-// TestConfigureServerReads: a server issues at most as many RDMA Reads as the client serves.
+// TestConfigureServerReads checks that a server issues no more concurrent RDMA Reads than the client serves.
 func TestConfigureServerReads(t *testing.T) {
 	for _, tt := range []struct{ client, want int }{{2, 2}, {1, 1}, {1 << 30, 4}} {
 		t.Run("CCP-6.2-8 a server's Reads at once are no more than the client serves", func(t *testing.T) {
@@ -853,7 +853,7 @@ func TestConfigureServerReads(t *testing.T) {
 	})
 }
 
-// TestConfigureServerAuth: the protection that a server requires of the call.
+// TestConfigureServerAuth checks the protection that a server requires of the call.
 func TestConfigureServerAuth(t *testing.T) {
 	want := configArgs()
 
@@ -913,8 +913,8 @@ func TestConfigureConfig(t *testing.T) {
 	}
 }
 
-// TestConfigureBothEnds: over the software adapter, with the protocol at both ends, at
-// one, and at none.
+// TestConfigureBothEnds checks the protocol over the software adapter, when it is enabled at both ends, one end, or
+// neither.
 func TestConfigureBothEnds(t *testing.T) {
 	for _, tt := range []struct {
 		client, server, private bool

@@ -451,8 +451,7 @@ func wildErrand(rng *rand.Rand, no uint64) errand {
 	return e
 }
 
-// TestIwarpRegistered: on an adapter that takes registered memory alone, and has no windows,
-// as the devices do.
+// TestIwarpRegistered checks an adapter that, like real devices, accepts only registered memory and has no windows.
 func TestIwarpRegistered(t *testing.T) {
 	b := onIwarp(iwarp.Config{})
 	b.slow = 4

@@ -20,7 +20,7 @@ import (
 
 var bg = context.Background()
 
-// TestScriptedPeer shows how conversations with a scripted peer read.
+// TestScriptedPeer is an example of a conversation with a scripted peer.
 func TestScriptedPeer(t *testing.T) {
 	client(t, nil, func(p *peer, cl *Client) {
 		done := async(cl, bg, &rpc.Call{Prog: testProg, Vers: 1, Proc: 7, Args: []byte{0, 0, 0, 42}})
@@ -500,7 +500,7 @@ func TestReplyChunk(t *testing.T) {
 	})
 }
 
-// TestBadReply: a reply that makes no sense fails its call, and nothing else.
+// TestBadReply checks that a malformed reply fails its call and affects nothing else.
 func TestBadReply(t *testing.T) {
 	seg := func(h rpcrdma.Header) rpcrdma.Segment { return h.Writes[0][0] }
 	tests := []struct {
@@ -631,8 +631,8 @@ func TestRDMAError(t *testing.T) {
 	}
 }
 
-// TestIgnored: what is not about a call of ours changes nothing, least of all what the
-// server has granted.
+// TestIgnored checks that messages that do not concern one of this client's calls change nothing, in particular not the
+// credits that the server has granted.
 func TestIgnored(t *testing.T) {
 	const granted = 5
 	done := func(credit uint32, behind ...byte) []byte {
@@ -704,7 +704,7 @@ func TestPeersCall(t *testing.T) {
 	})
 }
 
-// TestFewCredits: a client may ask for as little as it likes.
+// TestFewCredits checks that a client may request few credits.
 func TestFewCredits(t *testing.T) {
 	client(t, &Settings{Credits: 1}, func(p *peer, cl *Client) {
 		for range 3 {
@@ -850,7 +850,7 @@ func (p *peer) opensTwo(cl *Client) {
 	outcome(p.t, done)
 }
 
-// TestCancel: when the context of a call ends, the call returns only after its memory is fenced.
+// TestCancel checks that when the context of a call ends, the call returns only after its memory is fenced.
 func TestCancel(t *testing.T) {
 	t.Run("memory is closed, the credit stays taken until the late reply", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
@@ -969,8 +969,8 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestGivenUpInTime: a leader finds its context ended after a tick, and once a call has been
-// given up at once.
+// TestGivenUpInTime checks that a leader notices the end of its context after a tick, and at once after an earlier call
+// was abandoned.
 func TestGivenUpInTime(t *testing.T) {
 	giveUp := func(p *peer, cl *Client) (took time.Duration) {
 		ctx, cancel := context.WithCancel(bg)
@@ -1029,8 +1029,8 @@ func TestGivenUpInTime(t *testing.T) {
 	})
 }
 
-// TestCancelWaiting: the context of a call ends while the call follows a leader, waits for a credit,
-// or before it is sent.
+// TestCancelWaiting checks contexts that end before the call is sent, or while it follows a leader or waits for a
+// credit.
 func TestCancelWaiting(t *testing.T) {
 	t.Run("a follower's call ends while another leads", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
@@ -1113,7 +1113,7 @@ func TestCancelWaiting(t *testing.T) {
 	})
 }
 
-// TestLine: a goroutine that gives a credit back makes the call of the caller that has waited longest.
+// TestLine checks that a goroutine that returns a credit makes the call of the caller that has waited longest.
 func TestLine(t *testing.T) {
 	// waiting has the test hold the only credit, and a call in line for it.
 	waiting := func(t *testing.T, call *rpc.Call, f func(p *peer, cl *Client, held *slot, done <-chan error)) {

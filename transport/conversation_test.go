@@ -540,7 +540,7 @@ func (cv *conversation) other() []byte {
 	return rpcrdma.AppendHeader(nil, &h)
 }
 
-// FuzzServerConversation has a scripted client talk to a server.
+// FuzzServerConversation runs a scripted client against a server.
 func FuzzServerConversation(f *testing.F) {
 	for _, s := range serverScripts {
 		f.Add(s)
@@ -678,7 +678,7 @@ func serverConversation(t *testing.T, script []byte) {
 	}
 }
 
-// FuzzClientConversation has a scripted server talk to a client.
+// FuzzClientConversation runs a scripted server against a client.
 func FuzzClientConversation(f *testing.F) {
 	for _, s := range clientScripts {
 		f.Add(s)

@@ -48,8 +48,8 @@ func (l tapListener) Accept(ctx context.Context) (fabric.Conn, error) {
 	return l.p.add(l.Listener.Accept(ctx))
 }
 
-// TestRDMACgoCallsPerCall counts calls into C: exactly, and so without regard to how
-// busy the machine is, where Wait does not poll while it waits.
+// TestRDMACgoCallsPerCall counts calls into C. Where Wait does not poll, the count is exact and does not depend on the
+// load of the machine.
 func TestRDMACgoCallsPerCall(t *testing.T) {
 	for _, kind := range rdmatest.Kinds() {
 		for _, tt := range []struct {
@@ -105,8 +105,8 @@ func TestRDMACgoCallsPerCall(t *testing.T) {
 	}
 }
 
-// TestRDMADoorbellsPerCall: V1-3.8-2 with remote invalidation a call with a write chunk
-// is one posted list at each end: bind and Send, Write and Send with Invalidate.
+// TestRDMADoorbellsPerCall checks V1-3.8-2: with remote invalidation, a call with a write chunk posts one list at each
+// end. The lists are bind and Send, and Write and Send with Invalidate.
 func TestRDMADoorbellsPerCall(t *testing.T) {
 	b := onDevice(t, "rxe", rdmacm.Config{Wait: rdmacm.WaitEvent, UnsafeWindows: true})
 	real, _ := b.provider(t)

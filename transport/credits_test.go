@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// TestGrantFollowsLoad: a client is granted less while its calls wait for memory.
+// TestGrantFollowsLoad checks that a client is granted fewer credits while its calls wait for memory.
 func TestGrantFollowsLoad(t *testing.T) {
 	const size = 60_000
 	// loaded sends two calls for each that there is memory for, with credits to grant, and

@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
-// TestTLSDeafPeer: the end of a connection does not wait for a peer that takes no alert.
+// TestTLSDeafPeer checks that ending a connection does not wait for a peer that does not read the alert.
 func TestTLSDeafPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		authority := testutil.NewAuthority(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// TestErrorsSayEachThingOnce: the texts of errors in errors, and what they unwrap to.
+// TestErrorsSayEachThingOnce checks the texts of nested errors, and the errors that they unwrap to.
 func TestErrorsSayEachThingOnce(t *testing.T) {
 	const addr = "127.0.0.1:20301"
 	refused := &net.OpError{

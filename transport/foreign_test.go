@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// TestTakesForeign: where the data of items may have to be copied, foreign memory is refused.
+// TestTakesForeign checks that foreign memory is refused where the data of items may need copying.
 func TestTakesForeign(t *testing.T) {
 	mem := &fabric.Foreign{Addr: 4096, Len: 8}
 	read := rpc.Call{ReadItems: []rpc.ReadItem{{Data: []byte("own")}, {Foreign: mem}}}

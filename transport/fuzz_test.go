@@ -10,9 +10,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// FuzzServer sends a server one message of any bytes. It is answered once, or
-// ignored, or the connection ends; nothing is left, and nothing crashes. Memory
-// that the message names exists under the handles 1 to 3.
+// FuzzServer sends a server one message with arbitrary bytes. The server must answer it once, ignore it, or end the
+// connection, without leaks or crashes. Memory that the message may name exists under handles 1 to 3.
 func FuzzServer(f *testing.F) {
 	p := newPeer(nil)
 	seg := func(h uint32, n int) rpcrdma.Segment { return p.offer(h, make([]byte, n)) }
@@ -63,8 +62,8 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// FuzzClient gives a client's call any bytes for an answer; its xid is put in. The
-// call ends once, or waits on, and its memory is closed when it has ended.
+// FuzzClient answers a client's call with arbitrary bytes that contain its xid. The call must end once or keep waiting.
+// Its memory must be closed when it has ended.
 func FuzzClient(f *testing.F) {
 	p := &peer{}
 	for _, msg := range [][]byte{

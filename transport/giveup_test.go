@@ -12,8 +12,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestIwarpGivenUpCallKeepsConnection: a call with arguments in a chunk is canceled while it runs.
-// Its late reply invalidates memory that the caller has closed, and the connection lives.
+// TestIwarpGivenUpCallKeepsConnection cancels a running call that has arguments in a chunk. The late reply invalidates
+// memory that the caller has closed, and the connection must survive.
 func TestIwarpGivenUpCallKeepsConnection(t *testing.T) {
 	const hold = 100
 	begun, gate := make(chan struct{}), make(chan struct{})

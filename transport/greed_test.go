@@ -105,9 +105,8 @@ func produce(cl *transport.Client, n int, buf []byte, call *rpc.Call) error {
 	return nil
 }
 
-// TestIwarpGreed: connections ask for results that they do not take, or offer arguments that they
-// do not let be read. The memory of the server stays within its bounds, and another client's calls
-// are made.
+// TestIwarpGreed checks connections that request results but do not receive them, or that offer arguments but do not
+// let them be read. The server's memory must stay within its limits, and another client's calls must succeed.
 func TestIwarpGreed(t *testing.T) {
 	const size, calls, attackers = 1 << 20, transport.InitialGrant, 10 // half of the memory is for other hosts
 	cfg := &transport.Settings{MaxMessage: 1 << 20, MaxMemory: 16 << 20, MaxTotalMemory: 96 << 20}
@@ -277,8 +276,8 @@ func (w *world) attackers(t testing.TB, n int, attack func(r *raw) error) (stop 
 	}
 }
 
-// TestIwarpSilentConnections: a host that holds all connections a server takes does not keep
-// another host out.
+// TestIwarpSilentConnections checks that a host that holds all connections a server accepts does not keep out another
+// host.
 func TestIwarpSilentConnections(t *testing.T) {
 	n := 64
 	if s := os.Getenv("RPCRDMA_SILENT"); s != "" {

@@ -16,8 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestIwarpDescriptors: a server that has no descriptors goes on, and so do the clients that
-// it has.
+// TestIwarpDescriptors checks that a server without free file descriptors keeps running, and so do its clients.
 func TestIwarpDescriptors(t *testing.T) {
 	const env = "RPCRDMA_TEST_DESCRIPTORS"
 	if os.Getenv(env) == "" {

@@ -181,7 +181,7 @@ func two(t *testing.T, cfg *ClientConfig, script func(s *spots, p, q *peer, g *G
 	})
 }
 
-// TestGroupSpreads: which connection a call goes to, and when there are more of them.
+// TestGroupSpreads checks which connection a call uses, and when connections are added.
 func TestGroupSpreads(t *testing.T) {
 	t.Run("calls share the first connection as long as it has credits, then go where the fewest are", func(t *testing.T) {
 		two(t, nil, func(s *spots, p, q *peer, g *Group) {
@@ -311,9 +311,8 @@ func TestGroupSpreads(t *testing.T) {
 	})
 }
 
-// TestGroupIdle: connections that were added are closed when they are not used, and made again
-// under load.
-// TestGroupXIDs: connections of a group never use the same xid: a server may take them for one client's.
+// TestGroupXIDs checks that connections of a group never use the same xid, because a server may treat them as one
+// client.
 func TestGroupXIDs(t *testing.T) {
 	two(t, nil, func(_ *spots, _, _ *peer, g *Group) {
 		members := *g.members.Load()
@@ -323,6 +322,7 @@ func TestGroupXIDs(t *testing.T) {
 	})
 }
 
+// TestGroupIdle checks that added connections are closed when they are idle, and made again under load.
 func TestGroupIdle(t *testing.T) {
 	two(t, nil, func(s *spots, p, q *peer, g *Group) {
 		time.Sleep(3 * defaultGroupIdle)
@@ -352,7 +352,7 @@ func TestGroupIdle(t *testing.T) {
 	})
 }
 
-// TestGroupFailover: what happens to calls when their connection is lost.
+// TestGroupFailover checks the calls of a lost connection.
 func TestGroupFailover(t *testing.T) {
 	reads := &ClientConfig{Idempotent: func(_, _, proc uint32) bool { return proc == 7 }}
 
@@ -554,7 +554,7 @@ func TestGroupFailover(t *testing.T) {
 	})
 }
 
-// TestGroupAllLost: no connection is left.
+// TestGroupAllLost checks a group that has lost all connections.
 func TestGroupAllLost(t *testing.T) {
 	t.Run("calls wait for any connection, those that were sent for theirs", func(t *testing.T) {
 		two(t, nil, func(s *spots, p, q *peer, g *Group) {
@@ -689,7 +689,7 @@ func TestGroupAllLost(t *testing.T) {
 	})
 }
 
-// TestDialGroup: the first connection.
+// TestDialGroup checks how the first connection is made.
 func TestDialGroup(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -753,7 +753,7 @@ func TestDialGroup(t *testing.T) {
 	})
 }
 
-// TestGroupEnds: Close and Shutdown with calls in every state.
+// TestGroupEnds checks Close and Shutdown with calls in every state.
 func TestGroupEnds(t *testing.T) {
 	t.Run("Close fails calls that were sent, that wait for a credit, and that come later", func(t *testing.T) {
 		two(t, nil, func(s *spots, p, q *peer, g *Group) {
@@ -845,8 +845,8 @@ func TestGroupEnds(t *testing.T) {
 	})
 }
 
-// TestGroupCallbacks: the server's calls come on the first connection, and OnReconnect is called for
-// it alone.
+// TestGroupCallbacks checks that the server's calls use the first connection, and that OnReconnect is called for that
+// connection only.
 func TestGroupCallbacks(t *testing.T) {
 	var told []*Client
 	cfg := &ClientConfig{Callbacks: callback(), OnReconnect: func(cl *Client) { told = append(told, cl) }}
@@ -876,7 +876,7 @@ func TestGroupCallbacks(t *testing.T) {
 	})
 }
 
-// TestGroupVersion: a group ends when its server no longer speaks a version that the group knows.
+// TestGroupVersion checks that a group ends when its server no longer supports a version that the group supports.
 func TestGroupVersion(t *testing.T) {
 	inSpots(t, func(s *spots) {
 		p, q := greeting(t, nil), greeting(t, nil)
@@ -912,7 +912,7 @@ func TestGroupVersion(t *testing.T) {
 	})
 }
 
-// TestStatsSum: every counter is in the sum.
+// TestStatsSum checks that the sum includes every counter.
 func TestStatsSum(t *testing.T) {
 	var one, sum rpc.Stats
 	v := reflect.ValueOf(&one).Elem()

@@ -20,7 +20,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestIwarpGroup runs what the suite asks of any Requester with several connections.
+// TestIwarpGroup runs the suite for Requesters on a group with several connections.
 func TestIwarpGroup(t *testing.T) {
 	b := onIwarp(iwarp.Config{})
 	b.conns = 3
@@ -108,8 +108,8 @@ func (l *onceLog) ServeRPC(_ context.Context, req *rpc.Request, res *rpc.Respons
 	time.Sleep(5 * time.Millisecond) // work, so that calls wait for credits
 }
 
-// TestGroupOnce: calls that must not be executed twice are not, though connections are lost all
-// the time while calls wait, are under way, and move to other connections.
+// TestGroupOnce checks that non-idempotent calls are executed only once, although connections are continually lost
+// while calls wait, run, and move to other connections.
 func TestGroupOnce(t *testing.T) {
 	for name, provider := range map[string]fabric.Provider{"iwarp": iwarp.New(iwarp.Config{}), "tcp": transport.TCP{}} {
 		t.Run(name, func(t *testing.T) {
@@ -169,8 +169,8 @@ func TestGroupOnce(t *testing.T) {
 	}
 }
 
-// TestGroupRestart: a server that is started again finds its clients come back, with several
-// connections each, and nothing is left when they go.
+// TestGroupRestart checks that clients with several connections each return after a server restart, and that nothing
+// remains when they go.
 func TestGroupRestart(t *testing.T) {
 	leak.Check(t)
 	b := onIwarp(iwarp.Config{})
@@ -243,7 +243,7 @@ func TestGroupRestart(t *testing.T) {
 	live.check(t)
 }
 
-// TestGroupCloseUnderLoad: Close while many call, and connections are being made.
+// TestGroupCloseUnderLoad checks Close while many calls run and connections are being made.
 func TestGroupCloseUnderLoad(t *testing.T) {
 	b := onIwarp(iwarp.Config{})
 	for i := range b.count(30) {
@@ -283,7 +283,7 @@ func TestGroupCloseUnderLoad(t *testing.T) {
 	}
 }
 
-// TestGroupAllocs: a group's calls allocate nothing.
+// TestGroupAllocs checks that a group's calls do not allocate.
 func TestGroupAllocs(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

@@ -17,10 +17,10 @@ import (
 
 func TestIwarpTransport(t *testing.T) { runSuite(t, onIwarp(iwarp.Config{})) }
 
-// TestIwarpInvalidation: V1-11-3 PVT-3.2-1 the handle of a reply with invalidation is dead.
+// TestIwarpInvalidation checks V1-11-3 PVT-3.2-1: the handle of a reply with invalidation is no longer valid.
 func TestIwarpInvalidation(t *testing.T) { testInvalidated(t, onIwarp(iwarp.Config{})) }
 
-// TestIwarpSizes: the adapter cuts messages into pieces of other sizes.
+// TestIwarpSizes checks an adapter that splits messages at other sizes.
 func TestIwarpSizes(t *testing.T) {
 	for _, cfg := range []iwarp.Config{{CRC: true}, {MaxFPDU: 1448}} {
 		t.Run(fmt.Sprintf("%+v", cfg), func(t *testing.T) { testSizes(t, onIwarp(cfg)) })
@@ -42,8 +42,7 @@ func (p *portTaken) Resolve(ctx context.Context, addr string, attr fabric.ConnAt
 	return p.Provider.Resolve(ctx, addr, attr)
 }
 
-// TestDialPicksAnotherPort: a local port that is taken is the caller's problem only
-// when all that are tried are.
+// TestDialPicksAnotherPort checks that a busy local port fails Dial only if all ports that it tries are busy.
 func TestDialPicksAnotherPort(t *testing.T) {
 	for _, c := range []struct {
 		times int
@@ -61,8 +60,8 @@ func TestDialPicksAnotherPort(t *testing.T) {
 	}
 }
 
-// TestIwarpBeyondGrant: V1-3.3-6 callers that wait for credits cost those that have some
-// next to nothing: with four times as many callers as the grant, the rate of calls stays.
+// TestIwarpBeyondGrant checks V1-3.3-6: callers that wait for credits hardly slow down those that have credits. With
+// four times as many callers as the grant, the rate of calls stays the same.
 func TestIwarpBeyondGrant(t *testing.T) {
 	const grant, calls, rounds = 32, 3000, 10
 	w := onIwarp(iwarp.Config{}).start(t, &transport.Settings{Credits: grant})

@@ -61,8 +61,8 @@ func failing(t *testing.T, cfg *ServerConfig) (call func(prog, proc uint32)) {
 	}
 }
 
-// TestDefaultLogger: without a Logger slog.Default() gets the errors of handlers and their panics, with
-// the names of procedures where the program has them.
+// TestDefaultLogger checks that without a Logger, slog.Default() receives the errors and panics of handlers, with the
+// procedure names that the program defines.
 func TestDefaultLogger(t *testing.T) {
 	var log bytes.Buffer
 	before := slog.Default()
@@ -96,8 +96,8 @@ func TestDefaultLogger(t *testing.T) {
 	}
 }
 
-// TestRecordRate: a handler that always fails does not fill the log, and leaves room in it for panics.
-// What was left out is counted.
+// TestRecordRate checks that a handler that always fails neither fills the log nor displaces panics. Omitted records
+// must be counted.
 func TestRecordRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -223,7 +223,8 @@ func TestPipeline(t *testing.T) {
 	})
 }
 
-// A context that ends while the adapter alone knows of the connection's end ends no call.
+// TestPipelineGone checks that no call ends when its context ends while only the adapter has seen the end of the
+// connection.
 func TestPipelineGone(t *testing.T) {
 	p := newPeer(t)
 	p.caps.MemoryWindows = false
@@ -284,7 +285,8 @@ func emptied(chunks []rpcrdma.WriteChunk) []rpcrdma.WriteChunk {
 	return list
 }
 
-// When context and connection have both ended Wait reports the context, and the calls go on.
+// TestPipelineEndsWithContext checks that Wait reports the context if both context and connection have ended, and that
+// the calls continue.
 func TestPipelineEndsWithContext(t *testing.T) {
 	clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 		p.opens(cl, 3)
@@ -351,8 +353,8 @@ func (p *peer) answerNumbered(want uint32) {
 	p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
 }
 
-// TestPipelineBound: calls go to the connection that was bound last; those under way on others stay
-// there, and hold up nothing.
+// TestPipelineBound checks that calls use the connection that was bound last. Calls under way on other connections must
+// stay there and block nothing.
 func TestPipelineBound(t *testing.T) {
 	// bound has call 1 under way on a connection, and then binds another.
 	bound := func(t *testing.T, script func(ps *peers, s *Server, ready func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header)) {
@@ -497,8 +499,8 @@ func TestPipelineBound(t *testing.T) {
 	})
 }
 
-// TestPipelineContext: a call that is made on a goroutine has the values of the context that it was
-// begun with, and ends with the Pipeline alone.
+// TestPipelineContext checks that a call that runs on a goroutine has the values of the context in which it was
+// started, and ends only with the Pipeline.
 func TestPipelineContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
@@ -539,8 +541,8 @@ func TestPipelineContext(t *testing.T) {
 	})
 }
 
-// TestPipelineTakesConnection: where giving up a call costs the connection, the others that are given
-// up say so, too.
+// TestPipelineTakesConnection checks calls whose abandonment ends the connection: the other abandoned calls must also
+// report this.
 func TestPipelineTakesConnection(t *testing.T) {
 	calls := func() []*rpc.Call {
 		list := make([]*rpc.Call, 3)

@@ -441,7 +441,7 @@ func TestTotalMemory(t *testing.T) {
 	})
 }
 
-// TestIdleMemory: memory of calls is released when there are no calls.
+// TestIdleMemory checks that an idle connection releases the memory of calls.
 func TestIdleMemory(t *testing.T) {
 	mapped := func(c *conn) int {
 		return c.arena.Stats().Bytes
@@ -962,7 +962,7 @@ func TestServerBusy(t *testing.T) {
 	})
 }
 
-// TestDefaultsOfLongMessages: where an int has 32 bits, no default overflows.
+// TestDefaultsOfLongMessages checks that no default overflows where an int has 32 bits.
 func TestDefaultsOfLongMessages(t *testing.T) {
 	for _, c := range []struct{ a, b, want int }{{16, 1 << 20, 16 << 20}, {8, math.MaxInt / 8, math.MaxInt / 8 * 8}, {8, math.MaxInt/8 + 1, math.MaxInt}} {
 		if got := times(c.a, c.b); got != c.want {

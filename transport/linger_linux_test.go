@@ -40,7 +40,7 @@ func (s *lastStream) segments(t *testing.T) (n uint64) {
 	return n
 }
 
-// TestLinger: replies that linger leave with the next message, and leave if none comes.
+// TestLinger checks that a lingering reply leaves with the next message, or alone if none follows.
 func TestLinger(t *testing.T) {
 	leak.Check(t)
 	over := new(lastStream)

@@ -17,8 +17,8 @@ import (
 // Memory of a server's calls: it is counted, once each way, and a call never finds data of another in
 // it.
 
-// TestMemoryIsCounted: MaxMemory binds after any number of calls as it did before the
-// first, and for results from wherever they come.
+// TestMemoryIsCounted checks that MaxMemory limits after any number of calls as it did before the first, and for
+// results from any source.
 func TestMemoryIsCounted(t *testing.T) {
 	t.Run("what arguments have taken is given back once", func(t *testing.T) {
 		testServer(t, &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 17}, func(p *peer, s *Server, svc *testService) {
@@ -82,8 +82,8 @@ func TestMemoryIsCounted(t *testing.T) {
 	}
 }
 
-// TestMemoryOfResults: a call that has been let through has the memory for all results that fit
-// its chunks, however they are cut into buffers, and whatever others hold meanwhile.
+// TestMemoryOfResults checks that an admitted call has memory for all results that fit its chunks, however they are
+// split into buffers, and whatever memory others hold meanwhile.
 func TestMemoryOfResults(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -131,8 +131,8 @@ func TestMemoryOfResults(t *testing.T) {
 	}
 }
 
-// TestMemoryOfOthers: what one client's calls have left in memory does not get to the
-// calls of another, nor into the padding of a later message.
+// TestMemoryOfOthers checks that data of one client's calls that remains in memory reaches neither another client's
+// calls nor the padding of a later message.
 func TestMemoryOfOthers(t *testing.T) {
 	t.Run("of a connection that has ended", func(t *testing.T) {
 		const size, bufs = arena.SlabSize, 4 // a slab each

@@ -100,7 +100,8 @@ func (l *lockedBuffer) take() string {
 
 var quietLog = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// TestRejections: a handler can refuse a call in every way that RPC has, and its caller sees that.
+// TestRejections checks that a handler can refuse a call in every way that RPC defines, and that the caller sees the
+// refusal.
 func TestRejections(t *testing.T) {
 	accepted := func(s oncrpc.AcceptStat) *oncrpc.RPCError { return &oncrpc.RPCError{AcceptStat: s} }
 	denied := func(s oncrpc.AuthStat) *oncrpc.RPCError {
@@ -199,8 +200,8 @@ func TestRejections(t *testing.T) {
 	})
 }
 
-// TestProgramAuth: the program decides first, for all procedures, and a refused call costs nothing
-// but the answer.
+// TestProgramAuth checks that the program's decision comes first, for all procedures, and that a refused call costs
+// nothing but the reply.
 func TestProgramAuth(t *testing.T) {
 	var executed atomic.Int32
 	program := handler(func(context.Context, *rpc.Request, *rpc.Response) { executed.Add(1) })
@@ -250,7 +251,7 @@ func TestProgramAuth(t *testing.T) {
 	})
 }
 
-// TestNullProcedure: a program can have its handler execute procedure 0.
+// TestNullProcedure checks that a program's handler can execute procedure 0.
 func TestNullProcedure(t *testing.T) {
 	program := func(number, vers uint32, null bool) rpc.Program {
 		return rpc.Program{Number: number, Low: vers, High: vers, Null: null, Handler: rpc.HandlerFunc(
@@ -279,8 +280,8 @@ func TestNullProcedure(t *testing.T) {
 	})
 }
 
-// TestMiddleware: wrappers are called from the outermost in, see the outcome of a call, and a panic
-// of one is as one of the handler.
+// TestMiddleware checks that wrappers are called from the outermost inward and see the outcome of a call, and that a
+// wrapper's panic is treated like a handler's.
 func TestMiddleware(t *testing.T) {
 	const well, refused, panics, tooLong, early = 1, 2, 3, 4, 5
 	var mu sync.Mutex
@@ -372,8 +373,8 @@ func TestMiddleware(t *testing.T) {
 	}
 }
 
-// TestHandlerContext: the context of a handler has its connection in it, whichever goroutine
-// executes the call, and whether its reply is remembered or not.
+// TestHandlerContext checks that a handler's context contains its connection, whichever goroutine executes the call,
+// and whether or not its reply is cached.
 func TestHandlerContext(t *testing.T) {
 	type key struct{}
 	program := handler(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
@@ -400,7 +401,7 @@ func TestHandlerContext(t *testing.T) {
 	}
 }
 
-// TestMiddlewareAllocs: wrappers that need no memory cost none, nor does a check of AUTH_SYS.
+// TestMiddlewareAllocs checks that neither wrappers that need no memory nor a check of AUTH_SYS allocate.
 func TestMiddlewareAllocs(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

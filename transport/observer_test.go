@@ -155,7 +155,7 @@ func (s *seen) last(t *testing.T, proc uint32) rpc.CallEvent {
 	}
 }
 
-// TestObserver: what both ends report of calls of every kind.
+// TestObserver checks what both ends report for calls of every kind.
 func TestObserver(t *testing.T) {
 	var client, server seen
 	b := onIwarp(iwarp.Config{})
@@ -275,7 +275,7 @@ func (s *seen) settle(t *testing.T, name string) {
 	}
 }
 
-// TestObserverTCP: the same over TCP, with a call back.
+// TestObserverTCP checks the reports of both ends over TCP, with a callback.
 func TestObserverTCP(t *testing.T) {
 	var client, server seen
 	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: &server}})
@@ -334,8 +334,8 @@ func TestObserverTCP(t *testing.T) {
 	}
 }
 
-// TestObserverConns: Server.Conns has connections that an Observer is about to hear of, and they may
-// be used.
+// TestObserverConns checks that Server.Conns includes connections whose event has not reached the Observer yet, and
+// that these can be used.
 func TestObserverConns(t *testing.T) {
 	p := iwarp.New(iwarp.Config{})
 	s, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: rpc.NoObserver{}}})
@@ -373,7 +373,7 @@ func TestObserverConns(t *testing.T) {
 	s.Close()
 }
 
-// TestObserverNotices: what an operator wants to know beside calls.
+// TestObserverNotices checks the notices for operators other than those about calls.
 func TestObserverNotices(t *testing.T) {
 	var client, server seen
 	b := onIwarp(iwarp.Config{})
@@ -477,8 +477,8 @@ func (a *asking) Noticed(n rpc.Notice) {
 	a.ask("Noticed", n.Conn)
 }
 
-// TestObserverAsks: an Observer that asks a connection for its state blocks nothing, in any event,
-// and whatever comes meanwhile.
+// TestObserverAsks checks that an Observer that queries the state of a connection in any event blocks nothing, whatever
+// happens meanwhile.
 func TestObserverAsks(t *testing.T) {
 	client := &asking{t: t, registered: make(chan func(rpc.Conn), 1)}
 	entered, late := make(chan struct{}), make(chan struct{})
@@ -553,7 +553,7 @@ func (c *counting) CallEnded(e *rpc.CallEvent) {
 }
 func (c *counting) Noticed(rpc.Notice) { c.notices.Add(1) }
 
-// TestObserverAllocs: an Observer with memory of its own costs no allocation.
+// TestObserverAllocs checks that an Observer with preallocated memory adds no allocation.
 func TestObserverAllocs(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

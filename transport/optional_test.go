@@ -230,8 +230,7 @@ func TestOptionalUnknown(t *testing.T) {
 	})
 }
 
-// TestOptionalRequested: requests on the wire, the memory of answers, and requests that are not
-// sent.
+// TestOptionalRequested checks requests on the wire, the memory of answers, and requests that are not sent.
 func TestOptionalRequested(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -328,7 +327,7 @@ func TestOptionalRequested(t *testing.T) {
 	})
 }
 
-// TestOptionalRequestedLimits: inline threshold and credits apply to requests as to calls.
+// TestOptionalRequestedLimits checks that inline threshold and credits apply to requests as they do to calls.
 func TestOptionalRequestedLimits(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -408,7 +407,7 @@ func TestOptionalRequestedLimits(t *testing.T) {
 	})
 }
 
-// TestOptionalRequestedAnswers: refusals, malformed answers, and answers without a request.
+// TestOptionalRequestedAnswers checks refusals, malformed answers, and answers without a request.
 func TestOptionalRequestedAnswers(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -510,7 +509,7 @@ func TestOptionalRequestedAnswers(t *testing.T) {
 	})
 }
 
-// TestOptionalRequestedEnds: requests end with their context or connection.
+// TestOptionalRequestedEnds checks that requests end with their context or connection.
 func TestOptionalRequestedEnds(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -618,7 +617,7 @@ func (p *peer) pendingXID(cl *Client) uint32 {
 	return 0
 }
 
-// TestOptionalExecuted: both ends execute requests.
+// TestOptionalExecuted checks that both ends execute requests.
 func TestOptionalExecuted(t *testing.T) {
 	ends := map[string]func(t *testing.T, script func(p *peer, credit uint32, goesOn func())){
 		"server": func(t *testing.T, script func(p *peer, credit uint32, goesOn func())) {
@@ -731,7 +730,7 @@ func TestOptionalExecuted(t *testing.T) {
 	})
 }
 
-// TestOptionalExecutedLimits: requests beyond the grant, too long ones, and floods.
+// TestOptionalExecutedLimits checks requests beyond the grant, overlong requests, and floods of them.
 func TestOptionalExecutedLimits(t *testing.T) {
 	t.Run("a client that requests more than it was granted loses the connection", func(t *testing.T) {
 		var canceled atomic.Int32
@@ -848,7 +847,7 @@ func TestOptionalExecutedLimits(t *testing.T) {
 	})
 }
 
-// TestOptionalExecutedHandlers: requests made by handlers, and requests executed during Shutdown.
+// TestOptionalExecutedHandlers checks requests made by handlers, and requests executed during Shutdown.
 func TestOptionalExecutedHandlers(t *testing.T) {
 	t.Run("Shutdown lets requests finish", func(t *testing.T) {
 		var gate chan struct{}
@@ -973,8 +972,7 @@ func reject(reason rpcrdma.PropReason) rpcrdma.Properties {
 	return rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: reason}
 }
 
-// TestPropertiesOffered: a client states its properties in its first call and keeps to the
-// answer.
+// TestPropertiesOffered checks that a client states its properties in its first call and keeps to the answer.
 func TestPropertiesOffered(t *testing.T) {
 	t.Run("V2-2.1-1 V2-2.3-2 thresholds are the smaller ones, in each direction, and replies may invalidate", func(t *testing.T) {
 		for _, tt := range []struct {
@@ -1076,8 +1074,8 @@ func TestPropertiesOffered(t *testing.T) {
 	})
 }
 
-// TestPropertiesOfferedAgain: if the server does not execute that call, a client offers its
-// properties by the optional operation.
+// TestPropertiesOfferedAgain checks that a client offers its properties by the optional operation if the server does
+// not execute that first call.
 func TestPropertiesOfferedAgain(t *testing.T) {
 	t.Run("a server that does not execute the call is offered them by the operation", func(t *testing.T) {
 		for _, reply := range []oncrpc.ReplyHeader{
@@ -1135,7 +1133,7 @@ func TestPropertiesOfferedAgain(t *testing.T) {
 	})
 }
 
-// TestPropertiesOfferedWhen: when a client makes an offer, and events before the answer.
+// TestPropertiesOfferedWhen checks when a client makes an offer, and events before the answer.
 func TestPropertiesOfferedWhen(t *testing.T) {
 	t.Run("an offer is one of its connection, in version 2, when there is something to tell", func(t *testing.T) {
 		dials(t, &Settings{InlineRecv: 8192, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
@@ -1292,7 +1290,7 @@ func (p *peer) tells(args []byte) rpcrdma.Properties {
 	return props
 }
 
-// TestPropertiesAccepted: a server accepts an offer and keeps to it from its answer on.
+// TestPropertiesAccepted checks that a server accepts an offer and keeps to it once it has answered.
 func TestPropertiesAccepted(t *testing.T) {
 	large := largeMessages()
 
@@ -1396,7 +1394,7 @@ func TestPropertiesAccepted(t *testing.T) {
 	})
 }
 
-// TestPropertiesRejected: offers that a server rejects, and answers to no offer.
+// TestPropertiesRejected checks offers that a server rejects, and answers without an offer.
 func TestPropertiesRejected(t *testing.T) {
 	large := largeMessages()
 
@@ -1476,7 +1474,7 @@ func TestPropertiesRejected(t *testing.T) {
 	})
 }
 
-// TestPropertiesAcceptedByCall: offers made by a call of the properties program.
+// TestPropertiesAcceptedByCall checks offers made by a call of the properties program.
 func TestPropertiesAcceptedByCall(t *testing.T) {
 	large := largeMessages()
 

@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// The words of Outcome are the RPC's own, and cost no memory.
+// TestOutcomeOfStatus checks that the texts of an Outcome are the standard RPC terms, and do not allocate.
 func TestOutcomeOfStatus(t *testing.T) {
 	for stat := oncrpc.Success; stat <= oncrpc.SystemErr; stat++ {
 		e := rpc.CallEvent{Status: oncrpc.ReplyHeader{AcceptStat: stat}}

@@ -19,8 +19,8 @@ import (
 // busyProg is a program with calls that keep a processor busy for a while.
 const busyProg = 0x20000078
 
-// TestPace: connections that compete for the processors may have fewer calls in flight, and one
-// that has the server to itself may not, however busy the processors are.
+// TestPace checks that connections that compete for the processors may have fewer calls in flight, but that one that
+// has the server to itself may not, however busy the processors are.
 func TestPace(t *testing.T) {
 	spin := time.Duration(runtime.GOMAXPROCS(0)) * 50 * time.Microsecond // with 64 calls, 3 ms for all
 	busy := rpc.Program{

@@ -18,9 +18,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestHandlerPanics: a handler that panics, or ends its goroutine as t.FailNow does, ends its call
-// and nothing else, in either direction, on the goroutine that moves the connection as on one of
-// its own.
+// TestHandlerPanics checks that a handler that panics, or ends its goroutine as t.FailNow does, ends only its call.
+// This applies in either direction, on the goroutine that moves the connection or on another.
 func TestHandlerPanics(t *testing.T) {
 	for name, over := range map[string]func() (fabric.Provider, string){
 		"iwarp": func() (fabric.Provider, string) { return iwarp.New(iwarp.Config{}), "127.0.0.1:0" },

@@ -34,8 +34,8 @@ func onAdapter(t *testing.T, a *cgotest.Personality) *bed {
 	}
 }
 
-// TestPersonalities: calls on each adapter; of all kinds on the first, and on the others what depends on
-// windows, queues, the order of completions and the end.
+// TestPersonalities checks calls on each adapter. The first adapter runs calls of all kinds, and the others only calls
+// that depend on windows, queues, the order of completions, and the end of the connection.
 func TestPersonalities(t *testing.T) {
 	first := true
 	for _, a := range cgotest.Personalities {

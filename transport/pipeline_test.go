@@ -258,7 +258,7 @@ func testPipelineBeside(t *testing.T, b *bed) {
 	}
 }
 
-// Over Callers of other kinds, and TCP, a Pipeline does the same.
+// TestPipelineElsewhere checks a Pipeline over TCP and over other kinds of Callers.
 func TestPipelineElsewhere(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -62,7 +62,7 @@ func otherIdentifier(i int) []byte {
 	return b
 }
 
-// TestPrivateDataExchange: what each end gives.
+// TestPrivateDataExchange checks the private data that each end sends.
 func TestPrivateDataExchange(t *testing.T) {
 	const name = "PVT-4-1 PVT-4-5 both ends give eight octets of one form"
 	for _, tt := range []struct {
@@ -138,8 +138,8 @@ func (th *threshold) cfg() *Settings {
 	return &Settings{InlineSend: th.ownSend, InlineRecv: th.ownRecv, Credits: 2}
 }
 
-// TestThresholdsClient: calls up to the threshold are inline, longer ones are not, and
-// replies as long as this end offers to take arrive.
+// TestThresholdsClient checks that calls up to the threshold are inline and longer ones are not, and that replies of
+// the size that this end offers to receive arrive.
 func TestThresholdsClient(t *testing.T) {
 	for _, th := range thresholds {
 		t.Run(fmt.Sprintf("PVT-3.1-1 PVT-3.1-3 PVT-4.2-4 PVT-4.2-6 %+v", th), func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestThresholdsClient(t *testing.T) {
 	}
 }
 
-// TestThresholdsServer: the same of replies and calls.
+// TestThresholdsServer checks the thresholds for a server's calls and replies.
 func TestThresholdsServer(t *testing.T) {
 	for _, th := range thresholds {
 		t.Run(fmt.Sprintf("PVT-3.1-1 PVT-3.1-3 PVT-4.2-5 PVT-4.2-6 %+v", th), func(t *testing.T) {
@@ -185,8 +185,8 @@ func TestThresholdsServer(t *testing.T) {
 	}
 }
 
-// TestPrivateDataNone: a peer that says nothing of this protocol is taken to have said
-// 1024 bytes and no remote invalidation.
+// TestPrivateDataNone checks that a peer without this protocol's private data is treated as if it had stated 1024 bytes
+// and no remote invalidation.
 func TestPrivateDataNone(t *testing.T) {
 	for what, b := range noMessage {
 		t.Run("PVT-5.1-1 PVT-5.2-2 PVT-5.2-3 PVT-3.1-2 PVT-6-1 "+what, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestPrivateDataNone(t *testing.T) {
 	}
 }
 
-// TestPrivateDataFound: the message is found wherever it is, and whatever is around it.
+// TestPrivateDataFound checks that the message is found at any position, whatever surrounds it.
 func TestPrivateDataFound(t *testing.T) {
 	said := hello(true, 2048, 3072)
 	check := func(t *testing.T, b []byte) {
@@ -260,8 +260,8 @@ func TestPrivateDataFound(t *testing.T) {
 	})
 }
 
-// TestPrivateDataOptional: messages are the same with and without it, and all four
-// kinds of pairs understand each other.
+// TestPrivateDataOptional checks that messages are the same with and without private data, and that all four
+// combinations of ends understand each other.
 func TestPrivateDataOptional(t *testing.T) {
 	t.Run("PVT-1-1 PVT-5-1 no message of version 1 changes", func(t *testing.T) {
 		var calls, replies [][]byte
@@ -313,7 +313,7 @@ func TestPrivateDataOptional(t *testing.T) {
 	})
 }
 
-// TestPrivateDataFixed: settings last as long as their connection.
+// TestPrivateDataFixed checks that settings last as long as their connection.
 func TestPrivateDataFixed(t *testing.T) {
 	t.Run("PVT-4-2 nothing changes on a connection", func(t *testing.T) {
 		clientOf(t, greeting(t, hello(true, 2048, 2048)), nil, func(p *peer, cl *Client) {
@@ -417,7 +417,7 @@ func TestPrivateDataFixed(t *testing.T) {
 	})
 }
 
-// TestInvalidation: which handle goes with which reply.
+// TestInvalidation checks which handle each reply invalidates.
 func TestInvalidation(t *testing.T) {
 	chunk := func(p *peer, handle uint32) []rpcrdma.WriteChunk {
 		return []rpcrdma.WriteChunk{{p.offer(handle, make([]byte, 99))}}

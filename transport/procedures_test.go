@@ -84,7 +84,7 @@ func testProceduresServed(t *testing.T, p fabric.Provider) {
 	}
 }
 
-// TCP has listeners with an address, and no RDMA.
+// TestTCPProvider checks that the TCP provider has listeners with an address, and no RDMA.
 func TestTCPProvider(t *testing.T) {
 	s, err := NewServer(nil)
 	if err != nil {
@@ -163,7 +163,7 @@ func (l countingListener) Accept() (net.Conn, error) {
 	return nc, err
 }
 
-// A provider may embed TCP.
+// TestStreamProvider checks that a provider may embed TCP.
 func TestStreamProvider(t *testing.T) {
 	s, err := NewServer(nil)
 	testutil.Must(t, err)
@@ -189,7 +189,7 @@ func TestStreamProvider(t *testing.T) {
 	}
 }
 
-// Without a provider there is an error, not a panic.
+// TestNoProvider checks that a missing provider is an error, not a panic.
 func TestNoProvider(t *testing.T) {
 	if _, err := Dial(bg, nil, "script:1", nil); err == nil {
 		t.Error("Dial without a provider succeeded")
@@ -205,7 +205,7 @@ func TestNoProvider(t *testing.T) {
 	}
 }
 
-// A connection has one Conn, whatever calls come by it.
+// TestConnIdentity checks that a connection has one Conn for all its calls.
 func TestConnIdentity(t *testing.T) {
 	seen := make(map[*Conn]int)
 	prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every,

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// The keeper of a server's connection stands aside while calls go backward only.
+// TestStandAside checks that the keeper of a server's connection stands aside while there are only backward calls.
 func TestStandAside(t *testing.T) {
 	// aside makes as many backward calls as it takes.
 	aside := func(t *testing.T, p *peer, cn *Conn) {
@@ -132,7 +132,7 @@ func TestStandAside(t *testing.T) {
 	})
 }
 
-// The keeper stands aside while the ends take turns.
+// TestTurns checks that the keeper stands aside while the ends take turns.
 func TestTurns(t *testing.T) {
 	const procTurn, procOther = 2, 3
 	var cn *Conn
@@ -245,7 +245,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// The keeper executes calls that come one at a time.
+// TestSingles checks that the keeper executes calls that arrive one at a time.
 func TestSingles(t *testing.T) {
 	const proc, procSlow, procExit, procBack = 2, 3, 4, 5
 	var cn *Conn
@@ -359,8 +359,8 @@ func TestSingles(t *testing.T) {
 	}
 }
 
-// TestTokenPassedOn: if the context of a follower ends at the moment when it gets the token, the
-// follower hands the token on, and the next does not have to wait for the tick.
+// TestTokenPassedOn checks a follower whose context ends just as it gets the token. The follower must pass the token
+// on, so that the next one need not wait for the tick.
 func TestTokenPassedOn(t *testing.T) {
 	client(t, nil, func(p *peer, cl *Client) {
 		p.opens(cl, 4)
@@ -415,8 +415,8 @@ func (c *fullOnce) Post(wrs []fabric.SendWR) error {
 	return c.Conn.Post(wrs)
 }
 
-// TestLastPass: a caller that finds the queue full, while the last pass over completions makes room,
-// tries again: nothing else would.
+// TestLastPass checks a caller that finds the queue full while the last pass over completions makes room. The caller
+// must try again, because nothing else wakes it.
 func TestLastPass(t *testing.T) {
 	conn := &fullOnce{refuse: make(chan struct{})}
 	wrap := func(p peerConn) fabric.Conn { conn.Conn = p; return conn }

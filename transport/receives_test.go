@@ -10,8 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// TestReceivesFollowCalls: a client has receives for the replies to the calls that it makes, not for all
-// that it is granted.
+// TestReceivesFollowCalls checks that a client posts receives for the replies to its calls, not for its whole grant.
 func TestReceivesFollowCalls(t *testing.T) {
 	t.Run("V1-3.3-6 one call at a time takes few receives, many take as many, and no reply is needed for that", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
@@ -94,7 +93,8 @@ func (c endsMeanwhile) PostRecv(wrs []fabric.RecvWR) error {
 	return nil
 }
 
-// TestEndWhileReceivesGrow: the memory of a connection is released, whatever is taken of it then.
+// TestEndWhileReceivesGrow checks that the memory of a connection that ends is released, including memory that is being
+// allocated.
 func TestEndWhileReceivesGrow(t *testing.T) {
 	p := newPeer(t)
 	clientOver(t, p, nil, func(c peerConn) fabric.Conn { return endsMeanwhile{c} }, func(_ *peers, cl *Client) {
@@ -117,8 +117,8 @@ func TestEndWhileReceivesGrow(t *testing.T) {
 	})
 }
 
-// TestGrantGrows: a client that uses all of its grant is granted 64 calls and then 128 within as many
-// calls as plan.Load.Raise says; one that makes one call at a time keeps what it has.
+// TestGrantGrows checks that a client that uses all of its grant is granted 64 and then 128 credits within as many
+// calls as plan.Load.Raise returns. A client that makes one call at a time keeps its grant.
 func TestGrantGrows(t *testing.T) {
 	testServer(t, &Settings{Credits: 128}, func(p *peer, s *Server, svc *testService) {
 		xid, grant := uint32(0), 1

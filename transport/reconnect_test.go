@@ -61,7 +61,7 @@ func callback() []rpc.Program {
 		Handler: rpc.HandlerFunc(func(context.Context, *rpc.Request, *rpc.Response) {})}}
 }
 
-// TestReconnectResends: a call without a reply is sent again on the next connection.
+// TestReconnectResends checks that a call without a reply is sent again on the next connection.
 func TestReconnectResends(t *testing.T) {
 	t.Run("V1-8-2 BIDI-5.4-1 CTX-8166-1 calls without a reply are sent again with their xids, others with fresh ones, from one credit on", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
@@ -172,7 +172,7 @@ func TestReconnectResends(t *testing.T) {
 	})
 }
 
-// TestNotResent: which calls are not sent again when the connection is lost.
+// TestNotResent checks which calls are not sent again when the connection is lost.
 func TestNotResent(t *testing.T) {
 	t.Run("NoResend fails a call that was sent, and leaves one that was not for the next connection", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
@@ -251,7 +251,7 @@ func TestNotResent(t *testing.T) {
 	})
 }
 
-// TestReconnectPauses: the pause between attempts to connect grows up to a limit.
+// TestReconnectPauses checks that the pause between attempts to connect grows up to a limit.
 func TestReconnectPauses(t *testing.T) {
 	t.Run("pauses between attempts: none after a connection that was good, then twice as long each time, up to ten seconds", func(t *testing.T) {
 		for range 20 { // the pauses are random
@@ -409,8 +409,7 @@ func (f *flapper) lose(lived, pause time.Duration) {
 	f.p = q
 }
 
-// TestReconnectShortLives: the pause after a connection depends on how long it lived and
-// whether it was used.
+// TestReconnectShortLives checks that the pause after a connection depends on its lifetime and on whether it was used.
 func TestReconnectShortLives(t *testing.T) {
 	const short = 20 * time.Millisecond
 
@@ -487,8 +486,8 @@ func givesUp(t *testing.T, weak bool, end func(p *peer, h rpcrdma.Header), least
 	})
 }
 
-// TestReconnectGivenUp: the pause after a connection that ends because its calls were
-// canceled, or after they were.
+// TestReconnectGivenUp checks the pause after a connection that ends because its calls were canceled, or after they
+// were.
 func TestReconnectGivenUp(t *testing.T) {
 	always := func(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
 
@@ -518,8 +517,7 @@ func TestReconnectGivenUp(t *testing.T) {
 	})
 }
 
-// TestReconnectWaits: a call that waits for a connection returns when its context or the
-// client ends.
+// TestReconnectWaits checks that a call that waits for a connection returns when its context or the client ends.
 func TestReconnectWaits(t *testing.T) {
 	t.Run("a call without a deadline waits, one with a deadline fails in time", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
@@ -640,7 +638,7 @@ func TestReconnectWaits(t *testing.T) {
 	})
 }
 
-// TestReconnectCallbacks: reconnection and the server's calls.
+// TestReconnectCallbacks checks reconnection and the server's calls.
 func TestReconnectCallbacks(t *testing.T) {
 	t.Run("BIDI-4.3.1-2 receives for all that will be sent, and for the server's calls, come before the connection", func(t *testing.T) {
 		const calls, backward = 20, 4
@@ -742,8 +740,8 @@ func (c unregistering) RegMR(buf []byte, access fabric.Access) (fabric.MR, error
 	return nil, c.end
 }
 
-// TestEndSeenLate: what the end of the connection does to a call, before the leading goroutine has
-// seen it, is the connection's end to the call as well.
+// TestEndSeenLate checks calls affected by the end of the connection before the leading goroutine has seen it. Such a
+// call must treat it as the connection's end.
 func TestEndSeenLate(t *testing.T) {
 	item := func() *rpc.Call {
 		return &rpc.Call{Prog: testProg, Vers: 1, WriteItems: []rpc.WriteItem{{Buf: make([]byte, 9000)}}}
@@ -1107,7 +1105,7 @@ func bind(t *testing.T, b *Backchannel, cn *Conn, calls int) {
 	}
 }
 
-// TestBackchannelBind: calls use the connection that was bound last, and wait without one.
+// TestBackchannelBind checks that calls use the connection that was bound last, and wait if there is none.
 func TestBackchannelBind(t *testing.T) {
 	t.Run("BIDI-2-3 BIDI-5.4-3 a server that has calls to make opens no connection and waits for its client", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
@@ -1171,7 +1169,7 @@ func TestBackchannelBind(t *testing.T) {
 	})
 }
 
-// TestBackchannelResends: a call without a reply is sent again on the next connection.
+// TestBackchannelResends checks that a call without a reply is sent again on the next connection.
 func TestBackchannelResends(t *testing.T) {
 	t.Run("BIDI-5.4-3 BIDI-4.3.2-3 BIDI-6-2 calls without a reply wait for the client to come back, and go again with their xids", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
@@ -1256,8 +1254,7 @@ func TestBackchannelResends(t *testing.T) {
 	})
 }
 
-// TestBackchannelReady: only a client that drops its connection on the first call counts as
-// not ready.
+// TestBackchannelReady checks that a client counts as not ready only if it drops its connection on the first call.
 func TestBackchannelReady(t *testing.T) {
 	t.Run("BIDI-6-2 a client that drops its connection on the first call is not called again", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
@@ -1399,8 +1396,7 @@ func TestBackchannelReady(t *testing.T) {
 	})
 }
 
-// TestBackchannelEnds: a call ends with its context or with Close of the Backchannel, not with
-// a connection.
+// TestBackchannelEnds checks that a call ends with its context or with Close of the Backchannel, not with a connection.
 func TestBackchannelEnds(t *testing.T) {
 	t.Run("a call ends with its context, and tells whether it was sent", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
@@ -1589,8 +1585,8 @@ func wildCalls(t *testing.T, call func(context.Context, *rpc.Call) error, closed
 	all.Wait()
 }
 
-// TestWildPeers: whatever a peer does that ends its connections again and again, every call gets its
-// own reply, and nothing leaks.
+// TestWildPeers checks that every call gets its own reply and nothing leaks, whatever a peer does to end its
+// connections again and again.
 func TestWildPeers(t *testing.T) {
 	prog := func() rpc.Program {
 		p := (&testService{}).program()
@@ -1714,7 +1710,7 @@ type ends struct {
 
 func (e *ends) CallEnded(*rpc.CallEvent) { e.n.Add(1) }
 
-// TestNewClient: a client is there before its server.
+// TestNewClient checks that a client may exist before its server.
 func TestNewClient(t *testing.T) {
 	t.Run("calls wait for the first connection, and fail with the reason why it cannot be made", func(t *testing.T) {
 		inSpots(t, func(s *spots) {

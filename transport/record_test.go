@@ -91,7 +91,7 @@ func replyMsg(xid uint32, results []byte) []byte {
 	return append(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: xid}), results...)
 }
 
-// TestBridge: calls are read as records, and records written are replies.
+// TestBridge checks that calls are read as records, and that records written are replies.
 func TestBridge(t *testing.T) {
 	t.Run("calls are read and replies written as records, in any order", func(t *testing.T) {
 		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {
@@ -218,7 +218,7 @@ func TestBridge(t *testing.T) {
 	})
 }
 
-// TestBridgeSameXID: a call with the xid of another that has no reply yet.
+// TestBridgeSameXID checks a call with the xid of another call that has no reply yet.
 func TestBridgeSameXID(t *testing.T) {
 	t.Run("an xid used twice at once for different calls is refused", func(t *testing.T) {
 		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {
@@ -256,7 +256,7 @@ func TestBridgeSameXID(t *testing.T) {
 	})
 }
 
-// TestBridgeEnds: a net.Conn and its connection end together.
+// TestBridgeEnds checks that a net.Conn and its connection end together.
 func TestBridgeEnds(t *testing.T) {
 	t.Run("deadlines and ends", func(t *testing.T) {
 		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {

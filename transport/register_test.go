@@ -57,7 +57,7 @@ func register(t *testing.T, cl *Client, mem []byte) *Memory {
 	return m
 }
 
-// TestRegisterMemory: calls use registered memory without another registration.
+// TestRegisterMemory checks that calls use registered memory without registering it again.
 func TestRegisterMemory(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
 
@@ -147,8 +147,8 @@ func TestRegisterMemory(t *testing.T) {
 	})
 }
 
-// TestRegisterMemoryEnds: a registration ends with Close, with its connection, or with a call
-// that is given up; one that was made for a call ends with the call.
+// TestRegisterMemoryEnds checks that a registration ends with Close, with its connection, or with an abandoned call,
+// and that one made for a call ends with the call.
 func TestRegisterMemoryEnds(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
 

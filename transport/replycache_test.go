@@ -76,8 +76,7 @@ func (s *onceService) ran(t *testing.T, want int32) {
 	}
 }
 
-// TestReplyCacheReplays: a repeated call is answered from the cache, into the chunks that it
-// brings.
+// TestReplyCacheReplays checks that a repeated call is answered from the cache, into the chunks that it provides.
 func TestReplyCacheReplays(t *testing.T) {
 	t.Run("a reply is put on the wire again, in the chunks of the call that comes again", func(t *testing.T) {
 		for _, dma := range []bool{true, false} {
@@ -185,7 +184,7 @@ func TestReplyCacheReplays(t *testing.T) {
 	})
 }
 
-// TestReplyCacheSameCall: an equal xid alone does not make two calls the same.
+// TestReplyCacheSameCall checks that an equal xid alone does not make two calls the same.
 func TestReplyCacheSameCall(t *testing.T) {
 	t.Run("one xid and other calls", func(t *testing.T) {
 		remembers(t, nil, func(ps *peers, s *Server, svc *onceService) {
@@ -235,7 +234,7 @@ func TestReplyCacheSameCall(t *testing.T) {
 	})
 }
 
-// TestReplyCacheWaits: calls that are repeated while the first is still executed.
+// TestReplyCacheWaits checks calls that are repeated while the first one is still running.
 func TestReplyCacheWaits(t *testing.T) {
 	t.Run("calls that come again while the first is executed wait for it, and all are answered", func(t *testing.T) {
 		for _, lost := range []bool{true, false} {
@@ -330,7 +329,7 @@ func TestReplyCacheWaits(t *testing.T) {
 	})
 }
 
-// TestReplyCacheOutlives: executions and replies that outlive the connection of their call.
+// TestReplyCacheOutlives checks executions and replies that outlive the connection of their call.
 func TestReplyCacheOutlives(t *testing.T) {
 	t.Run("a reply that meets a dead connection is remembered, with memory that outlives it", func(t *testing.T) {
 		for _, size := range []int{4, 100_000} { // there is no registered memory for the second
@@ -436,7 +435,7 @@ func TestReplyCacheOutlives(t *testing.T) {
 	})
 }
 
-// TestReplyCacheBounds: the limits of the cache, in replies and in bytes.
+// TestReplyCacheBounds checks the limits of the cache, in replies and in bytes.
 func TestReplyCacheBounds(t *testing.T) {
 	t.Run("no more replies than the configuration says: the oldest is forgotten", func(t *testing.T) {
 		remembers(t, &Settings{ReplyCache: ReplyCache{Entries: 4}}, func(ps *peers, s *Server, svc *onceService) {
@@ -653,7 +652,7 @@ func TestReplyCacheBridge(t *testing.T) {
 	})
 }
 
-// TestReplyCacheAllocs: once the cache is full, remembering a reply allocates nothing.
+// TestReplyCacheAllocs checks that caching a reply allocates nothing once the cache is full.
 func TestReplyCacheAllocs(t *testing.T) {
 	if lockorder.Checked {
 		t.Skip("the check of the order of locks allocates")

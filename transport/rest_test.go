@@ -7,8 +7,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// TestReceivesRest: a connection that was busy, and then has one call at a time, is granted less, and
-// gives up the receives, once they have been used, and the memory of calls.
+// TestReceivesRest checks that a formerly busy connection that now has one call at a time is granted less, and releases
+// used receives and the memory of calls.
 func TestReceivesRest(t *testing.T) {
 	t.Run("V1-3.3-2 V1-3.3-3 a server's grant falls, and its receives only after the client has followed", func(t *testing.T) {
 		p := newPeer(t)

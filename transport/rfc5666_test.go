@@ -187,7 +187,7 @@ func (p *peer) lendsOne(pos uint32, data []byte) []rpcrdma.ReadSegment {
 	return []rpcrdma.ReadSegment{{Position: pos, Segment: p.offer(0xfeed, data)}}
 }
 
-// TestReadRepliesLent: a server exposes its results until RDMA_DONE or the end of the connection.
+// TestReadRepliesLent checks that a server exposes its results until RDMA_DONE or the end of the connection.
 func TestReadRepliesLent(t *testing.T) {
 	t.Run("V1-3.8-5 V1-3.8-6 memory is lent until RDMA_DONE, which costs a receive that is posted again", func(t *testing.T) {
 		lends(t, Settings{}, func(p *peer, s *Server, h rpcrdma.Header) {
@@ -294,7 +294,7 @@ func TestReadRepliesLent(t *testing.T) {
 	})
 }
 
-// TestReadRepliesPlaced: replies that need no read chunks, or may not have them.
+// TestReadRepliesPlaced checks replies that need no read chunks, or may not have them.
 func TestReadRepliesPlaced(t *testing.T) {
 	big := letters(6000)
 
@@ -361,7 +361,7 @@ func TestReadRepliesPlaced(t *testing.T) {
 	})
 }
 
-// TestReadRepliesFetched: a client fetches the read chunks of a reply and sends RDMA_DONE.
+// TestReadRepliesFetched checks that a client fetches the read chunks of a reply and sends RDMA_DONE.
 func TestReadRepliesFetched(t *testing.T) {
 	big := letters(6000)
 

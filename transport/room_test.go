@@ -14,8 +14,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestRoom: a handler learns how much its caller has room for. A reply that fills it arrives,
-// one that is longer does not, and both ends learn what was too long.
+// TestRoom checks that a handler can query how much room its caller has. A reply that fills the room arrives. A longer
+// reply does not, and both ends report which part was too long.
 func TestRoom(t *testing.T) {
 	chunk := func(n int) []rpc.WriteItem { return []rpc.WriteItem{{Buf: make([]byte, n)}} }
 	for _, tt := range []struct {

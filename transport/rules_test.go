@@ -582,7 +582,7 @@ func TestRuleSecurity(t *testing.T) {
 	})
 }
 
-// TestRuleNoDone: clients that fetch replies, or do not, and never say RDMA_DONE.
+// TestRuleNoDone checks clients that never send RDMA_DONE, whether or not they fetch replies.
 func TestRuleNoDone(t *testing.T) {
 	const size = 60_000
 	lending := rpc.Program{Number: testProg, Low: 1, High: 1, ReadReplies: true,

@@ -61,8 +61,8 @@ func TestProtectedCalls(t *testing.T) {
 	}
 }
 
-// TestProtectedRecords: what passes through as a record keeps its xid, which its
-// verifier signs, and stays whole.
+// TestProtectedRecords checks that a record that passes through keeps the xid, which its verifier signs, and stays
+// complete.
 func TestProtectedRecords(t *testing.T) {
 	t.Run("V1-11-1 a record of a client", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
@@ -137,8 +137,8 @@ func TestProtectedRecords(t *testing.T) {
 	})
 }
 
-// TestProtectedAtServer: a client that offers chunks for protected data, or has sent some, gets
-// nothing into them.
+// TestProtectedAtServer checks that a client that offers or has sent chunks for protected data receives nothing into
+// them.
 func TestProtectedAtServer(t *testing.T) {
 	protected := func(service uint32, h rpcrdma.Header, args ...byte) []byte {
 		h.XID, h.Vers, h.Credit = 5, 1, 8
@@ -179,8 +179,8 @@ func TestProtectedAtServer(t *testing.T) {
 	}
 }
 
-// TestVerifierRemembered: the verifier is part of the reply that is remembered, and results that
-// were built where it has to be go out whole.
+// TestVerifierRemembered checks that the verifier is part of a cached reply, and that results that were built in their
+// final place go out complete.
 func TestVerifierRemembered(t *testing.T) {
 	verf := oncrpc.Auth{Flavor: oncrpc.FlavorShort, Body: []byte(letters(61))}
 	for _, dma := range []bool{true, false} {

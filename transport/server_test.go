@@ -298,8 +298,8 @@ func TestServerReadChunks(t *testing.T) {
 	}
 }
 
-// TestServerReads: as many Reads are under way as the adapter has agreed on, of one call or
-// of several, and never more than maxReads.
+// TestServerReads checks that as many Reads as the adapter has agreed on are under way, for one call or several, and
+// never more than maxReads.
 func TestServerReads(t *testing.T) {
 	for _, agreed := range []int{1, 2, 4, maxReads, 40} {
 		for _, calls := range []int{1, 4} {
@@ -401,8 +401,8 @@ func malformedCalls() []malformedCall {
 	}
 }
 
-// TestServerRefuses: malformed calls are answered with ERR_CHUNK or ERR_VERS, and the connection goes
-// on.
+// TestServerRefuses checks that malformed calls are answered with ERR_CHUNK or ERR_VERS, and that the connection
+// continues.
 func TestServerRefuses(t *testing.T) {
 	for _, tt := range malformedCalls() {
 		t.Run(tt.name, func(t *testing.T) {
@@ -430,7 +430,7 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
-// TestServerRefusesLong: malformed calls in a message that came through chunks.
+// TestServerRefusesLong checks malformed calls in a message that arrives through chunks.
 func TestServerRefusesLong(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -461,7 +461,7 @@ func TestServerRefusesLong(t *testing.T) {
 	}
 }
 
-// TestServerIgnores: what is not a request is never answered.
+// TestServerIgnores checks that messages that are not requests are never answered.
 func TestServerIgnores(t *testing.T) {
 	for name, msg := range map[string][]byte{
 		"A14 a short message":                             {0, 0, 0, 7, 0, 0, 0, 1},
@@ -794,8 +794,8 @@ func TestServerMemory(t *testing.T) {
 	})
 }
 
-// TestServerSlowReader: a client that calls and calls, and does not take what it
-// gets, is not given more than MaxMemory.
+// TestServerSlowReader checks that a client that keeps calling without receiving the replies does not use more than
+// MaxMemory.
 func TestServerSlowReader(t *testing.T) {
 	testServer(t, &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 18}, func(p *peer, s *Server, svc *testService) {
 		p.holdSends = true

@@ -20,7 +20,7 @@ func damaged(b []byte, fromEnd int, octet byte) []byte {
 	return b
 }
 
-// TestSetupClient: a client begins with the program's first call when its offer is accepted.
+// TestSetupClient checks that a client starts with the program's first call if its offer is accepted.
 func TestSetupClient(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
@@ -76,7 +76,7 @@ func TestSetupClient(t *testing.T) {
 	}
 }
 
-// TestSetupNotAccepted: without an acceptance that is in order the client asks by a message.
+// TestSetupNotAccepted checks that a client asks by a message if there is no valid acceptance.
 func TestSetupNotAccepted(t *testing.T) {
 	good := func() []byte { return setup(3, accept(4096, 4096, true)) }
 	for name, b := range map[string][]byte{
@@ -116,7 +116,7 @@ func (p *peer) unheardOffer() {
 	p.send(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: h.XID, Vers: 2, Credit: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrInvalOption}), 0)
 }
 
-// TestSetupNotOffered: no end sends a setup message that may not, or has no room for one.
+// TestSetupNotOffered checks that an end sends no setup message if it may not, or has no room for one.
 func TestSetupNotOffered(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -178,7 +178,7 @@ func TestSetupNotOffered(t *testing.T) {
 	})
 }
 
-// TestSetupServer: a server that has accepted an offer speaks version 2 from the first message.
+// TestSetupServer checks that a server that has accepted an offer speaks version 2 from the first message.
 func TestSetupServer(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
@@ -245,8 +245,8 @@ func TestSetupServer(t *testing.T) {
 	}
 }
 
-// TestSetupAnew: each connection has its own setup, and a server that has accepted once may
-// come back as one that does not know setup messages.
+// TestSetupAnew checks that each connection has a separate setup, and that a server that has accepted once may return
+// without support for setup messages.
 func TestSetupAnew(t *testing.T) {
 	dialsTo(t, greeting(t, setup(3, accept(8192, 8192, true))), &Settings{InlineSend: 8192, InlineRecv: 8192}, func(d *dialing, p *peer) {
 		cl := d.client()

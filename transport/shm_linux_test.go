@@ -7,5 +7,5 @@ func TestShmInvalidation(t *testing.T) { testInvalidated(t, onShm()) }
 func TestShmSizes(t *testing.T)        { testSizes(t, onShm()) }
 func TestShmForeign(t *testing.T)      { runForeign(t, onShm(), true) }
 
-// TestShmMemoryAttacks: V1-11-3 V1-11-4 PVT-3.2-1 no handle opens more than it is for.
+// TestShmMemoryAttacks checks V1-11-3 V1-11-4 PVT-3.2-1: a handle gives no access beyond its purpose.
 func TestShmMemoryAttacks(t *testing.T) { runMemoryAttacks(t, onShm(), victim{}, 250) }

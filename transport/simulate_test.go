@@ -32,8 +32,8 @@ var (
 // simLot is how many histories a worker runs before another one takes its place.
 const simLot = 500
 
-// TestSimulation runs histories of simulated connections: see simworld_test.go. One that
-// goes wrong is shrunk and printed as a script.
+// TestSimulation runs histories of simulated connections, see simworld_test.go. It shrinks a failing history and prints
+// it as a script.
 func TestSimulation(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the same again for the same seed
 	n := *simSeeds
@@ -87,8 +87,7 @@ func runSimScript(t *testing.T, text string, log func(string, ...any)) {
 	}
 }
 
-// TestSimulationScripts runs the histories of testdata/simulation: those that were wrong
-// once, shrunk.
+// TestSimulationScripts runs the histories of testdata/simulation, which are shrunk histories that once failed.
 func TestSimulationScripts(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	files, err := filepath.Glob("testdata/simulation/*.txt")
@@ -108,8 +107,8 @@ func TestSimulationScripts(t *testing.T) {
 	}
 }
 
-// TestSimulationRepeats: one seed makes one history. The scheduler's choices may make a few of them
-// differ.
+// TestSimulationRepeats checks that one seed always produces the same history. The scheduler's choices may make a few
+// histories differ.
 func TestSimulationRepeats(t *testing.T) {
 	if raceEnabled {
 		t.Log("the race detector has goroutines run in random order: looked at without it")

@@ -29,9 +29,9 @@ func takeSlot(st *state) *slot {
 	return s
 }
 
-// TestXIDsOfConnections: an xid does not come again for a long time, whether one slot makes all calls,
-// or connections follow one another and the one before lives on: a call that has lost its connection
-// keeps its xid on the next one.
+// TestXIDsOfConnections checks that an xid is not reused for a long time, whether one slot makes all calls or
+// connections follow one another. The previous connection may live on: a call that has lost it keeps its xid on the
+// next one.
 func TestXIDsOfConnections(t *testing.T) {
 	cfg := serverConfig(t)
 	made := make(map[uint32]string)
@@ -96,8 +96,8 @@ func TestXIDsOfConnections(t *testing.T) {
 	}
 }
 
-// TestXIDsUnderWay: replies find their calls, and no call gets the xid of one that is under way, while the
-// counter wraps, passes calls that take long, and calls bring xids that they have already.
+// TestXIDsUnderWay checks that replies find their calls, and that no call gets the xid of a call under way. The counter
+// wraps, calls take long, and some calls bring their own xids.
 func TestXIDsUnderWay(t *testing.T) {
 	c, _ := newConn(peerConn{newPeer(t)}, "script", serverConfig(t), roleServer, nil)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -149,8 +149,8 @@ func TestXIDsUnderWay(t *testing.T) {
 	}
 }
 
-// TestXIDsOverTCP: no call gets the xid of one that is under way, nor its reply: not when the counter
-// reaches it, and not a signed one that is sent again.
+// TestXIDsOverTCP checks that no call gets the xid of a call under way, or its reply. This includes the case that the
+// counter reaches the xid, and a signed call that is sent again.
 func TestXIDsOverTCP(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()

@@ -118,7 +118,8 @@ func echoes(cl *transport.Client) error {
 	return err
 }
 
-// TestTLSModes: what comes of each choice of both ends, and nothing of the calls is in plain text where TLS is.
+// TestTLSModes checks the outcome of each combination of settings, and that no part of a call is in plain text when TLS
+// is used.
 func TestTLSModes(t *testing.T) {
 	cfg := mutual(t)
 	required, optional := &transport.TLS{Config: cfg}, &transport.TLS{Config: cfg, Optional: true}
@@ -180,7 +181,7 @@ func TestTLSModes(t *testing.T) {
 	}
 }
 
-// TestTLSRefused: an end other than the one that is meant executes nothing.
+// TestTLSRefused checks that no call is executed if either end is not the intended one.
 func TestTLSRefused(t *testing.T) {
 	good := mutual(t)
 	other := testutil.NewAuthority(t)
@@ -244,7 +245,7 @@ func TestTLSRefused(t *testing.T) {
 	}
 }
 
-// TestTLSReplayed: what an honest client has sent, sent once more, has nothing executed.
+// TestTLSReplayed checks that replaying the data of a legitimate client causes no execution.
 func TestTLSReplayed(t *testing.T) {
 	var handled atomic.Int64
 	cfg := &transport.TLS{Config: mutual(t)}
@@ -280,8 +281,8 @@ func nextRecord(c io.Reader) ([]byte, error) {
 	return msg, err
 }
 
-// TestTLSAnswers: a client goes on with TLS after STARTTLS alone, and in plain text, where it may, after a
-// refusal alone.
+// TestTLSAnswers checks that a client starts TLS only after STARTTLS, and continues in plain text, where it may, only
+// after a refusal.
 func TestTLSAnswers(t *testing.T) {
 	leak.Check(t)
 	offer := oncrpc.Auth{Body: []byte("STARTTLS")}
@@ -369,7 +370,7 @@ func TestTLSAnswers(t *testing.T) {
 	}
 }
 
-// TestTLSPlainText: what a client, or an attacker in its place, sends in plain text to a server that requires TLS.
+// TestTLSPlainText checks plain text from a client, or from an attacker in its place, to a server that requires TLS.
 func TestTLSPlainText(t *testing.T) {
 	cfg := mutual(t)
 	call := func(proc uint32, flavor oncrpc.Flavor) []byte {
@@ -446,7 +447,8 @@ func TestTLSPlainText(t *testing.T) {
 	}
 }
 
-// TestTLSNames: a client that names no protocol is served, as Linux names none, and one that names another is not.
+// TestTLSNames checks that a client that names no protocol is served, because Linux names none, and that one that names
+// another protocol is not.
 func TestTLSNames(t *testing.T) {
 	cfg := mutual(t)
 	w := startTCP(t, &transport.Settings{TLS: &transport.TLS{Config: cfg}})
@@ -472,7 +474,7 @@ func TestTLSNames(t *testing.T) {
 	}
 }
 
-// TestTLSSilentClient: a client that may do without TLS may also be silent for longer than a set-up takes.
+// TestTLSSilentClient checks that a client that need not use TLS may be silent for longer than a set-up takes.
 func TestTLSSilentClient(t *testing.T) {
 	w := startTCP(t, &transport.Settings{TLS: &transport.TLS{Config: mutual(t), Optional: true}, SetupTimeout: 20 * time.Millisecond})
 	var tap wiretap
@@ -489,7 +491,7 @@ func TestTLSSilentClient(t *testing.T) {
 	}
 }
 
-// TestTLSBothWays: calls of both ends at once.
+// TestTLSBothWays checks simultaneous calls from both ends.
 func TestTLSBothWays(t *testing.T) {
 	_, cl, cn := callable(t, transport.Settings{TLS: &transport.TLS{Config: mutual(t)}}, new(errander), transport.TCP{}.DialStream)
 	cn.AllowBackward(0)
@@ -529,7 +531,7 @@ func TestTLSConfig(t *testing.T) {
 	}
 }
 
-// TestTLSOverRDMA: connections of an adapter that encrypts nothing are refused where TLS is required, at both ends.
+// TestTLSOverRDMA checks that both ends refuse connections of an adapter without encryption where TLS is required.
 func TestTLSOverRDMA(t *testing.T) {
 	cfg := mutual(t)
 	plain, encrypted := iwarp.New(iwarp.Config{}), iwarp.New(iwarp.Config{TLS: cfg})
@@ -582,7 +584,7 @@ func pythonTLS(t *testing.T, program string, args ...string) *exec.Cmd {
 	return exec.Command(python, append([]string{"-c", program}, args...)...)
 }
 
-// TestTLSPython has the ssl module of Python as the client's end: it sends the probe by hand.
+// TestTLSPython uses Python's ssl module as the client, which sends the probe by hand.
 func TestTLSPython(t *testing.T) {
 	dir := t.TempDir()
 	a := testutil.NewAuthority(t)
@@ -635,8 +637,8 @@ print(s.version(), s.selected_alpn_protocol())
 s.close()
 `
 
-// TestTLSPythonServer has the ssl module of Python as the server's end, which wants a certificate, and names the
-// protocol or does not.
+// TestTLSPythonServer uses Python's ssl module as a server that requires a certificate, with and without naming the
+// protocol.
 func TestTLSPythonServer(t *testing.T) {
 	leak.Check(t)
 	for _, name := range []string{"sunrpc", ""} {

@@ -9,8 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
-// TestTCPAllocsPerCall counts the allocations of both ends together, for calls that are made
-// with the same Call again and again.
+// TestTCPAllocsPerCall counts the allocations of both ends together, for calls that reuse the same Call.
 func TestTCPAllocsPerCall(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

@@ -51,8 +51,8 @@ func callable(t *testing.T, cfg transport.Settings, e *errander, dial func(ctx c
 	return w, cl, <-conns
 }
 
-// Both ends call each other at full speed, with bulk data in all directions, so that the buffers of
-// both sockets are full; no call waits forever, and nothing is mixed up.
+// TestTCPBothWays checks that both ends can call each other at full speed with bulk data in all directions, so that the
+// buffers of both sockets are full. No call may wait forever, and no data may be mixed up.
 func TestTCPBothWays(t *testing.T) {
 	for name, dial := range map[string]func(ctx context.Context, addr string) (net.Conn, error){
 		"sockets": transport.TCP{}.DialStream, "other connections": dialWrapped,
@@ -157,8 +157,8 @@ func TestTCPConn(t *testing.T) {
 	})
 }
 
-// A Backchannel goes on over the client's next connection, from TCP to TCP, and from TCP to
-// RDMA and back: a service moves over step by step.
+// TestTCPBackchannel checks that a Backchannel continues on the client's next connection, from TCP to TCP, and from TCP
+// to RDMA and back, as when a service migrates step by step.
 func TestTCPBackchannel(t *testing.T) {
 	provider := iwarp.New(iwarp.Config{})
 	back := transport.NewBackchannel()
@@ -225,8 +225,8 @@ func TestTCPBackchannel(t *testing.T) {
 	back.Close()
 }
 
-// A call that is given up when it is half sent is sent to its end, from a copy, and the
-// connection lives.
+// TestTCPHalfSent checks that an abandoned, partly sent call is sent completely, from a copy, and that the connection
+// survives.
 func TestTCPHalfSent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -303,8 +303,8 @@ func TestTCPHalfSent(t *testing.T) {
 	}
 }
 
-// A server that answers a call before it has been sent gets the rest of it, not of what its
-// memory becomes.
+// TestTCPEarlyReply checks that a server that answers a call before it has been sent completely gets the rest of the
+// call, not what its memory contains later.
 func TestTCPEarlyReply(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -352,8 +352,8 @@ func TestTCPEarlyReply(t *testing.T) {
 	}
 }
 
-// What a handler gets and gives by its request alone, over RDMA and over TCP: memory, and
-// the news that the reply's memory is not in use.
+// TestRequestMemory checks, over RDMA and TCP, what a handler gets and passes through its request: memory, and the
+// notification that the reply's memory is no longer in use.
 func TestRequestMemory(t *testing.T) {
 	for _, rdma := range []bool{false, true} {
 		for _, n := range []int{10, 100_000} {
@@ -414,8 +414,8 @@ func TestRequestMemory(t *testing.T) {
 	}
 }
 
-// Handlers may call their client, over both wires, however many calls the client has under way and
-// however long they are.
+// TestHandlersCallBack checks that handlers may call their client over RDMA and TCP, however many calls of any length
+// the client has under way.
 func TestHandlersCallBack(t *testing.T) {
 	const callers, back = 64, 0x20000091
 	for _, tt := range []struct {
@@ -482,7 +482,7 @@ func TestHandlersCallBack(t *testing.T) {
 	}
 }
 
-// How many handlers may wait for another call of their client, on a new connection: see Program.
+// TestHandlersWait checks how many handlers may wait for another call of their client on a new connection, see Program.
 func TestHandlersWait(t *testing.T) {
 	for _, tt := range []struct {
 		provider fabric.Provider

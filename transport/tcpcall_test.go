@@ -191,7 +191,7 @@ func TestTCPCalls(t *testing.T) {
 	})
 }
 
-// A canceled call costs other calls nothing.
+// TestTCPCancel checks that a canceled call does not affect other calls.
 func TestTCPCancel(t *testing.T) {
 	t.Run("its late reply is dropped", func(t *testing.T) {
 		for _, size := range []int{0, 30_000} {
@@ -277,7 +277,7 @@ func TestTCPCancel(t *testing.T) {
 	})
 }
 
-// What a server may not do, and what its client makes of it.
+// TestTCPHostileServers checks how a client handles a server that violates the protocol.
 func TestTCPHostileServers(t *testing.T) {
 	reply := func(xid uint32, results ...byte) []byte {
 		return append(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: xid}), results...)
@@ -345,7 +345,7 @@ func TestTCPHostileServers(t *testing.T) {
 	}
 }
 
-// A client over TCP reconnects by the rules of one over RDMA.
+// TestTCPReconnect checks that a client over TCP reconnects by the same rules as over RDMA.
 func TestTCPReconnect(t *testing.T) {
 	t.Run("calls are sent again, with their xids, and new ones have others", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
@@ -468,7 +468,7 @@ func TestTCPReconnect(t *testing.T) {
 	})
 }
 
-// The end of a client.
+// TestTCPEnds checks the end of a client.
 func TestTCPEnds(t *testing.T) {
 	t.Run("Shutdown waits for calls", func(t *testing.T) {
 		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {

@@ -142,8 +142,8 @@ func TestTCPSizes(t *testing.T) {
 	}
 }
 
-// Many callers on one connection, all sizes at once; some give up. Every call gets its own
-// reply, and gone ones take nothing with them.
+// TestTCPParallel checks many callers on one connection with calls of all sizes, some of which are abandoned. Every
+// call must get its own reply, and an abandoned call must not affect others.
 func TestTCPParallel(t *testing.T) {
 	for _, credits := range []int{1, 8, 128} {
 		t.Run(fmt.Sprint(credits), func(t *testing.T) {
@@ -199,7 +199,7 @@ type callerFunc func(call *rpc.Call) error
 
 func (f callerFunc) Call(_ context.Context, call *rpc.Call) error { return f(call) }
 
-// The server answers in place of results as it does over RDMA.
+// TestTCPRefusals checks that the server's error replies are the same as over RDMA.
 func TestTCPRefusals(t *testing.T) {
 	w := startTCP(t, nil, rpc.Program{Number: prog + 1, Low: 2, High: 4, Handler: rpc.HandlerFunc(
 		func(context.Context, *rpc.Request, *rpc.Response) { panic("as it must") })})
@@ -231,7 +231,7 @@ func TestTCPRefusals(t *testing.T) {
 	}
 }
 
-// A message that cannot be sent is not, and the connection lives.
+// TestTCPUnsendable checks that a message that cannot be sent is not sent, and that the connection survives.
 func TestTCPUnsendable(t *testing.T) {
 	w := startTCP(t, nil)
 	cl := w.dial(t, nil)
@@ -269,7 +269,8 @@ func TestTCPUnsendable(t *testing.T) {
 	}
 }
 
-// A stream of records, as another client makes them, gets its replies, whatever its fragments.
+// TestTCPFragments checks that a stream of records from another client gets its replies, however the records are
+// fragmented.
 func TestTCPFragments(t *testing.T) {
 	w := startTCP(t, nil)
 	nc, err := net.Dial("tcp", w.addr)
@@ -326,7 +327,7 @@ func TestTCPFragments(t *testing.T) {
 	}
 }
 
-// A client written for TCP runs over a Client with a TCP connection, too.
+// TestTCPRecordConn checks that a client written for TCP also runs over a Client with a TCP connection.
 func TestTCPRecordConn(t *testing.T) {
 	w := startTCP(t, nil)
 	nc := transport.NewRecordConn(w.dial(t, nil), nil, 100_000)

@@ -43,8 +43,8 @@ func (s *modestService) program() rpc.Program {
 	return p
 }
 
-// FuzzServeTCP sends a server a stream of any bytes. It answers, or ends the connection; nothing
-// is left, and nothing crashes.
+// FuzzServeTCP sends a server a stream of arbitrary bytes. The server must answer or end the connection, without leaks
+// or crashes.
 func FuzzServeTCP(f *testing.F) {
 	echo := appendCall(nil, 5, procEcho, opaque("hello")...)
 	for _, b := range [][]byte{
@@ -76,8 +76,8 @@ func FuzzServeTCP(f *testing.F) {
 	})
 }
 
-// FuzzDialTCP has a server answer a call with a stream of any bytes, in which the xid 5 stands
-// for that of the call. The call ends in time; nothing is left, and nothing crashes.
+// FuzzDialTCP answers a call with a stream of arbitrary bytes, in which the xid 5 stands for the call's xid. The call
+// must end in time, without leaks or crashes.
 func FuzzDialTCP(f *testing.F) {
 	reply := append(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: 5}), opaque("results")...)
 	for _, b := range [][]byte{

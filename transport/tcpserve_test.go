@@ -348,7 +348,7 @@ func TestServeTCP(t *testing.T) {
 	})
 }
 
-// What a peer may not do, and how its connection ends.
+// TestTCPHostilePeers checks how the connection of a peer that violates the protocol ends.
 func TestTCPHostilePeers(t *testing.T) {
 	half := appendCall(nil, 1, procArgs, make([]byte, 100)...)
 	for _, tt := range []struct {
@@ -480,7 +480,7 @@ func TestTCPHostilePeers(t *testing.T) {
 	})
 }
 
-// Calls wait for memory in order, and reserve what the program says.
+// TestTCPMemory checks that calls wait for memory in order, and reserve as much as the program specifies.
 func TestTCPMemory(t *testing.T) {
 	t.Run("without a binding, 1 MiB for results", func(t *testing.T) {
 		for _, tt := range []struct {
@@ -604,7 +604,7 @@ func (b boundBinding) Reply(_ rpc.Procedure, _ []byte, _ bool, items []rpc.Range
 	return items
 }
 
-// A full server makes room over TCP as it does over RDMA.
+// TestTCPRoom checks that a full server makes room over TCP as it does over RDMA.
 func TestTCPRoom(t *testing.T) {
 	testTCPServer(t, &Settings{MaxConns: 2}, func(st *tcpStage, svc *testService) {
 		p1, p2 := st.arrive("a:1").listen(), st.arrive("a:2").listen()
@@ -626,7 +626,7 @@ func TestTCPRoom(t *testing.T) {
 	})
 }
 
-// Shutdown answers what has arrived, and takes nothing more.
+// TestTCPShutdown checks that Shutdown answers calls that have arrived, and accepts no more.
 func TestTCPShutdown(t *testing.T) {
 	t.Run("calls under way are answered", func(t *testing.T) {
 		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
@@ -707,8 +707,8 @@ func TestTCPShutdown(t *testing.T) {
 	})
 }
 
-// A call that comes again over TCP is not executed again, and one that moves from RDMA to TCP
-// neither.
+// TestTCPReplyCache checks that a call that is repeated over TCP is not executed again, nor is one that moves from RDMA
+// to TCP.
 func TestTCPReplyCache(t *testing.T) {
 	data := xdr.AppendOpaque(nil, bytes.Repeat([]byte{3}, 9000))
 	stage := func(t *testing.T, script func(st *tcpStage, svc *onceService)) {
@@ -768,7 +768,7 @@ func TestTCPReplyCache(t *testing.T) {
 	})
 }
 
-// Many connections from many hosts, some of them silent, each with a call now and then.
+// TestTCPThousand checks many connections from many hosts, some silent, each with an occasional call.
 func TestTCPThousand(t *testing.T) {
 	testTCPServer(t, &Settings{MaxConns: 1000}, func(st *tcpStage, svc *testService) {
 		var peers []*tcpPeer
@@ -796,8 +796,8 @@ func TestTCPThousand(t *testing.T) {
 	})
 }
 
-// Half calls hold at most twice the memory that they have sent, once half of the memory is in use,
-// and end though a byte comes now and then.
+// TestTCPHalfCalls checks that incomplete calls hold no more than twice the memory that they have sent, once half of
+// the memory is in use, and that they end even if bytes trickle in.
 func TestTCPHalfCalls(t *testing.T) {
 	cfg := &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20, MaxTotalMemory: 32 << 20}
 	testTCPServer(t, cfg, func(st *tcpStage, svc *testService) {
@@ -839,8 +839,8 @@ func TestTCPHalfCalls(t *testing.T) {
 	})
 }
 
-// While a call of the server waits for its reply, calls are read ahead of their turn: up to a bound,
-// at which the connection is closed.
+// TestTCPReadAhead checks that calls are read ahead of their turn while a call of the server waits for its reply. At a
+// limit the connection is closed.
 func TestTCPReadAhead(t *testing.T) {
 	prog := rpc.Program{Number: testProg, Low: 1, High: 1, Idempotent: rpc.Every,
 		Handler: rpc.HandlerFunc(func(ctx context.Context, req *rpc.Request, res *rpc.Response) {
@@ -876,7 +876,7 @@ func TestTCPReadAhead(t *testing.T) {
 	}
 }
 
-// An Observer gets the same notices over TCP as over RDMA, and calls count as inline.
+// TestTCPNotices checks that an Observer gets the same notices over TCP as over RDMA, and that calls count as inline.
 func TestTCPNotices(t *testing.T) {
 	memory := &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}
 	calls := func(size, n int) (b []byte) {

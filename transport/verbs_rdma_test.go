@@ -18,7 +18,7 @@ func TestRDMATransport(t *testing.T) {
 	}
 }
 
-// TestRDMAModes: other ways to wait for completions.
+// TestRDMAModes checks other ways to wait for completions.
 func TestRDMAModes(t *testing.T) {
 	for _, kind := range rdmatest.Kinds() {
 		for _, tt := range []struct {
@@ -39,8 +39,8 @@ func TestRDMAModes(t *testing.T) {
 	}
 }
 
-// TestRDMAInvalidation: V1-11-3 PVT-3.2-1 remote invalidation of windows that are bound in
-// the list of the call's Send. Only rxe has windows, and only on request.
+// TestRDMAInvalidation checks V1-11-3 PVT-3.2-1: remote invalidation of windows that are bound in the same list as the
+// call's Send. Only rxe has windows, and only on request.
 func TestRDMAInvalidation(t *testing.T) {
 	b := onDevice(t, "rxe", rdmacm.Config{UnsafeWindows: true})
 	t.Run("the handle is dead after the reply", func(t *testing.T) { testInvalidated(t, b) })
@@ -51,8 +51,8 @@ func TestRDMAInvalidation(t *testing.T) {
 	})
 }
 
-// TestRDMAInvalidatingServer: PVT-3.2-4 a server on siw, which has no windows itself,
-// invalidates those of a client of another provider.
+// TestRDMAInvalidatingServer checks PVT-3.2-4: a server on siw, which has no windows, invalidates the windows of a
+// client of another provider.
 func TestRDMAInvalidatingServer(t *testing.T) {
 	b := onDevice(t, "siw", rdmacm.Config{})
 	w := b.start(t, nil)

@@ -138,8 +138,8 @@ func (c *cook) around(next rpc.Handler) rpc.Handler {
 	})
 }
 
-// TestVerifiers: replies have the verifier that a handler sets, and the right results after it,
-// wherever these were built, and whatever way they go. Room and ItemRoom know.
+// TestVerifiers checks that replies carry the verifier that a handler sets, followed by the correct results, wherever
+// these were built and however they are sent. Room and ItemRoom must account for the verifier.
 func TestVerifiers(t *testing.T) {
 	c := new(cook)
 	program := rpc.Program{Number: prog, Low: 1, High: 1, ReadReplies: true, Padded: true, Idempotent: rpc.Every,

@@ -806,8 +806,8 @@ func TestVersionUnheard(t *testing.T) {
 	})
 }
 
-// TestVersionSenseless: what no server of version 2 answers shows that it has taken the
-// message for another.
+// TestVersionSenseless checks that an answer that no version 2 server would send shows that the server has
+// misinterpreted the message.
 func TestVersionSenseless(t *testing.T) {
 	answers := map[string]func(xid uint32) []byte{
 		"a reply of version 1": func(xid uint32) []byte { return (&peer{}).replyBytes(rpcrdma.Header{XID: xid}, nil) },
@@ -862,8 +862,8 @@ func TestVersionSenseless(t *testing.T) {
 	}
 }
 
-// TestVersionErrors: an error of version 2 is not one of the version. The server has taken the
-// first message for what it is, and has no memory for the answer, say.
+// TestVersionErrors checks that a version 2 error is not treated as a version mismatch. The server has understood the
+// first message, and may for instance lack memory for the answer.
 func TestVersionErrors(t *testing.T) {
 	for name, code := range map[string]rpcrdma.ErrCode{"RDMA_ERR_BAD_HEADER": rpcrdma.ErrBadHeader, "RDMA_ERR_INVAL_OPTION": rpcrdma.ErrInvalOption} {
 		t.Run(name, func(t *testing.T) {
@@ -889,9 +889,8 @@ func TestVersionErrors(t *testing.T) {
 	}
 }
 
-// TestVersionContradiction: a server that refuses calls of version 1, for it speaks version 2, and
-// does not answer that either, gets further attempts, at the pace of reconnections, and the calls
-// end.
+// TestVersionContradiction checks a server that refuses calls of version 1 because it supports version 2, but does not
+// answer version 2 either. It gets further attempts at the pace of reconnections, and the calls end.
 func TestVersionContradiction(t *testing.T) {
 	serve := func(p *peer) {
 		p.ends(func(h rpcrdma.Header, _ []byte) bool {
@@ -1062,8 +1061,8 @@ func TestVersionChosen(t *testing.T) {
 	})
 }
 
-// TestVersionPrivateData: private data counts in version 2 if both ends give some, and it
-// says more than 4096 bytes.
+// TestVersionPrivateData checks that private data counts in version 2 if both ends send it and it states more than 4096
+// bytes.
 func TestVersionPrivateData(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
@@ -1341,8 +1340,7 @@ func TestVersionServer(t *testing.T) {
 	})
 }
 
-// TestVersionServerRefuses: V2-4.2-11 a call that is malformed in version 1 is malformed in version
-// 2.
+// TestVersionServerRefuses checks V2-4.2-11: a call that is malformed in version 1 is malformed in version 2.
 func TestVersionServerRefuses(t *testing.T) {
 	for _, tt := range malformedCalls() {
 		msg := bytes.Clone(tt.msg)
@@ -1371,7 +1369,7 @@ func TestVersionServerRefuses(t *testing.T) {
 	}
 }
 
-// TestVersionReserved: types that version 2 reserves are not those of version 1.
+// TestVersionReserved checks that types that version 2 reserves are not handled as those of version 1.
 func TestVersionReserved(t *testing.T) {
 	done := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 7, Vers: 1, Credit: 50, Proc: rpcrdma.ProcDone})
 	done[7] = 2
@@ -1553,8 +1551,8 @@ func TestVersionBackward(t *testing.T) {
 	})
 }
 
-// FuzzVersion2Server sends a server of both versions some messages of any bytes. Each is
-// answered once, or ignored, or the connection ends; nothing is left, and nothing crashes.
+// FuzzVersion2Server sends a server of both versions several messages with arbitrary bytes. The server must answer each
+// once, ignore it, or end the connection, without leaks or crashes.
 func FuzzVersion2Server(f *testing.F) {
 	p := newPeer(nil)
 	seg := func(h uint32, n int) rpcrdma.Segment { return p.offer(h, make([]byte, n)) }
@@ -1620,8 +1618,8 @@ func FuzzVersion2Server(f *testing.F) {
 	})
 }
 
-// FuzzVersion2Client gives a client of both versions any bytes for an answer to its first
-// message, and to what follows that; the xids are put in. It ends, or waits on.
+// FuzzVersion2Client answers the first message of a client of both versions, and those that follow, with arbitrary
+// bytes that contain the xids. The client must end or keep waiting.
 func FuzzVersion2Client(f *testing.F) {
 	p := &peer{}
 	answers := [][]byte{

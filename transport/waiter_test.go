@@ -50,8 +50,8 @@ func startServer(t *testing.T, p fabric.Provider, answered *atomic.Int64) string
 	return l.Addr().String()
 }
 
-// TestStart: each call that Start takes ends once, with the connection at the latest, and those
-// that it does not take not at all.
+// TestStart checks that each call that Start accepts ends once, no later than the connection, and that the function is
+// never called for other calls.
 func TestStart(t *testing.T) {
 	leak.Check(t)
 	p := iwarp.New(iwarp.Config{})
@@ -93,8 +93,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestWaiter: a goroutine waits for what an Inline handler brings, moves the connection meanwhile, and learns of the
-// end of the connection and of its context.
+// TestWaiter checks that a goroutine waits for the result of an Inline handler, moves the connection meanwhile, and is
+// notified of the end of the connection and of its context.
 func TestWaiter(t *testing.T) {
 	leak.Check(t)
 	soon, stop := context.WithTimeout(context.Background(), 20*time.Second)
