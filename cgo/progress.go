@@ -29,8 +29,8 @@ import (
 // Calls: ibv_post_srq_recv, ibv_post_recv, ibv_post_send, ibv_get_cq_event,
 // ibv_poll_cq, ibv_req_notify_cq.
 func (RDMACore) Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome) {
-	// The objects are passed as numbers. They are in C memory, which does not move, and cgo would
-	// look each of them up in Go's heap, to see that it is no pointer to pointers.
+	// The objects are passed as numbers. They are in C memory, which does not move. If they were pointers, cgo would
+	// look each of them up in Go's heap to check that it is not a pointer to pointers.
 	C.rr_progress(C.uint64_t(qp.Word()), C.uint64_t(srq.Word()), C.uint64_t(cq.Word()), C.uint64_t(channel.Word()),
 		(*C.struct_rr_recv_wr)(unsafe.Pointer(unsafe.SliceData(recvs))), C.uint32_t(len(recvs)),
 		(*C.struct_rr_send_wr)(unsafe.Pointer(unsafe.SliceData(sends))), C.uint32_t(len(sends)),

@@ -123,7 +123,7 @@ func (qp *QP) LimitRate(r RateLimit) error {
 // An ECE holds vendor-specific options that both ends agree on while they connect: enhanced connection establishment,
 // see ibv_set_ece(3).
 type ECE struct {
-	VendorID uint32 // as given by the IEEE; zero: none
+	VendorID uint32 // assigned by the IEEE; zero: none
 	Options  uint32
 }
 

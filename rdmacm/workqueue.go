@@ -35,8 +35,7 @@ type slot struct {
 type slots []slot
 
 // Initial numbers of slots. Most connections have few requests outstanding at a time. Devices make completion queues
-// one entry less than a power of two. At this size that of rxe fits a page.
-// queues of a power of two, less one; that of rxe is a page then.
+// with one entry less than a power of two. With these numbers, that of rxe takes one page.
 const firstSends, firstRecvs = 9, 6
 
 func (s slots) at(pos uint64) *slot { return &s[pos%uint64(len(s))] }
