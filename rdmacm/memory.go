@@ -299,8 +299,8 @@ func (w *window) bind(_ *sender, to *cgo.SendWR) {
 	w.c.memory.keys.Unlock()
 }
 
-// stored sets the rkey of a posted bind in the library's window. Providers read the old key when they post the next
-// bind, and some refuse the bind if the key is out of date.
+// stored sets the rkey of a posted bind in the library's window. Providers read the old key while they post a
+// bind, and some refuse the next bind if the key is out of date.
 func (w *window) stored(key uint32) { w.c.dev.lib.SetRKey(w.mw.Raw(), key) }
 
 // checkBind rejects a bind of a window that has not been prepared.
