@@ -34,7 +34,7 @@ int rr_modify_cq(struct ibv_cq *cq, uint16_t count, uint16_t period)
 /* Maximum number of inline buffers in one request. */
 enum { INLINE = 64 };
 
-/* Some providers finish a request in the call that sets its data, so the data is set even if there is none. */
+/* Some providers finish a request in the call that sets its data, so the data is set even if it is empty. */
 static int set_data(struct ibv_qp_ex *qp, const struct rr_send_wr *wr, struct ibv_sge *sges)
 {
 	struct ibv_data_buf bufs[INLINE];

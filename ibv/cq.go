@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// ackBatch is how many events are acknowledged at a time. Each acknowledgement takes a lock in the library, and only
+// ackBatch is how many events are acknowledged at a time. Each acknowledgement locks a mutex of the library, and only
 // destroying the queue requires it.
 const ackBatch = 1024
 

@@ -92,7 +92,7 @@ type poolRegion struct {
 
 	class int      // its buffers have 1 << class bytes
 	slots []uint64 // of all buffers that have been in use since the region was cut, see slotInUse
-	free  int      // the first free slot; -1 if there is none
+	free  int      // the first free slot, or -1
 	out   int      // buffers in use
 	uses  uint64   // since the region was registered
 }

@@ -142,7 +142,7 @@ func (l *listener) run() {
 		}
 		if err != nil {
 			// The process is out of descriptors, or accept failed for another reason. Closing a pending handshake
-			// frees a descriptor. If there is none, wait.
+			// frees a descriptor. If none is pending, wait.
 			if !l.makeRoom() {
 				select {
 				case <-l.backlog.Closed():
@@ -190,7 +190,7 @@ func (l *listener) admit(f *os.File, from *net.TCPAddr) bool {
 	return true
 }
 
-// makeRoom drops a pending handshake. It returns false if there is none.
+// makeRoom drops a pending handshake. It returns false if none is pending.
 func (l *listener) makeRoom() bool {
 	hs := l.handshakes.Lock()
 	defer l.handshakes.Unlock()

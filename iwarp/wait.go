@@ -38,7 +38,7 @@ func (c *Conn) Poll(wc []fabric.WC) (int, error) {
 	return n, err
 }
 
-// poll removes completions from the completion queue. Once no more can come, it returns the error of the connection.
+// poll removes completions from the completion queue. Once none can follow, it returns the error of the connection.
 func (st *state) poll(wc []fabric.WC) (int, error) {
 	n := st.take(wc)
 	if n == 0 && st.cq.len() == 0 && st.waiter.over.Load() {

@@ -111,7 +111,7 @@ func (p *Provider) OpenObjects() OpenObjects {
 	}
 }
 
-// linger is how long an unused event channel stays open. Opening and closing a channel takes a tenth of the time of a
+// linger is how long an unused event channel stays open. Opening and closing a channel needs a tenth of the time of a
 // connection's set-up.
 const linger = 100 * time.Millisecond
 

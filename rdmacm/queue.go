@@ -54,7 +54,7 @@ type polling struct {
 	out cgo.Outcome
 }
 
-// ackBatch is how many completion events are acknowledged at a time. Each acknowledgement takes a lock in the library.
+// ackBatch is how many completion events are acknowledged at a time. Each acknowledgement locks a mutex of the library.
 const ackBatch = 512
 
 // entries returns how many completions there may be, including that of Disconnect's marker.

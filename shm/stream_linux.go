@@ -52,7 +52,7 @@ type memory struct {
 	all   []byte
 }
 
-// piece is the number of bytes that are copied before the other end is told, so that it can go on meanwhile.
+// piece is the number of bytes that are copied before the other end is notified, so that it can go on meanwhile.
 const piece = 64 << 10
 
 var errRing = errors.New("a position outside of the ring")

@@ -793,7 +793,7 @@ func TestConfigureServerSizes(t *testing.T) {
 	})
 }
 
-// TestConfigureServerReads checks that a server issues no more concurrent RDMA Reads than the client serves.
+// TestConfigureServerReads checks that a server issues at most as many concurrent RDMA Reads as the client serves.
 func TestConfigureServerReads(t *testing.T) {
 	for _, tt := range []struct{ client, want int }{{2, 2}, {1, 1}, {1 << 30, 4}} {
 		t.Run("CCP-6.2-8 a server's Reads at once are no more than the client serves", func(t *testing.T) {

@@ -1105,7 +1105,7 @@ func bind(t *testing.T, b *Backchannel, cn *Conn, calls int) {
 	}
 }
 
-// TestBackchannelBind checks that calls use the connection that was bound last, and wait if there is none.
+// TestBackchannelBind checks that calls use the connection that was bound last, and wait if no connection is bound.
 func TestBackchannelBind(t *testing.T) {
 	t.Run("BIDI-2-3 BIDI-5.4-3 a server that has calls to make opens no connection and waits for its client", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {

@@ -626,7 +626,7 @@ func TestTCPRoom(t *testing.T) {
 	})
 }
 
-// TestTCPShutdown checks that Shutdown answers calls that have arrived, and accepts no more.
+// TestTCPShutdown checks that Shutdown answers calls that have arrived, and accepts no further ones.
 func TestTCPShutdown(t *testing.T) {
 	t.Run("calls under way are answered", func(t *testing.T) {
 		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {

@@ -52,7 +52,7 @@
 //
 // # Trust
 //
-// Any process that owns port 111 can answer, over UDP anyone who can forge the source address.
+// Any process that owns port 111 can answer, over UDP any host that can forge the source address.
 // Only messages from the peer's address with the xid of the call are accepted, and lengths,
 // lists and addresses are checked against limits. The returned address is not authenticated: a
 // client should use only its port, and connect to the host that it chose.

@@ -1,4 +1,4 @@
-// Command licenses prints the licenses of the modules in a Go binary, which everyone who distributes the binary must
+// Command licenses prints the licenses of the modules in a Go binary, which anyone distributing the binary must
 // pass on: those of the standard library and of every module in its build information, except those of its own
 // repository. It fails for a module without a license, and for a license that is not on the list of those compatible
 // with Apache-2.0 without further duties. For MPL-2.0 it names the source, because section 3.2 requires that recipients
