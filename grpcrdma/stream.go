@@ -555,8 +555,11 @@ func (s *stream) room(ctx context.Context) error {
 	return nil
 }
 
-// write queues a frame once there is room. It fails if the stream has ended.
+// write queues a frame once there is room. It fails if the stream or ctx has ended.
 func (s *stream) write(ctx context.Context, c wire.Content) error {
+	if ctx.Err() != nil {
+		return s.canceled(ctx)
+	}
 	if err := s.room(ctx); err != nil {
 		return err
 	}
@@ -594,8 +597,12 @@ func (s *stream) sendMsg(ctx context.Context, c *coding, m any, most int) (sent 
 	return p, nil, s.send(ctx, &p)
 }
 
-// send sends a message. It waits for the window, and until the items have arrived.
+// send sends a message. It waits for the window, and until the items have arrived. It fails if the stream or ctx has
+// ended.
 func (s *stream) send(ctx context.Context, p *packed) error {
+	if ctx.Err() != nil {
+		return s.canceled(ctx)
+	}
 	n := p.size() + messageCost
 	for {
 		s.mu.Lock()

@@ -26,6 +26,39 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpc"
 )
 
+// TestCanceledSendsNothing checks that the server receives neither a message nor a half-close that the client sends after it
+// has canceled the stream.
+func TestCanceledSendsNothing(t *testing.T) {
+	onBeds(t, func(t *testing.T, p fabric.Provider, addr string) {
+		ends := make(chan error, 1)
+		c, _ := client(t, p, addr, &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			_, err := s.Recv()
+			ends <- err
+			return err
+		}})
+		for i := range 100 {
+			ctx, cancel := context.WithCancel(t.Context())
+			s, err := c.FullDuplexCall(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+			if i%2 == 0 {
+				if err := s.Send(&testgrpc.StreamingOutputCallRequest{}); err != io.EOF {
+					t.Errorf("Send: %v", err)
+				}
+			}
+			s.CloseSend()
+			if _, err := s.Recv(); status.Code(err) != codes.Canceled {
+				t.Errorf("the client got %v", err)
+			}
+			if err := <-ends; status.Code(err) != codes.Canceled {
+				t.Fatalf("the server got %v", err)
+			}
+		}
+	})
+}
+
 // TestUnread: a stream that is not read holds its window at most, and does not delay another one.
 func TestUnread(t *testing.T) {
 	const window = 128 << 10
