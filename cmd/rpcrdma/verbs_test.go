@@ -34,7 +34,7 @@ func TestRDMAVerbs(t *testing.T) {
 			for _, op := range strings.Fields(tt.ops) {
 				args := []string{"--transport", tt.transport, "--op", op, at}
 				if kind == "siw" && (tt.transport != "rc" || op == "write-imm" || strings.Contains(op, "-add") || strings.Contains(op, "-swap")) {
-					mustFail(t, 1, "is an iWARP device, which has no ", append([]string{"verbs", "ping"}, args...)...)
+					mustFail(t, 1, "is an iWARP device, which does not support ", append([]string{"verbs", "ping"}, args...)...)
 					continue
 				}
 				if out := mustRun(t, append([]string{"verbs", "ping", "-c", "3", "--size", "1000", "--events"}, args...)...); !strings.Contains(out, "3 operations, ") {
