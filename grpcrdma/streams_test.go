@@ -159,10 +159,10 @@ func conversation(ctx context.Context, c testgrpc.TestServiceClient, r *rand.Ran
 			}
 			body := pattern(n)
 			binary.BigEndian.PutUint64(body, uint64(i))
+			lengths <- n // first: a message may arrive, and come back, although Send has lost its connection
 			if s.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: body}}) != nil {
 				return
 			}
-			lengths <- n
 		}
 		s.CloseSend()
 	}()
