@@ -511,7 +511,7 @@ func (cc *ClientConn) connect(ctx context.Context, wait bool) (rpc.Conn, error) 
 	return cc.conn(ctx)
 }
 
-var errConnecting = errors.New("the first one is being made")
+var errConnecting = errors.New("still connecting for the first time")
 
 // opening is a call that stands for any call when a connection is requested. Immutable.
 var opening = &rpc.Call{Prog: prog, Vers: vers}

@@ -78,7 +78,7 @@ func TestGRPCProxyMistakes(t *testing.T) {
 		{2, "grpc-proxy a b", `unexpected argument "b"`},
 		{2, "grpc-proxy :1", `want HOST or HOST:PORT, got ":1"`},
 		{2, "grpc-proxy --addr 50051 host", `--addr: want HOST or HOST:PORT, got "50051": a port alone is written :50051`},
-		{2, "grpc-proxy --http-cert FILE host", "--http-cert and --http-key need each other"},
+		{2, "grpc-proxy --http-cert FILE host", "--http-cert and --http-key must be given together"},
 		{2, "grpc-proxy --reverse --http-cert FILE --http-key FILE host", "--http-cert and --http-key are for serving HTTP/2, which --reverse does not do"},
 		{2, "grpc-proxy --http-tls host", "--http-tls and --http-ca are for --reverse"},
 		{2, "grpc-proxy --http-ca FILE host", "--http-tls and --http-ca are for --reverse"},
@@ -93,6 +93,6 @@ func TestGRPCProxyMistakes(t *testing.T) {
 		{1, "grpc-proxy --http-cert NONE --http-key FILE host", "grpc-proxy: local file NONE: no such file or directory"},
 		{1, "grpc-proxy --http-cert FILE --http-key FILE host", "grpc-proxy: --http-cert and --http-key: tls: failed to find any PEM data in certificate input"},
 		{1, "grpc-proxy --reverse --http-ca NONE host", "grpc-proxy: local file NONE: no such file or directory"},
-		{1, "grpc-proxy --reverse --http-ca FILE host", "grpc-proxy: --http-ca: there is no certificate in PEM in FILE"},
+		{1, "grpc-proxy --reverse --http-ca FILE host", "grpc-proxy: --http-ca: no PEM certificate in FILE"},
 	})
 }

@@ -159,7 +159,7 @@ func TestTLSRenewal(t *testing.T) {
 	replace(server[1], "no certificate")
 	ls("", client)
 	testutil.Eventually(t, "the log has it", func() bool {
-		return strings.Contains(s.stderr.String(), "certificates for TLS stay as they were")
+		return strings.Contains(s.stderr.String(), "new TLS certificates rejected, keeping the old ones")
 	})
 	other := newPKI(t)
 	next := other.flags(t, "next", "IP:127.0.0.1")
@@ -192,8 +192,8 @@ func TestTLSMistakes(t *testing.T) {
 		args   []string
 	}{
 		{2, "--tls-cert, --tls-key and --tls-ca are for --tls require or prefer", ls("--tls", "off", ca[0], ca[1])},
-		{2, "--tls-cert and --tls-key need each other", ls(cert...)},
-		{2, "--tls-cert and --tls-key need each other", serve(key...)},
+		{2, "--tls-cert and --tls-key must be given together", ls(cert...)},
+		{2, "--tls-cert and --tls-key must be given together", serve(key...)},
 		{2, anonymous, serve()},
 		{2, anonymous, []string{"grpc-proxy", "--reverse", "--tls", "require", "HOST"}},
 		{2, "--tls-squash requires --tls require and --tls-ca, which identify clients", serve(slices.Concat(cert, key, []string{"--tls-squash", none})...)},
@@ -205,7 +205,7 @@ func TestTLSMistakes(t *testing.T) {
 		{2, "--tls prefer is for --provider tcp: over iwarp both ends have TLS, or neither has", ls("--tls", "prefer")},
 		{2, "want off, require or prefer", ls("--tls", "yes")},
 		{1, "local file " + none + ": no such file or directory", ls("--tls-ca", none)},
-		{1, "--tls-ca: there is no certificate in PEM in " + key[1], ls("--tls-ca", key[1])},
+		{1, "--tls-ca: no PEM certificate in " + key[1], ls("--tls-ca", key[1])},
 		{1, "--tls-cert and --tls-key: tls: failed to find certificate PEM data", ls("--tls-cert", key[1], "--tls-key", key[1])},
 	} {
 		mustFail(t, tt.status, tt.want, tt.args...)

@@ -44,7 +44,7 @@ func TestRun(t *testing.T) {
 		{"no files", "", 2, "", "usage: xdrgen *", ""},
 		{"no such flag", "-q a.x", 2, "", "flag provided but not defined: -q\n*", ""},
 		{"help", "-help", 0, "", "usage: xdrgen *", ""},
-		{"name that is none", "-package 1st a.x", 2, "", "xdrgen: \"1st\" is not a valid package name; use -package\n", ""},
+		{"invalid package name", "-package 1st a.x", 2, "", "xdrgen: \"1st\" is not a valid package name; use -package\n", ""},
 		{"name that is a keyword", "-package func a.x", 2, "", "xdrgen: \"func\" is not a valid package name; use -package\n", ""},
 	}
 	for _, tt := range tests {

@@ -61,7 +61,7 @@ func TestErrors(t *testing.T) {
 		{"elements without bytes", "struct s { void; };\ntypedef s t<>;", []string{"a.x:2:12: elements of a variable-length array take no bytes"}},
 		{"too large", "typedef opaque a[0x20000000];\ntypedef a b[3];", []string{"a.x:2:11: type b takes more than 1073741824 bytes of memory"}},
 
-		{"Go name that is none", "struct s { int x; /* go: 1st */\nint y; /* go: range */\n};", []string{`a.x:1:19: "1st" cannot be the name of x in Go`, `a.x:2:8: "range" cannot be the name of y in Go`}},
+		{"invalid Go name", "struct s { int x; /* go: 1st */\nint y; /* go: range */\n};", []string{`a.x:1:19: "1st" cannot be the name of x in Go`, `a.x:2:8: "range" cannot be the name of y in Go`}},
 		{"Go name of Go", "typedef int t; /* go: uint32 */\nconst A = 1; /* go: xdr */", []string{`a.x:1:16: "uint32" cannot be the name of t in Go`, `a.x:2:14: "xdr" cannot be the name of A in Go`}},
 		{"Go name of a package", "const A = 1; /* go: rpc */\nenum e { B = 1 /* go: res */\n};", []string{"a.x:1:14: go: name rpc is taken", "a.x:2:16: go: name res is taken"}},
 		{"Go name twice", "enum e { A = 1 /* go: T */\n};\nstruct s { int x; }; /* go: T */", []string{"a.x:3:22: go: name T is taken"}},

@@ -89,7 +89,7 @@ func (o *Options) CheckTLS(server bool) error {
 	case o.Provider.Value != provider.TCP && t.mode.Value == tlsPrefer:
 		return errors.New("--tls prefer is for --provider tcp: over iwarp both ends have TLS, or neither has")
 	case (t.cert == "") != (t.key == ""):
-		return errors.New("--tls-cert and --tls-key need each other")
+		return errors.New("--tls-cert and --tls-key must be given together")
 	case server && t.cert == "":
 		return errors.New("--tls requires --tls-cert and --tls-key, which identify the server")
 	}
@@ -159,9 +159,9 @@ func (f *certFiles) current() *tls.Config {
 	defer f.mu.Unlock()
 	if now := f.stat(); !slices.EqualFunc(now[:], f.seen[:], sameFile) {
 		if err := f.load(); err != nil {
-			f.log.Error("certificates for TLS stay as they were", "err", explain.Text(err))
+			f.log.Error("new TLS certificates rejected, keeping the old ones", "err", explain.Text(err))
 		} else {
-			f.log.Info("certificates for TLS read again")
+			f.log.Info("TLS certificates reloaded")
 		}
 	}
 	return f.server
@@ -226,7 +226,7 @@ func ReadAuthorities(option, file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s: there is no certificate in PEM in %s", option, explain.Printable(file))
+		return nil, fmt.Errorf("%s: no PEM certificate in %s", option, explain.Printable(file))
 	}
 	return pool, nil
 }

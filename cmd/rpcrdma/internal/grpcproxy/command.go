@@ -109,7 +109,7 @@ func (o *options) check(cmd *cobra.Command, to string) (err error) {
 	case o.maxMessage > math.MaxInt32/2: // leave room for what the transport adds
 		return fmt.Errorf("--max-message is %d, want at most 1023M", o.maxMessage)
 	case (o.cert == "") != (o.key == ""):
-		return errors.New("--http-cert and --http-key need each other")
+		return errors.New("--http-cert and --http-key must be given together")
 	case o.reverse && o.cert != "":
 		return errors.New("--http-cert and --http-key are for serving HTTP/2, which --reverse does not do")
 	case !o.reverse && (o.tls || o.ca != ""):

@@ -50,7 +50,7 @@ func (s *service) Set(text string) error {
 func (o *KerberosOptions) CheckKerberos(cmd *cobra.Command) error {
 	switch {
 	case (o.keytab == "") != (o.principal == ""):
-		return cli.Usage(cmd, errors.New("--keytab and --principal need each other"))
+		return cli.Usage(cmd, errors.New("--keytab and --principal must be given together"))
 	case o.sec == 0 && o.keytab != "":
 		return cli.Usage(cmd, errors.New("--keytab is for --sec krb5, krb5i or krb5p"))
 	}
